@@ -1,0 +1,32 @@
+# Every target sets itself up on a machine with only Python 3.11 (or newer) and make.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test check lint format clean
+
+quickstart: $(VENV)/.ready
+	$(BIN)/headway quickstart
+
+test: lint
+	$(BIN)/python -m pytest
+
+check: test
+
+lint: $(VENV)/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# The requirement on torch is a range; constraints.txt pins the versions that the tests ran with.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/*.egg-info

@@ -1,0 +1,145 @@
+"""The base of all configuration: TOML in, frozen validated models out, errors in the user's language.
+
+Each part of Headway owns a subclass of :class:`Config` for its section; the recipe that joins them lives with training.
+An unknown key is refused with the nearest spelling, a value out of range with the range. Overrides (``a.b=c``) come from
+the command line. :func:`to_toml` writes what :func:`read_toml` reads back equal.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self, cast, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from headway.errors import ConfigError
+
+__all__ = ["Config", "nearest", "override", "read_toml", "to_toml"]
+
+
+class Config(BaseModel):
+    """A frozen, validated section of a recipe. Unknown keys are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any], origin: str) -> Self:
+        """Validate ``data`` read from ``origin`` (a file name or "options"), raising :class:`ConfigError`."""
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as error:
+            problems = [_explain(cls, problem) for problem in error.errors()]
+            raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values as TOML and JSON hold them; keys whose value is None are left out."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A hint that ends an error message: the nearest known word, or all of them where none is near."""
+    known = sorted(known)
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)
+
+
+def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+    location = problem["loc"]
+    key = ".".join(str(part) for part in location)
+    if problem["type"] == "extra_forbidden":
+        fields = _fields_at(model, location[:-1])
+        return f"unknown key {key!r}; {nearest(str(location[-1]), fields)}"
+    if problem["type"] == "missing":
+        return f"key {key!r} is missing"
+    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = message[:1].lower() + message[1:]
+    if not location:
+        return message
+    if isinstance(problem["input"], (dict, BaseModel)):
+        return f"{key}: {message}"
+    return f"{key} = {problem['input']!r}: {message}"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that the section at ``location`` below ``model`` accepts."""
+    current: type[BaseModel] = model
+    for part in location:
+        if isinstance(part, str) and part in current.model_fields:
+            inner = _model_in(current.model_fields[part].annotation)
+            current = inner if inner is not None else current
+    return list(current.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The first model class inside an annotation such as ``tuple[Corpus, ...] | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file; :class:`ConfigError` names the file, and the line where the syntax breaks."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (IsADirectoryError, PermissionError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a TOML file") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not UTF-8 text; expected a TOML file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """A copy of ``data`` with each ``section.key=value`` put in; the value is TOML, or else taken as a string."""
+    result = cast("dict[str, Any]", json.loads(json.dumps(data, default=str)))
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise ConfigError(f"--set {assignment!r}: expected section.key=value, for example training.steps=1000")
+        section = result
+        for part in parts[:-1]:
+            section = section.setdefault(part, {})
+            if not isinstance(section, dict):
+                raise ConfigError(f"--set {assignment!r}: {part!r} is not a section")
+        section[parts[-1]] = _toml_value(text.strip())
+    return result
+
+
+def _toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def to_toml(data: Mapping[str, Any]) -> str:
+    """Write nested plain values as TOML: scalars of a table first, then its sub-tables; tables in lists inline."""
+    return "\n".join(_table_lines(data, ())).strip() + "\n"
+
+
+def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    scalars = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    lines = ["", f"[{'.'.join(path)}]"] if path and (scalars or not table) else []
+    lines += [f"{key} = {_inline(value)}" for key, value in scalars.items() if value is not None]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _table_lines(value, (*path, key))
+    return lines
+
+
+def _inline(value: Any) -> str:
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{key} = {_inline(item)}" for key, item in value.items() if item is not None)
+        return f"{{ {inside} }}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,57 @@
+"""Every exception that a user of Headway can meet.
+
+    HeadwayError
+    ├── ConfigError        a recipe, an option or an argument: unknown key, value out of range, parts that do not fit
+    ├── DataError          a corpus: missing, empty, not UTF-8, files of different lengths, a bad row
+    ├── LengthError        a sequence longer than what a model or a limit allows
+    ├── BundleError        a model folder: missing, truncated, foreign or damaged file
+    ├── CheckpointError    a run folder that cannot be resumed as asked
+    ├── TrainingError      training that cannot go on (loss is not finite, nothing to train on)
+    └── OutputError        a file that cannot be written (disk full, no permission)
+
+Each message is one line that says what was wrong, where (file, line, key), what is accepted and what to try. The command
+line prints it and exits with code 2; a traceback appears only with ``--debug``.
+"""
+
+__all__ = [
+    "BundleError",
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "HeadwayError",
+    "LengthError",
+    "OutputError",
+    "TrainingError",
+]
+
+
+class HeadwayError(Exception):
+    """The root of all errors that a user can cause or meet."""
+
+
+class ConfigError(HeadwayError):
+    """A recipe, an option or an argument is wrong."""
+
+
+class DataError(HeadwayError):
+    """A corpus cannot be read as asked."""
+
+
+class LengthError(HeadwayError):
+    """A sequence is longer than what a model or a limit allows."""
+
+
+class BundleError(HeadwayError):
+    """A model folder is missing, damaged or not one of ours."""
+
+
+class CheckpointError(HeadwayError):
+    """A run folder cannot be resumed as asked."""
+
+
+class TrainingError(HeadwayError):
+    """Training cannot go on."""
+
+
+class OutputError(HeadwayError):
+    """A result cannot be written."""
