@@ -9,8 +9,22 @@ Importing the package does no work and loads no PyTorch; a name loads what it ne
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from headway.errors import HeadwayError
 
-__all__ = ["HeadwayError", "__version__"]
+if TYPE_CHECKING:
+    from headway.predict import Translation, Translator, load
+
+__all__ = ["HeadwayError", "Translation", "Translator", "__version__", "load"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs PyTorch when it is first asked for (PEP 562)."""
+    if name in ("Translation", "Translator", "load"):
+        from headway import predict
+
+        return getattr(predict, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

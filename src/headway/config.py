@@ -1,18 +1,19 @@
 """The base of all configuration: TOML in, frozen validated models out, errors in the user's language.
 
 Each part of Headway owns a subclass of :class:`Config` for its section; the recipe that joins them lives with training.
-An unknown key is refused with the nearest spelling, a value out of range with the range. Overrides (``a.b=c``) come from
-the command line. :func:`to_toml` writes what :func:`read_toml` reads back equal.
+An unknown key is refused with the nearest spelling, a value out of range with the range. Overrides (``a.b=c``) come
+from the command line. :func:`to_toml` writes what :func:`read_toml` reads back equal.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -21,13 +22,16 @@ from headway.errors import ConfigError
 __all__ = ["Config", "nearest", "override", "read_toml", "to_toml"]
 
 
+ConfigT = TypeVar("ConfigT", bound="Config")
+
+
 class Config(BaseModel):
     """A frozen, validated section of a recipe. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
-    def parse(cls, data: Mapping[str, Any], origin: str) -> Self:
+    def parse(cls: type[ConfigT], data: Mapping[str, Any], origin: str) -> ConfigT:
         """Validate ``data`` read from ``origin`` (a file name or "options"), raising :class:`ConfigError`."""
         try:
             return cls.model_validate(dict(data))
@@ -55,7 +59,7 @@ def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
         return f"unknown key {key!r}; {nearest(str(location[-1]), fields)}"
     if problem["type"] == "missing":
         return f"key {key!r} is missing"
-    message = problem["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message[:1].lower() + message[1:]
     if not location:
         return message
@@ -87,11 +91,11 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (IsADirectoryError, PermissionError) as error:
+    except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a TOML file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text; expected a TOML file") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or Python's own for a number of thousands of digits
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -115,7 +119,7 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
 def _toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text
 
 
@@ -126,17 +130,21 @@ def to_toml(data: Mapping[str, Any]) -> str:
 
 def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     scalars = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    lines = ["", f"[{'.'.join(path)}]"] if path and (scalars or not table) else []
-    lines += [f"{key} = {_inline(value)}" for key, value in scalars.items() if value is not None]
+    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (scalars or not table) else []
+    lines += [f"{_key(key)} = {_inline(value)}" for key, value in scalars.items() if value is not None]
     for key, value in table.items():
         if isinstance(value, Mapping):
             lines += _table_lines(value, (*path, key))
     return lines
 
 
+def _key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _inline(key)
+
+
 def _inline(value: Any) -> str:
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{key} = {_inline(item)}" for key, item in value.items() if item is not None)
+        inside = ", ".join(f"{_key(key)} = {_inline(item)}" for key, item in value.items() if item is not None)
         return f"{{ {inside} }}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_inline(item) for item in value) + "]"

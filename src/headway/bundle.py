@@ -1,0 +1,164 @@
+"""The model folder, or bundle: everything that a trained model needs, in one folder that can be copied and published.
+
+    config.json           format version, task, languages, model configuration, names of the tokenizer files
+    model.safetensors     the weights, each once, under names that never change
+    tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
+    README.md             the model card
+
+Nothing in it is a pickle, and nothing in it is run. Folders of older format versions load for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from headway.config import Config, nearest
+from headway.errors import BundleError, ConfigError
+from headway.models.build import Model, ModelConfig, build_model
+from headway.storage import replaced_folder
+from headway.text.tokenizer import Tokenizer
+
+__all__ = ["Bundle", "TaskConfig", "load_weights", "named_weights", "read_weights", "write_weights"]
+
+FORMAT = 1
+_JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
+
+
+class TaskConfig(Config):
+    """What a model is for."""
+
+    kind: str = Field("translation", pattern="^translation$", description="The task: translation.")
+    source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
+    target_language: str = Field("target", description="Language of the targets, as a BCP 47 tag such as en.")
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model with its tokenizers and its task."""
+
+    task: TaskConfig
+    model: Model
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+
+    def save(self, folder: Path, card: str) -> None:
+        """Write the folder, whole or not at all. ``card`` becomes README.md."""
+        joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
+        names = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
+        config = {
+            "format": FORMAT,
+            "task": self.task.as_dict(),
+            "model": self.model.config.as_dict(),
+            "tokenizers": {"source": names[0], "target": names[1]},
+        }
+        with replaced_folder(folder) as aside:
+            write_weights(named_weights(self.model), aside / "model.safetensors")
+            for tokenizer, name in zip(
+                (self.source_tokenizer, self.target_tokenizer), dict.fromkeys(names), strict=False
+            ):
+                tokenizer.save(aside, name)
+            (aside / "README.md").write_text(card, encoding="utf-8")
+            (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path) -> Bundle:
+        """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
+        config = _read_config(folder)
+        try:
+            task = TaskConfig.parse(config["task"], "task")
+            model_config = ModelConfig.parse(config["model"], "model")
+            names = config["tokenizers"]
+            source_name, target_name = str(names["source"]), str(names["target"])
+        except (KeyError, TypeError, ValueError, ConfigError) as error:
+            detail = f"no {error}" if isinstance(error, KeyError) else error
+            raise BundleError(f"{folder / 'config.json'}: not a Headway model's configuration ({detail})") from None
+        source = Tokenizer.load(folder, source_name)
+        target = source if target_name == source_name else Tokenizer.load(folder, target_name)
+        weights = read_weights(folder / "model.safetensors")
+        try:
+            model = build_model(model_config, source.vocab_size, target.vocab_size)
+        except ConfigError as error:
+            raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
+        load_weights(model, weights, folder / "model.safetensors")
+        return cls(task, model.eval(), source, target)
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if not folder.is_dir():
+        raise BundleError(f"{folder}: no such folder; expected a model folder such as runs/NAME/best")
+    if not path.is_file():
+        best = sorted(folder.glob("*/config.json"))
+        hint = (
+            f"did you mean {best[0].parent}?"
+            if best
+            else "expected config.json, model.safetensors and tokenizer files in it"
+        )
+        raise BundleError(f"{folder}: not a model folder; {hint}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: damaged ({error}); copy the folder again from its source") from None
+    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+        raise BundleError(f"{path}: not a Headway model's configuration (no format version)")
+    if config["format"] > FORMAT:
+        raise BundleError(f"{path}: format {config['format']} is newer than this Headway's {FORMAT}; update Headway")
+    return config
+
+
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Each weight once, under its public name; of tied weights the first name stays."""
+    weights: dict[str, Tensor] = {}
+    seen: set[tuple[int, tuple[int, ...]]] = set()
+    for name, tensor in model.state_dict().items():
+        identity = (tensor.data_ptr(), tuple(tensor.shape))
+        if identity not in seen:
+            seen.add(identity)
+            weights[name] = tensor.detach()
+    return weights
+
+
+def write_weights(weights: dict[str, Tensor], path: Path) -> None:
+    """Write tensors as safetensors."""
+    try:
+        save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, path)
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path.name}: {error}") from None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file, or say what is wrong with it."""
+    if not path.is_file():
+        raise BundleError(f"{path}: missing; a model folder needs it: copy the folder again from its source")
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise BundleError(
+            f"{path}: truncated or not a safetensors file ({error}); copy it again from its source"
+        ) from None
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
+    """Put ``weights`` into ``model``; names and shapes must fit exactly."""
+    expected = named_weights(model)
+    if missing := sorted(expected.keys() - weights.keys()):
+        raise BundleError(
+            f"{origin}: weight {missing[0]!r} is missing ({len(missing)} in all); not this model's weights"
+        )
+    if foreign := sorted(weights.keys() - expected.keys()):
+        raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({nearest(foreign[0], expected)[:200]})")
+    for name, tensor in expected.items():
+        if tensor.shape != weights[name].shape:
+            raise BundleError(
+                f"{origin}: weight {name!r} has shape {list(weights[name].shape)}; "
+                f"config.json and the tokenizers ask for {list(tensor.shape)}"
+            )
+    model.load_state_dict(weights, strict=False)

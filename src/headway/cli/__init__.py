@@ -1,0 +1,59 @@
+"""The command line: one plain function for each command, in a file of its own; heavy imports stand inside the functions.
+
+Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 2 an error that the user can mend (one line,
+a traceback only with ``--debug``), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from headway.cli.average import average
+from headway.cli.doctor import doctor
+from headway.cli.evaluate import evaluate
+from headway.cli.info import info
+from headway.cli.quickstart import quickstart
+from headway.cli.tokenize import tokenize
+from headway.cli.train import train
+from headway.cli.translate import translate
+from headway.errors import HeadwayError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="headway",
+    help="The Transformer of 'Attention Is All You Need': train, evaluate and run translation models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (quickstart, train, translate, evaluate, tokenize, average, info, doctor):
+    app.command()(command)
+
+
+@app.callback()
+def _options(
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+) -> None:
+    """Options before the command; :func:`main` reads ``--debug``."""
+
+
+def main() -> None:
+    """Run the command line."""
+    debug = "--debug" in sys.argv[1:2]
+    try:
+        app()
+    except HeadwayError as error:
+        if debug:
+            raise
+        print(f"headway: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
+        sys.stderr.close()
+        sys.exit(141)
+    except KeyboardInterrupt:
+        print("headway: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,23 @@
+"""``headway average``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["average"]
+
+
+def average(
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    last: Annotated[int, typer.Option(help="How many of the newest checkpoints.", min=1)] = 5,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The model folder to write; default RUN/average.")] = None,
+) -> None:
+    """Average a run's newest checkpoints into a model folder."""
+    from headway.train.average import average as average_run
+
+    folder = output or run / "average"
+    count = average_run(run, last, folder)
+    print(f"{folder}: the mean of {count} checkpoints")

@@ -1,0 +1,108 @@
+"""``headway quickstart``: from nothing to a trained, scored model, without data and without a network."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.data.builtin import BuiltinCorpus, BuiltinPair
+    from headway.predict import Translator
+    from headway.train.recipe import Recipe
+
+__all__ = ["quickstart"]
+
+
+def quickstart(
+    source: Annotated[str, typer.Option(help="Source language: any locale of Unicode CLDR, such as en, de, fr, ja.")] = "en",
+    target: Annotated[str, typer.Option(help="Target language.")] = "de",
+    run: Annotated[Path | None, typer.Option(help="The run folder; default runs/quickstart-SOURCE-TARGET.")] = None,
+    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 1500,
+    size: Annotated[int, typer.Option(help="Training pairs to build.", min=1000)] = 40_000,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")] = False,
+) -> None:
+    """Build a small corpus from Unicode CLDR, train on it, score the model and show translations. About two minutes."""
+    from headway.cli.progress import ProgressListener
+    from headway.cli.train import move_aside
+    from headway.data.builtin import build_corpus, write_corpus
+    from headway.predict import load
+    from headway.train.loop import train
+
+    begin = time.perf_counter()
+    folder = run or Path("runs") / f"quickstart-{source}-{target}"
+    with ProgressListener() as listener:
+        if fresh and folder.exists():
+            listener.say(f"the earlier run is now {move_aside(folder)}")
+        listener.say(f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR")
+        corpus = build_corpus(source, target, size=size, progress=lambda category, done, _: listener.work(category, done))
+        write_corpus(corpus, folder / "data", source, target)
+        _show_examples(corpus, listener.say)
+        result = train(_recipe(source, target, folder, steps), folder, listener=listener)
+        if result.interrupted:
+            listener.say(f"stopped and saved after step {result.step:,}; run the same command again to go on")
+            raise typer.Exit(130)
+        assert result.model is not None
+        listener.say(f"translating {len(corpus.test):,} held-out texts, none of whose sources is in the training set")
+        _show_scores(load(result.model), corpus)
+    print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model}. Try:\n")
+    print(f'    echo "{corpus.test[0].source}" | headway translate {result.model}')
+    print(f"    headway info {result.model}")
+    sys.stdout.flush()
+
+
+def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
+    """A Transformer small enough to learn the task in minutes on two cores."""
+    from headway.train.recipe import Recipe
+
+    files = {split: [f"{split}.{source}", f"{split}.{target}"] for split in ("train", "dev")}
+    return Recipe.parse(
+        {
+            "task": {"source_language": source, "target_language": target},
+            "data": {"folder": str(folder / "data"), "train": [{"files": files["train"]}], "dev": {"files": files["dev"]}},
+            "tokenizer": {"vocab_size": 1000},
+            "model": {"preset": "tiny", "d_model": 192, "dropout": 0.0},
+            "optimizer": {"learning_rate": 2e-3, "warmup_steps": 300},
+            "training": {"steps": steps},
+            "validation": {"every": max(steps // 3, 1), "metric": "loss"},
+            "checkpoints": {"every": max(steps // 30, 1)},
+        },
+        "quickstart",
+    )
+
+
+def _show_examples(corpus: BuiltinCorpus, say: object) -> None:
+    assert callable(say)
+    say(f"{len(corpus.train):,} pairs to train on, such as:")
+    seen: set[str] = set()
+    for pair in corpus.train:
+        if pair.category not in seen and len(seen) < 5:
+            seen.add(pair.category)
+            say(f"    {pair.source}  →  {pair.target}")
+
+
+def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
+    """A table of exact matches for each category, then some translations."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from headway.evaluate import bleu, exact_match
+
+    found = translator.translate([pair.source for pair in corpus.test])
+    groups: dict[str, list[tuple[BuiltinPair, str]]] = {}
+    for pair, translation in zip(corpus.test, found, strict=True):
+        group = pair.category if pair.inferable else f"{pair.category} never seen (cannot be inferred)"
+        groups.setdefault(group, []).append((pair, translation.text))
+    inferable = [row for group in groups.values() for row in group if row[0].inferable]
+    table = Table("held-out texts", "exact", "of", "example")
+    for group, rows in sorted(groups.items(), key=lambda item: not item[1][0][0].inferable):
+        score = exact_match([text for _, text in rows], [pair.target for pair, _ in rows])
+        table.add_row(group, f"{score.value:.1f} %", str(len(rows)), f"{rows[0][0].source}  →  {rows[0][1]}")
+    hypotheses, references = [text for _, text in inferable], [pair.target for pair, _ in inferable]
+    total = exact_match(hypotheses, references)
+    table.add_section()
+    table.add_row("all that can be inferred", f"{total.value:.1f} %", str(len(inferable)), str(bleu(hypotheses, references)))
+    Console().print(table)

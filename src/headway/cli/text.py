@@ -1,0 +1,54 @@
+"""Lines in, lines out: how the commands read and write text."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from headway.errors import DataError
+
+__all__ = ["input_lines", "output_file", "read_all_lines"]
+
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """The lines of a file, which may be compressed, or of standard input. Only ``\\n`` and ``\\r\\n`` end a line."""
+    from headway.data.readers import read_lines
+
+    if path is not None:
+        yield from read_lines(path)
+        return
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        try:
+            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"standard input, line {number}: not UTF-8 text ({error.reason} at byte {error.start + 1}); expected UTF-8"
+            ) from None
+
+
+def read_all_lines(path: Path) -> list[str]:
+    """All lines of a file."""
+    return list(input_lines(path))
+
+
+@contextmanager
+def output_file(path: Path | None) -> Iterator[IO[str]]:
+    """Standard output, or a file that appears whole when all is written and not at all after an error."""
+    from headway.storage import replaced_file
+
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with replaced_file(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+        yield file
+
+
+def write_lines(lines: Iterable[str], file: IO[str]) -> None:
+    """Write each line as soon as it is there."""
+    for line in lines:
+        file.write(line + "\n")

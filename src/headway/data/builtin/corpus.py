@@ -1,0 +1,300 @@
+"""Builds the built-in corpus: draws values, writes them in two languages, keeps what is a fair question, splits.
+
+A pair is a fair question when its source determines its target. Two checks see to that, both blind to the kind of a
+space (a narrow one and a plain one look alike):
+
+1. Forms are probed with the same values. A form that writes something an earlier form of its category writes too, but
+   with another translation, is left out: English "Mar 4, 2025" would be German "4. März 2025" in one and "04.03.2025"
+   in the other. So is a form that a locale does not have.
+2. Whatever sources still have two translations, in whatever categories, are dropped.
+
+Held-out sources never occur in training. A name that training has never shown cannot be translated by inference: such
+names are in the test set only, marked ``inferable=False``, to be reported apart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from babel import Locale, UnknownLocaleError, localedata
+
+from headway.config import nearest
+from headway.data.builtin.form import Form
+from headway.data.builtin.moments import date_forms, datetime_forms, interval_forms, relative_forms, time_forms
+from headway.data.builtin.names import list_forms, name_forms, unseen_names
+from headway.data.builtin.quantities import (
+    compact_forms,
+    currency_forms,
+    decimal_forms,
+    measure_forms,
+    percentage_forms,
+)
+from headway.errors import ConfigError, OutputError
+
+__all__ = ["CATEGORIES", "BuiltinCorpus", "BuiltinPair", "build_corpus", "write_corpus"]
+
+# Each category with its share of the corpus and the function that lists its forms.
+_FORMS: dict[str, tuple[int, Callable[[], list[Form]]]] = {
+    "dates": (5, date_forms),
+    "times": (3, time_forms),
+    "datetimes": (5, datetime_forms),
+    "intervals": (4, interval_forms),
+    "relative": (3, relative_forms),
+    "measures": (7, measure_forms),
+    "currencies": (4, currency_forms),
+    "percentages": (2, percentage_forms),
+    "compact": (3, compact_forms),
+    "decimals": (2, decimal_forms),
+    "lists": (5, list_forms),
+    "names": (3, name_forms),
+}
+
+CATEGORIES: tuple[str, ...] = tuple(_FORMS)
+
+_DEV_PAIRS, _TEST_PAIRS_PER_CATEGORY, _UNSEEN_NAMES = 500, 110, 60
+_PROBES = 36
+_SPARE = 1.03  # drawn beyond what is asked for, because ambiguous sources are dropped at the end
+# What Babel raises where a locale lacks the data of a form, or a field it does not support.
+_NOT_IN_LOCALE = (LookupError, ValueError, AttributeError, TypeError, NotImplementedError)
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class BuiltinPair:
+    """A text in two languages; ``inferable`` is False for a name whose parts training has never shown."""
+
+    source: str
+    target: str
+    category: str
+    inferable: bool
+
+
+@dataclass(frozen=True)
+class BuiltinCorpus:
+    """The pairs for training, validation and test; no source of one split occurs in another."""
+
+    train: tuple[BuiltinPair, ...]
+    dev: tuple[BuiltinPair, ...]
+    test: tuple[BuiltinPair, ...]
+
+
+def build_corpus(
+    source_language: str = "en",
+    target_language: str = "de",
+    *,
+    size: int = 40_000,
+    seed: int = 1,
+    progress: Progress | None = None,
+) -> BuiltinCorpus:
+    """Build a localisation corpus from Unicode CLDR, with no data and no network; a pure function of its arguments.
+
+    Args:
+        source_language: a CLDR locale such as ``en``, ``pt_BR`` or ``zh-Hant``.
+        target_language: another one.
+        size: the number of training pairs (a few less where a language has fewer ways to write something).
+        seed: draws another corpus of the same kind.
+        progress: called with the category at work, and how many pairs of how many are done in all.
+
+    Raises:
+        ConfigError: a locale is unknown, both are the same, or ``size`` is not positive.
+    """
+    source, target = _locale(source_language), _locale(target_language)
+    if source == target:
+        raise ConfigError(
+            f"the source and the target language are both {source_language!r}; expected two different ones"
+        )
+    if size < 1:
+        raise ConfigError(f"size = {size}: expected at least 1 training pair")
+    quotas = _quotas(size)
+    builder = _Builder(source, target, seed, total=sum(wanted for wanted, _, _ in quotas.values()), progress=progress)
+    for category, (wanted, _, _) in quotas.items():
+        builder.add(category, wanted)
+    return builder.split(quotas)
+
+
+def _locale(name: str) -> Locale:
+    try:
+        return Locale.parse(name.replace("-", "_"))
+    except (UnknownLocaleError, ValueError, TypeError):
+        identifiers = localedata.locale_identifiers()
+        english = {spelled.lower(): code for code, spelled in Locale("en").languages.items() if code in identifiers}
+        if name.lower() in english:
+            hint = f"did you mean {english[name.lower()]!r}?"
+        else:
+            near = difflib.get_close_matches(name, identifiers, n=1)
+            hint = nearest(name, near or ("de", "en", "es", "fr", "ja", "pt_BR", "zh_Hant"))
+        raise ConfigError(
+            f"unknown language {name!r}; {hint} (accepted: the {len(identifiers)} Unicode CLDR locales that Babel has)"
+        ) from None
+
+
+def _quotas(size: int) -> dict[str, tuple[int, int, int]]:
+    """For each category how many pairs to draw in all, how many of them for training, and how many for dev."""
+    shares = {category: share for category, (share, _) in _FORMS.items()}
+    train = _apportion(size, shares)
+    dev = _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
+    return {
+        name: (int(_SPARE * (train[name] + dev[name] + _TEST_PAIRS_PER_CATEGORY)) + 1, train[name], dev[name])
+        for name in shares
+    }
+
+
+def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
+    """Whole numbers in proportion to ``shares`` that add up to ``total``."""
+    result, given, seen, whole = {}, 0, 0, sum(shares.values())
+    for name, share in shares.items():
+        seen += share
+        result[name] = total * seen // whole - given
+        given += result[name]
+    return result
+
+
+def _look(text: str) -> str:
+    """A text as it looks: every run of spaces, of whatever width, is one plain space."""
+    return " ".join(text.split())
+
+
+class _Builder:
+    """Collects pairs category by category and remembers every source, so that none is ambiguous or in two splits."""
+
+    def __init__(self, source: Locale, target: Locale, seed: int, *, total: int, progress: Progress | None) -> None:
+        self.source, self.target, self.seed = source, target, seed
+        self.total, self.done, self.progress = total, 0, progress
+        self.targets: dict[str, str] = {}  # how a source looks -> its target
+        self.ambiguous: set[str] = set()
+        self.anchors: dict[str, list[BuiltinPair]] = {}  # by category: always for training
+        self.drawn: dict[str, list[BuiltinPair]] = {}
+
+    def add(self, category: str, wanted: int) -> None:
+        """Draw about ``wanted`` pairs of a category, each form as often as any other."""
+        rng = Random(f"{self.seed}/{category}")
+        forms = self._fair(_FORMS[category][1]())
+        anchored = [(form, value) for form in forms for value in form.anchors]
+        rng.shuffle(anchored)
+        anchors, drawn = self.anchors.setdefault(category, []), self.drawn.setdefault(category, [])
+        for form, value in anchored:
+            if pair := self._new_pair(form.write, value, category):
+                anchors.append(pair)
+        open_forms = [form for form in forms if form.draw]
+        missing, attempts = wanted - min(len(anchors), wanted // 2), 20 * wanted
+        while open_forms and len(drawn) < missing and attempts:
+            attempts -= 1
+            form = rng.choice(open_forms)
+            assert form.draw is not None
+            if pair := self._new_pair(form.write, form.draw(rng), category):
+                drawn.append(pair)
+                if len(drawn) % 500 == 0:
+                    self._report(category, len(drawn))
+        self.done += wanted
+        self._report(category, 0)
+
+    def _report(self, category: str, more: int) -> None:
+        if self.progress:
+            self.progress(category, min(self.done + more, self.total), self.total)
+
+    def _fair(self, forms: list[Form]) -> list[Form]:
+        """The forms that both locales have, for most values at least, and whose source determines the target."""
+        known: dict[str, str] = {}
+        fair = []
+        for form in forms:
+            probe = Random(0)  # the same values for all forms that draw alike
+            values = [*form.anchors, *(form.draw(probe) for _ in range(_PROBES) if form.draw)]
+            texts = [texts for value in values if (texts := self._texts(form.write, value))]
+            looks = [(_look(source), _look(target)) for source, target in texts]
+            new: dict[str, str] = {}
+            clear = all(known.get(look, target) == new.setdefault(look, target) == target for look, target in looks)
+            if clear and 2 * len(looks) > len(values):
+                known |= new
+                fair.append(form)
+        return fair
+
+    def _texts(self, write: Callable[[Locale, Any], str | None], value: Any) -> tuple[str, str] | None:
+        """A value in both languages; None where a locale cannot write it on one line."""
+        try:
+            texts = write(self.source, value), write(self.target, value)
+        except _NOT_IN_LOCALE:
+            return None
+        source, target = texts
+        if not source or not target or any(text.splitlines() != [text.strip()] for text in (source, target)):
+            return None
+        return source, target
+
+    def _new_pair(self, write: Callable[[Locale, Any], str], value: Any, category: str) -> BuiltinPair | None:
+        """A pair whose source is new; a source seen before with another target is marked as ambiguous."""
+        texts = self._texts(write, value)
+        if texts is None:
+            return None
+        source, target = texts
+        look = _look(source)
+        if look not in self.targets:
+            self.targets[look] = target
+            return BuiltinPair(source, target, category, inferable=True)
+        if _look(self.targets[look]) != _look(target):
+            self.ambiguous.add(look)
+        return None
+
+    def split(self, quotas: dict[str, tuple[int, int, int]]) -> BuiltinCorpus:
+        """Hold out drawn pairs for test and dev; the rest and all anchors are for training."""
+        rng = Random(f"{self.seed}/split")
+        unseen = self._unseen(rng)
+        train: list[BuiltinPair] = []
+        dev: list[BuiltinPair] = []
+        test: list[BuiltinPair] = []
+        for category, (_, train_pairs, dev_pairs) in quotas.items():
+            drawn = self._unambiguous(self.drawn[category])
+            last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 4)
+            last_dev = last_test + min(dev_pairs, len(drawn) // 8)
+            test += drawn[:last_test]
+            dev += drawn[last_test:last_dev]
+            train += (self._unambiguous(self.anchors[category]) + drawn[last_dev:])[:train_pairs]
+        test += unseen
+        for part in (train, dev, test):
+            rng.shuffle(part)
+        return BuiltinCorpus(tuple(train), tuple(dev), tuple(test))
+
+    def _unseen(self, rng: Random) -> list[BuiltinPair]:
+        """Names for the test set that no training pair contains."""
+        candidates = unseen_names(self.source, self.target)
+        rng.shuffle(candidates)
+        pairs = [self._new_pair(write, code, "names") for write, code in candidates]
+        names = [BuiltinPair(pair.source, pair.target, "names", inferable=False) for pair in pairs if pair]
+        return self._unambiguous(names)[:_UNSEEN_NAMES]
+
+    def _unambiguous(self, pairs: Iterable[BuiltinPair]) -> list[BuiltinPair]:
+        return [pair for pair in pairs if _look(pair.source) not in self.ambiguous]
+
+
+def write_corpus(corpus: BuiltinCorpus, folder: Path, source_language: str, target_language: str) -> None:
+    """Write ``train``, ``dev`` and ``test`` as one plain text file per language, and the categories of the test set.
+
+    The files are ``train.en``, ``train.de`` and so on, one example a line, and ``test.categories`` with the category of
+    each test line, "names (not inferable)" for names that training has never shown. Each file appears whole or not
+    at all.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for split in ("train", "dev", "test"):
+            pairs: tuple[BuiltinPair, ...] = getattr(corpus, split)
+            _write_lines(folder / f"{split}.{source_language}", (pair.source for pair in pairs))
+            _write_lines(folder / f"{split}.{target_language}", (pair.target for pair in pairs))
+        labels = (pair.category + ("" if pair.inferable else " (not inferable)") for pair in corpus.test)
+        _write_lines(folder / "test.categories", labels)
+    except OSError as error:
+        raise OutputError(f"{folder}: the built-in corpus cannot be written ({error.strerror or error})") from error
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)

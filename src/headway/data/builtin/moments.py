@@ -1,0 +1,154 @@
+"""How CLDR writes days, times of day, intervals and distances in time.
+
+Nothing reads the clock or a time zone. Years lie in 1950-2049, where two digits of a year determine it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from random import Random
+from typing import Any
+
+from babel import Locale, dates
+
+from headway.data.builtin.form import Form
+
+__all__ = ["date_forms", "datetime_forms", "interval_forms", "relative_forms", "time_forms"]
+
+_FIRST_DAY, _DAYS = datetime(1950, 1, 1), 36_525
+_DATE_STYLES = ("full", "long", "short")
+# "medium" comes last on purpose: in English it reads like yMMMd, and where two forms clash the earlier one stays.
+_DATE_SKELETONS = ("yMMMEd", "yMMMd", "yMMMM", "yMd", "MMMMd", "MMMd", "MMMEd", "yMEd", "yQQQQ", "GyMMMd")
+
+
+def _moment(rng: Random) -> datetime:
+    """A second between 1950 and 2049."""
+    return _FIRST_DAY + timedelta(days=rng.randrange(_DAYS), seconds=rng.randrange(86_400))
+
+
+def _write_date(style: str, locale: Locale, moment: datetime) -> str:
+    return dates.format_date(moment, style, locale=locale)
+
+
+def _write_time(style: str, locale: Locale, moment: datetime) -> str:
+    return dates.format_time(moment, style, locale=locale)
+
+
+def _write_skeleton(skeleton: str, locale: Locale, moment: datetime) -> str:
+    return dates.format_skeleton(_clock(skeleton, locale), moment, locale=locale)
+
+
+def _clock(skeleton: str, locale: Locale) -> str:
+    """Replace CLDR's "j" by the hours that the locale prefers: "h" (1-12 with a day period) or "H" (0-23)."""
+    pattern = re.sub("'[^']*'", "", dates.get_time_format("short", locale=locale).pattern)
+    return skeleton.replace("j", "h" if re.search("[hKabB]", pattern) else "H")
+
+
+def _write_both(style: Any, write_date: Callable[[Locale, datetime], str], time_style: str) -> Callable[..., str]:
+    """Join a date and a time as the locale joins them in this style."""
+
+    def write(locale: Locale, moment: datetime) -> str:
+        joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
+        return joint.replace("{0}", _write_time(time_style, locale, moment)).replace("{1}", write_date(locale, moment))
+
+    return write
+
+
+def date_forms() -> list[Form]:
+    """Days, months and quarters: "Tuesday, March 4, 2025" - "Dienstag, 4. März 2025"."""
+    styles = [Form(partial(_write_date, style), _moment) for style in _DATE_STYLES]
+    skeletons = [Form(partial(_write_skeleton, skeleton), _moment) for skeleton in _DATE_SKELETONS]
+    return [*styles, *skeletons, Form(partial(_write_date, "medium"), _moment)]
+
+
+def time_forms() -> list[Form]:
+    """Times of day: "3:45 PM" - "15:45"; with a day period: "3:45 in the afternoon" - "3:45 nachm."."""
+    styles = [Form(partial(_write_time, style), _moment) for style in ("short", "medium")]
+    hours = tuple(_FIRST_DAY + timedelta(hours=hour) for hour in range(24))
+    return [
+        *styles,
+        Form(partial(_write_skeleton, "Bhm"), _moment),
+        Form(partial(_write_skeleton, "j"), anchors=hours),  # too few to hold some of them out
+    ]
+
+
+def datetime_forms() -> list[Form]:
+    """A day with a time of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
+    writers: list[tuple[str, Callable[[Locale, datetime], str]]] = [
+        ("full", partial(_write_date, "full")),
+        ("long", partial(_write_date, "long")),
+        ("medium", partial(_write_skeleton, "yMMMEd")),
+        ("short", partial(_write_date, "short")),
+    ]
+    joint = [
+        Form(_write_both(style, write, time_style), _moment)
+        for style, write in writers
+        for time_style in ("short", "medium")
+    ]
+    return [*joint, Form(partial(_write_skeleton, "Ejm"), _moment)]
+
+
+def interval_forms() -> list[Form]:
+    """Intervals, which share what both ends have in common: "Mar 4 – 9, 2025" - "4.–9. März 2025"."""
+
+    def write(skeleton: str, locale: Locale, span: tuple[datetime, datetime]) -> str:
+        return dates.format_interval(*span, _clock(skeleton, locale), locale=locale)
+
+    with_year = [Form(partial(write, skeleton), _span) for skeleton in ("yMMMd", "yMMMEd", "yMMMM", "yMd")]
+    in_a_year = [Form(partial(write, skeleton), _span_in_year) for skeleton in ("MMMd", "MMMEd")]
+    in_a_day = [Form(partial(write, skeleton), _span_in_day) for skeleton in ("jm", "j")]
+    return with_year + in_a_year + in_a_day
+
+
+def _span(rng: Random) -> tuple[datetime, datetime]:
+    """Two days, often of the same month or year."""
+    if rng.random() < 0.75:
+        return _span_in_year(rng)
+    start = _moment(rng)
+    return start, start + timedelta(days=rng.randint(366, 2000))
+
+
+def _span_in_year(rng: Random) -> tuple[datetime, datetime]:
+    start = _moment(rng).replace(day=rng.randint(1, 27))
+    if rng.random() < 0.5 or start.month == 12:
+        return start, start.replace(day=rng.randint(start.day + 1, 28))
+    return start, start.replace(month=rng.randint(start.month + 1, 12), day=rng.randint(1, 28))
+
+
+def _span_in_day(rng: Random) -> tuple[datetime, datetime]:
+    first, last = sorted(rng.sample(range(24 * 12), 2))
+    return _FIRST_DAY + timedelta(minutes=5 * first), _FIRST_DAY + timedelta(minutes=5 * last)
+
+
+def relative_forms() -> list[Form]:
+    """Time from now: "in 3 days" - "in 3 Tagen"; "3 days ago" - "vor 3 Tagen"."""
+    seconds = dict(dates.TIMEDELTA_UNITS)
+
+    def write(unit: str, style: Any, sign: int, locale: Locale, count: int) -> str:
+        later, earlier = (
+            dates.format_timedelta(
+                timedelta(seconds=direction * count * seconds[unit]),
+                granularity=unit,  # type: ignore[arg-type]
+                threshold=10**9,  # never switch to a larger unit
+                add_direction=True,
+                format=style,
+                locale=locale,
+            )
+            for direction in (sign, -sign)
+        )
+        if later == earlier:
+            raise LookupError("this locale has no direction in this style")
+        return later
+
+    def count(rng: Random) -> int:
+        return rng.randint(3, rng.choice((12, 60, 300)))
+
+    return [
+        Form(partial(write, unit, style, sign), count, (1, 2))
+        for style in ("long", "short", "narrow")
+        for sign in (1, -1)
+        for unit in seconds
+    ]

@@ -1,0 +1,192 @@
+"""How CLDR writes numbers, parts of a hundred, money, large numbers in short, and measures."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from functools import partial
+from random import Random
+from typing import Any
+
+from babel import Locale, lists, numbers, units
+
+from headway.data.builtin.form import Form
+
+__all__ = ["compact_forms", "currency_forms", "decimal_forms", "measure_forms", "percentage_forms"]
+
+_ONE_AND_TWO = (Decimal(1), Decimal(2))  # singular and dual
+_CURRENCIES = "AUD BRL CAD CHF CNY CZK DKK EUR GBP INR JPY KRW MXN NOK PLN SEK TRY USD ZAR"
+
+
+def _digits(rng: Random, least: int, most: int) -> int:
+    """A whole number of ``least`` to ``most`` digits, each length equally likely."""
+    length = rng.randint(least, most)
+    return rng.randrange(10 ** (length - 1), 10**length)
+
+
+def _number(rng: Random, least: int, most: int, decimals: int, negative: float = 0.0) -> Decimal:
+    """A number of ``least`` to ``most`` digits before the point and up to ``decimals`` after it; never 1 or 2."""
+    places = rng.randint(0, decimals)
+    whole = _digits(rng, least, most)
+    if places == 0:
+        return Decimal(max(whole, 3)) * (-1 if rng.random() < negative else 1)
+    fraction = 10 * rng.randrange(10 ** (places - 1)) + rng.randint(1, 9)  # its last digit is not a zero
+    value = Decimal(whole) + Decimal(fraction).scaleb(-places)
+    return -value if rng.random() < negative else value
+
+
+def decimal_forms() -> list[Form]:
+    """Grouped numbers: "-12,345.67" - "-12.345,67"; powers of ten: "1.25E7" - "1,25E7"."""
+
+    def write(locale: Locale, value: Decimal) -> str:
+        return numbers.format_decimal(value, locale=locale, decimal_quantization=False)
+
+    def write_scientific(locale: Locale, value: Decimal) -> str:
+        return numbers.format_scientific(value, locale=locale, decimal_quantization=False)
+
+    grouped = partial(_number, least=4, most=6, decimals=2, negative=0.1)
+    return [
+        Form(write, grouped),
+        Form(write, partial(_number, least=1, most=6, decimals=3, negative=0.1)),
+        Form(write_scientific, lambda rng: _number(rng, 1, 1, 2).scaleb(rng.randint(3, 12))),
+    ]
+
+
+def percentage_forms() -> list[Form]:
+    """Parts of a hundred and of a thousand: "12.5%" - "12,5 %"; "12.5 percent" - "12,5 Prozent"."""
+
+    def write(locale: Locale, value: Decimal) -> str:
+        return numbers.format_percent(value.scaleb(-2), locale=locale, decimal_quantization=False)
+
+    part = partial(_number, least=1, most=3, decimals=2, negative=0.1)
+    kinds = [("concentr-percent", "long"), ("concentr-permille", "short"), ("concentr-permille", "long")]
+    written_out = [Form(partial(_write_unit, unit, length), part, _ONE_AND_TWO) for unit, length in kinds]
+    return [Form(write, part, _ONE_AND_TWO), *written_out]
+
+
+def currency_forms() -> list[Form]:
+    """Amounts of money with symbol and with name: "$1,234.50" - "1.234,50 $"; "3.00 US dollars" - "3,00 US-Dollar"."""
+
+    def write(currency: str, style: Any, locale: Locale, value: Decimal) -> str:
+        return numbers.format_currency(value, currency, locale=locale, format_type=style)
+
+    def amount(rng: Random) -> Decimal:
+        cents = rng.choice((0, 0, 50, 95, 99, rng.randrange(100)))
+        value = max(_digits(rng, 1, 5), 3) + Decimal(cents).scaleb(-2)
+        return -value if rng.random() < 0.08 else value
+
+    def whole(rng: Random) -> Decimal:
+        return Decimal(max(_digits(rng, 1, 6), 3))
+
+    return [
+        Form(
+            partial(write, currency, style),
+            amount if numbers.get_currency_precision(currency) else whole,
+            _ONE_AND_TWO,
+        )
+        for style in ("standard", "name")
+        for currency in _CURRENCIES.split()
+    ]
+
+
+def compact_forms() -> list[Form]:
+    """Large numbers in short: "12.3 million" - "12,3 Millionen"; "€1.5B" - "1,5 Mrd. €".
+
+    The numbers have at most three digits that count, so that no language has to round what another one shows.
+    """
+
+    def write(exponent: int, style: Any, locale: Locale, value: Decimal) -> str:
+        exact = value.scaleb(exponent)
+        return numbers.format_compact_decimal(exact, format_type=style, locale=locale, fraction_digits=2)
+
+    def write_money(currency: str, exponent: int, locale: Locale, value: Decimal) -> str:
+        exact = value.scaleb(exponent)
+        return numbers.format_compact_currency(exact, currency, locale=locale, fraction_digits=2)
+
+    def short(rng: Random) -> Decimal:
+        whole = Decimal(max(_digits(rng, 1, 3), 3))
+        return whole if whole >= 100 or rng.random() < 0.4 else whole + Decimal(rng.randint(1, 9)).scaleb(-1)
+
+    kinds = [("short", 6), ("short", 9), ("short", 12), ("long", 3), ("long", 6), ("long", 9), ("long", 12)]
+    plain = [Form(partial(write, exponent, style), short, _ONE_AND_TWO) for style, exponent in kinds]
+    money = [
+        Form(partial(write_money, currency, exponent), short, _ONE_AND_TWO)
+        for currency in ("USD", "EUR", "GBP", "JPY")
+        for exponent in (6, 9)
+    ]
+    return plain + money
+
+
+_UNITS: dict[str, str] = {
+    "length": "kilometer meter centimeter millimeter mile foot inch",
+    "mass": "kilogram gram pound ounce",
+    "volume": "liter milliliter gallon cubic-meter",
+    "area": "square-meter square-kilometer hectare acre",
+    "angle": "degree",  # before the temperatures: English writes a narrow degree Fahrenheit like it
+    "temperature": "celsius fahrenheit",
+    "speed": "kilometer-per-hour mile-per-hour meter-per-second",
+    "duration": "year month week day hour minute second",
+    "digital": "megabyte gigabyte",
+    "energy": "kilowatt-hour",
+    "power": "watt",
+    "pressure": "hectopascal",
+    "frequency": "hertz",
+}
+_RATES = (
+    ("volume-liter", "duration-minute"),
+    ("mass-kilogram", "duration-day"),
+    ("mass-gram", "volume-liter"),
+    ("digital-megabyte", "duration-second"),
+    ("length-meter", "duration-day"),
+)
+_MIXED = (
+    ("duration-day", "duration-hour"),
+    ("duration-hour", "duration-minute"),
+    ("duration-minute", "duration-second"),
+    ("mass-kilogram", "mass-gram"),
+)
+
+
+def _write_unit(unit: str, length: Any, locale: Locale, value: Decimal) -> str:
+    text = units.format_unit(value, unit, length, locale=locale)
+    if unit in text:
+        raise LookupError("where a locale has no pattern, Babel writes the unit's identifier")
+    return text
+
+
+def measure_forms() -> list[Form]:
+    """Quantities: "12.5 kilometers", "12.5 km", "3 liters per minute", "5 hours, 20 minutes"."""
+
+    def write_rate(unit: str, per: str, length: Any, locale: Locale, value: Decimal) -> str:
+        text = units.format_compound_unit(value, unit, denominator_unit=per, length=length, locale=locale)
+        if text is None or unit in text or per in text:
+            raise LookupError("this locale has no pattern for the rate")
+        return text
+
+    def write_mixed(
+        unit: str, smaller: str, length: Any, style: Any, locale: Locale, value: tuple[Decimal, ...]
+    ) -> str:
+        parts = [_write_unit(name, length, locale, part) for name, part in zip((unit, smaller), value, strict=True)]
+        return lists.format_list(parts, style, locale)
+
+    def amount(rng: Random) -> Decimal:
+        return _number(rng, 1, 4, 0) if rng.random() < 0.6 else _number(rng, 1, 2, 1)
+
+    def two_amounts(rng: Random) -> tuple[Decimal, ...]:
+        return Decimal(rng.randint(1, 30)), Decimal(rng.randint(1, 59))
+
+    lengths = ("long", "short", "narrow")
+    plain = [
+        Form(partial(_write_unit, f"{kind}-{unit}", length), amount, _ONE_AND_TWO)
+        for length in lengths
+        for kind, names in _UNITS.items()
+        for unit in names.split()
+    ]
+    rates = [
+        Form(partial(write_rate, *rate, length), amount, _ONE_AND_TWO) for length in lengths[:2] for rate in _RATES
+    ]
+    mixed = [
+        Form(partial(write_mixed, *pair, length, style), two_amounts)
+        for length, style in (("long", "unit"), ("short", "unit-short"))
+        for pair in _MIXED
+    ]
+    return plain + rates + mixed

@@ -1,0 +1,321 @@
+"""Files to examples: what a corpus is, and how its lines are read.
+
+A corpus is one tab-separated file (``.tsv``), one file with a JSON object on each line (``.jsonl`` or ``.json``), or
+two plain text files whose lines belong together. Each may be compressed (``.gz``, ``.zst``). Text is UTF-8, and only
+``\\n`` and ``\\r\\n`` end a line. U+0085, U+2028 and the other separators of :meth:`str.splitlines` are text: that
+keeps the two files of a corpus aligned with each other and with the counts of ``wc -l``. Nothing is stripped and
+nothing is dropped here; what to do with an empty text is decided where examples are filtered.
+
+Every reader streams, so memory holds one block of the file however long that is. Like all generators they do nothing
+until the first item is asked for, and that is where a missing file is reported.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, cast
+
+import zstandard
+from pydantic import Field, field_validator, model_validator
+
+from headway.config import Config, nearest
+from headway.errors import ConfigError, DataError
+
+__all__ = ["Corpus", "read_examples", "read_lines"]
+
+_BLOCK_BYTES = 1 << 18
+_COMPRESSIONS = (".gz", ".zst")
+
+Format = Literal["text", "tsv", "jsonl"]
+# A new format gets its extension here, its defaults in _selected_fields and its reader in read_examples.
+_EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}
+
+
+class Corpus(Config):
+    """The files of one corpus and the part of them that is used."""
+
+    files: tuple[str, ...] = Field(
+        description="One .tsv or .jsonl file, or two line-aligned plain text files (source, target); also .gz, .zst."
+    )
+    fields: tuple[Annotated[str, Field(coerce_numbers_to_str=True)], ...] | None = Field(
+        default=None,
+        description="Columns of a .tsv, counted from 1 (default 1, 2), or names in a .jsonl (default source, target).",
+    )
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        description="How many times an epoch shows each example, relative to the other corpora.",
+    )
+
+    @property
+    def format(self) -> Format:
+        """How the files are read, which their extension says."""
+        return _format_of(self.files[0]) if len(self.files) == 1 else "text"
+
+    @field_validator("files", mode="before")
+    @classmethod
+    def _refuse_bare_name(cls, files: Any) -> Any:
+        if isinstance(files, str):
+            raise ValueError(f"expected a list of one or two files, for example [{json.dumps(files)}]")
+        return files
+
+    @model_validator(mode="after")
+    def _check(self) -> Corpus:
+        if len(self.files) not in (1, 2) or not all(self.files):
+            raise ValueError(
+                f"files: expected one .tsv or .jsonl file, or two plain text files; got {_listing(self.files)}"
+            )
+        formats = [_format_of(file) for file in self.files]
+        if formats == ["text"]:
+            raise ValueError(
+                f"files: {self.files[0]!r} alone is neither .tsv nor .jsonl; "
+                "give a .tsv or .jsonl file, or two plain text files (source, target)"
+            )
+        if len(formats) == 2 and formats != ["text", "text"]:
+            raise ValueError(
+                f"files: two files are read as plain text, but got {_listing(self.files)}; "
+                "a .tsv or .jsonl file holds both sides and stands alone"
+            )
+        if self.fields is not None:
+            _check_fields(self.fields, self.format)
+        return self
+
+
+def _check_fields(fields: tuple[str, ...], form: Format) -> None:
+    if form == "text":
+        raise ValueError("fields: plain text files have none; leave the key out")
+    if not fields:
+        raise ValueError("fields: empty; leave the key out for the default")
+    if form == "tsv":
+        for field in fields:
+            if not (field.isascii() and field.isdecimal() and int(field) > 0):
+                raise ValueError(f"fields: {field!r} is not a column number; columns of a .tsv count from 1")
+
+
+def _format_of(file: str) -> Format:
+    path = Path(file)
+    if path.suffix in _COMPRESSIONS:
+        path = path.with_suffix("")
+    return _EXTENSIONS.get(path.suffix, "text")
+
+
+def _listing(names: tuple[str, ...]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def read_examples(corpus: Corpus, folder: Path, arity: int = 2) -> Iterator[tuple[str, ...]]:
+    """Yield the examples of ``corpus`` in the order of its files.
+
+    Args:
+        corpus: What to read.
+        folder: Where relative file names start.
+        arity: How many texts make an example: 2 for source and target, or label and text.
+
+    Raises:
+        ConfigError: ``corpus`` does not name ``arity`` texts.
+        DataError: A file cannot be read, or a line of it does not hold an example.
+    """
+    paths = [folder / file for file in corpus.files]
+    match corpus.format:
+        case "text":
+            if len(paths) != arity:
+                raise ConfigError(f"files: {len(paths)} plain text files, but an example has {_count(arity, 'text')}")
+            return _read_aligned(paths)
+        case "tsv":
+            columns = [int(field) - 1 for field in _selected_fields(corpus, arity)]
+            return _read_tsv(paths[0], columns)
+        case "jsonl":
+            return _read_jsonl(paths[0], _selected_fields(corpus, arity))
+
+
+def _selected_fields(corpus: Corpus, arity: int) -> tuple[str, ...]:
+    fields = corpus.fields
+    if fields is None and corpus.format == "tsv":
+        fields = tuple(str(column) for column in range(1, arity + 1))
+    elif fields is None:
+        fields = ("source", "target")
+    if len(fields) != arity:
+        raise ConfigError(
+            f"fields: {_listing(fields)} selects {_count(len(fields), 'text')}, but an example has {arity} here; "
+            f"name {arity} in fields ({corpus.files[0]})"
+        )
+    return fields
+
+
+def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
+    readers = [read_lines(path) for path in paths]
+    for paired, texts in enumerate(zip_longest(*readers)):
+        if None in texts:
+            rest = [sum(1 for _ in reader) for reader in readers]
+            lengths = [paired + (text is not None) + more for text, more in zip(texts, rest, strict=True)]
+            held = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
+            longest = paths[lengths.index(max(lengths))]
+            raise DataError(
+                f"{held}: line {paired + 1} of {longest} has no partner; line n of one file must belong to line n of "
+                "the other: export both again together, and remove lines only in pairs"
+            )
+        yield texts
+
+
+def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
+    needed = max(columns) + 1
+    for number, line in enumerate(read_lines(path), start=1):
+        cells = line.split("\t")
+        if len(cells) < needed:
+            raise DataError(
+                f"{path}, line {number}: {_count(len(cells), 'column')}, but {needed} needed; "
+                "columns are separated by one tab, without quotes"
+            )
+        yield tuple([cells[column] for column in columns])
+
+
+def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    for number, line in enumerate(read_lines(path), start=1):
+        where = f"{path}, line {number}"
+        record = _parse_object(line, where)
+        for name in names:
+            if name not in record:
+                raise DataError(f"{where}: field {name!r} is missing; {nearest(name, record)}")
+            if not isinstance(record[name], str):
+                raise DataError(f"{where}: field {name!r} is {json.dumps(record[name])[:40]}; expected a string")
+        texts = tuple([cast("str", record[name]) for name in names])
+        if "\\u" in line and not all(_is_encodable(text) for text in texts):
+            raise DataError(f"{where}: a \\u escape is half of a surrogate pair, which is not a character")
+        yield texts
+
+
+def _parse_object(line: str, where: str) -> dict[str, object]:
+    if not line.strip():
+        raise DataError(f"{where}: blank; expected one JSON object on every line")
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid JSON ({error}); expected one JSON object on every line") from None
+    if not isinstance(record, dict):
+        raise DataError(f'{where}: JSON, but not an object; expected for example {{"source": "...", "target": "..."}}')
+    return record
+
+
+def _is_encodable(text: str) -> bool:
+    """Whether ``text`` is Unicode that UTF-8 can hold; a lone surrogate is not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, without their ends (``\\n`` or ``\\r\\n``).
+
+    A ``.gz`` or ``.zst`` file is decompressed on the way, and a byte order mark at the start is skipped. A last line
+    counts with or without its ``\\n``.
+
+    Raises:
+        DataError: The file is missing, empty, damaged, binary or not UTF-8.
+    """
+    done = 0
+    try:
+        for block in _line_blocks(path):
+            if not done:
+                block = block.removeprefix(codecs.BOM_UTF8)
+            lines = _decode(block, path, done).split("\n")
+            yield from lines
+            done += len(lines)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; expected UTF-8 text, plain or as .gz or .zst") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: a folder; expected a file of UTF-8 text") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read after line {done:,} ({error.strerror})") from None
+    except (EOFError, zlib.error, zstandard.ZstdError) as error:
+        raise DataError(
+            f"{path}: damaged or cut short after line {done:,} ({error}); fetch or compress the file again"
+        ) from None
+    if not done:
+        raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
+
+
+def _decode(block: bytes, path: Path, done: int) -> str:
+    """The text of ``block``, whole lines of which ``done`` went before, with ``\\n`` alone as the end of a line."""
+    if (nul := block.find(b"\0")) >= 0:
+        number, offset = _locate(block, nul)
+        raise DataError(
+            f"{path}, line {done + number}: looks binary (byte {offset} of the line is NUL); "
+            "expected UTF-8 text (UTF-16 must be converted)"
+        )
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError as error:
+        number, offset = _locate(block, error.start)
+        raise DataError(
+            f"{path}, line {done + number}: byte {offset} of the line (0x{block[error.start]:02X}) is not UTF-8; "
+            "expected UTF-8 text: convert the file, for example with iconv -f LATIN1 -t UTF-8"
+        ) from None
+    if "\r" in text:
+        text = text.replace("\r\n", "\n").removesuffix("\r")
+    return text
+
+
+def _locate(block: bytes, position: int) -> tuple[int, int]:
+    """The line of ``block`` that holds the byte at ``position``, and where in that line, both counted from 1."""
+    return block.count(b"\n", 0, position) + 1, position - block.rfind(b"\n", 0, position)
+
+
+def _line_blocks(path: Path) -> Iterator[bytes]:
+    """The content of a file in blocks of whole lines, each without the ``\\n`` that ends it."""
+    pieces: list[bytes] = []
+    for chunk in _chunks(path):
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield b"".join([*pieces, head])
+            pieces.clear()
+        pieces.append(tail)
+    if last := b"".join(pieces):
+        yield last
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    """The content of a file in pieces of any size, decompressed if its name says that it is compressed."""
+    with path.open("rb") as file:
+        raw = iter(lambda: file.read(_BLOCK_BYTES), b"")
+        match path.suffix:
+            case ".gz":
+                yield from _decompress(raw, lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16))  # 16: gzip header
+            case ".zst":
+                # The limit only admits files made with `zstd --long=31`; memory follows what the file asks for.
+                yield from _decompress(raw, zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj)
+            case _:
+                yield from raw
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _decompress(raw: Iterator[bytes], start: Callable[[], _Decompressor]) -> Iterator[bytes]:
+    """Decompress a stream of one or more gzip members or Zstandard frames, as ``cat a.gz b.gz`` makes them."""
+    member: _Decompressor | None = None
+    for chunk in raw:
+        while chunk:
+            member = member or start()
+            yield member.decompress(chunk)
+            chunk = b""
+            if member.eof:
+                chunk = member.unused_data
+                member = None
+    if member is not None:
+        raise EOFError("the compressed stream ends too early")

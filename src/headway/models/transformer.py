@@ -1,0 +1,178 @@
+"""The Transformer (Vaswani et al. 2017): an encoder, a decoder, and one output projection.
+
+Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, d_model ``d_model``, d_ff ``d_ff``, h
+``num_heads``, d_k ``d_key``, d_v ``d_value`` (per head), P_drop ``dropout``. Embeddings are multiplied by
+sqrt(d_model), given positions and dropped out (sections 3.4, 3.5, 5.4); by default source embedding, target embedding
+and output projection are one matrix (section 3.4).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from headway.config import Config
+from headway.errors import ConfigError
+from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderStack
+from headway.nn.cache import DecoderCache
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.positions import LearnedPositions, SinusoidalPositions
+
+__all__ = ["PRESETS", "Transformer", "TransformerConfig"]
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder_layers": 2},
+    "small": {"d_model": 256, "num_heads": 4, "d_ff": 1024, "encoder_layers": 3, "decoder_layers": 3},
+    "base": {"d_model": 512, "num_heads": 8, "d_ff": 2048, "encoder_layers": 6, "decoder_layers": 6},
+    "big": {"d_model": 1024, "num_heads": 16, "d_ff": 4096, "encoder_layers": 6, "decoder_layers": 6, "dropout": 0.3},
+}
+
+
+class TransformerConfig(Config):
+    """The sizes and options of a Transformer; the defaults are the paper's base model."""
+
+    kind: Literal["transformer"] = "transformer"
+    d_model: int = Field(512, ge=1, description="Width of the residual stream, in units.")
+    num_heads: int = Field(8, ge=1, description="Attention heads.")
+    d_key: int | None = Field(None, ge=1, description="Width of a head's queries and keys; none: d_model / num_heads.")
+    d_value: int | None = Field(None, ge=1, description="Width of a head's values; none: d_model / num_heads.")
+    d_ff: int = Field(2048, ge=1, description="Inner width of the feed-forward layers, in units.")
+    encoder_layers: int = Field(6, ge=1, description="Encoder blocks.")
+    decoder_layers: int = Field(6, ge=1, description="Decoder blocks.")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="Probability on sub-layer outputs and on embeddings + positions."
+    )
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on attention weights.")
+    feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Probability inside the feed-forward layers.")
+    activation: Activation = Field(
+        "relu", description="Of the feed-forward layers; glu, reglu, geglu, swiglu are gated."
+    )
+    norm: Literal["post", "pre"] = Field("post", description="Layer norm after each residual (paper) or before.")
+    positions: Literal["sinusoidal", "learned"] = Field("sinusoidal", description="How positions are encoded.")
+    max_length: int = Field(512, ge=2, description="Longest sequence in tokens, for learned positions only.")
+    tie: Literal["all", "target", "none"] = Field(
+        "all",
+        description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        """``preset = "base"`` stands for that preset's sizes; keys beside it win."""
+        if not isinstance(data, dict) or "preset" not in data:
+            return data
+        rest = {key: value for key, value in data.items() if key != "preset"}
+        if not isinstance(data["preset"], str) or data["preset"] not in PRESETS:
+            raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(PRESETS)}")
+        return {**PRESETS[data["preset"]], **rest}
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> TransformerConfig:
+        if (self.d_key is None or self.d_value is None) and self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; "
+                "choose a divisor, or set d_key and d_value"
+            )
+        return self
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> TransformerConfig:
+        """The named preset (tiny, small, base, big), with ``changes``."""
+        return cls.parse({"preset": name, **changes}, f"preset {name}")
+
+
+class Transformer(nn.Module):
+    """Source tokens in, logits of the next target token out.
+
+    Sources end in the end symbol; targets start with the begin symbol. Token 0 is padding on both sides. Weights start
+    Xavier-uniform, embeddings normal with standard deviation d_model^-0.5.
+    """
+
+    pad = 0
+
+    def __init__(self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int) -> None:
+        super().__init__()
+        if config.tie == "all" and source_vocab_size != target_vocab_size:
+            raise ConfigError(
+                f"tie = 'all' needs one vocabulary for both sides, but source has {source_vocab_size} and target "
+                f"{target_vocab_size} tokens; share one, or set tie to 'target' or 'none'"
+            )
+        self.config = config
+        options = BlockOptions(
+            d_model=config.d_model,
+            num_heads=config.num_heads,
+            d_ff=config.d_ff,
+            d_key=config.d_key,
+            d_value=config.d_value,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            feed_forward_dropout=config.feed_forward_dropout,
+            activation=config.activation,
+            norm=config.norm,
+        )
+        self.source_embedding = TokenEmbedding(source_vocab_size, config.d_model)
+        self.target_embedding = (
+            self.source_embedding if config.tie == "all" else TokenEmbedding(target_vocab_size, config.d_model)
+        )
+        self.projection = nn.Linear(config.d_model, target_vocab_size, bias=False)
+        if config.tie == "none":
+            nn.init.xavier_uniform_(self.projection.weight)
+        else:
+            self.projection.weight = self.target_embedding.weight
+        self.source_positions = _positions(config)
+        self.target_positions = _positions(config)
+        self.embedding_dropout = Dropout(config.dropout)
+        self.encoder = EncoderStack(config.encoder_layers, options)
+        self.decoder = DecoderStack(config.decoder_layers, options)
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the positions allow, in tokens with the end symbol; None: no limit."""
+        return self.config.max_length if self.config.positions == "learned" else None
+
+    def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
+        """The memory: one vector for each source token."""
+        x = self.embedding_dropout(self.source_positions(self.source_embedding(source)))
+        memory: Tensor = self.encoder(x, source_mask)
+        return memory
+
+    def decode(
+        self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
+    ) -> Float[Tensor, "B T D"]:
+        """The hidden state at each target position, which sees the memory and the target up to that position."""
+        x = self.embedding_dropout(self.target_positions(self.target_embedding(target)))
+        hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
+        return hidden
+
+    def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Encode and decode: the hidden states that :attr:`projection` turns into logits."""
+        source_mask = padding_mask(source, self.pad)
+        return self.decode(target, self.encode(source, source_mask), source_mask)
+
+    def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """The logits of the token that follows each target position."""
+        logits: Tensor = self.projection(self.hidden(source, target))
+        return logits
+
+    def start(self, source: Int[Tensor, "B S"]) -> DecoderCache:
+        """Begin decoding: encode the sources, once."""
+        source_mask = padding_mask(source, self.pad)
+        return self.decoder.start(self.encode(source, source_mask), source_mask)
+
+    def advance(self, state: DecoderCache, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """Append one token to each row and return the logits of the next."""
+        self.target_positions.reserve(state.length + 1)
+        x = self.target_positions.at(self.target_embedding(tokens.unsqueeze(1)).squeeze(1), state.positions)
+        logits: Tensor = self.projection(self.decoder.step(x.unsqueeze(1), state).squeeze(1))
+        return logits
+
+
+def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
+    if config.positions == "learned":
+        return LearnedPositions(config.d_model, config.max_length)
+    return SinusoidalPositions(config.d_model)

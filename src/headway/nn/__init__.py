@@ -1,0 +1,49 @@
+"""The layers of the paper, each usable alone: numbers in, one tensor out. Only PyTorch is needed.
+
+Masks are boolean and True means "may attend". Dimensions in all signatures: B batch, S source or key positions, T
+target or query positions, D model, H heads, K per head, F feed-forward, V vocabulary, R rows being decoded.
+"""
+
+from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights, scaled_dot_product_attention
+from headway.nn.blocks import (
+    BlockOptions,
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    FeedForward,
+    GatedFeedForward,
+    PostNorm,
+    PreNorm,
+)
+from headway.nn.cache import DecoderCache
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.loss import label_smoothed_cross_entropy
+from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
+
+__all__ = [
+    "BlockOptions",
+    "DecoderBlock",
+    "DecoderCache",
+    "DecoderStack",
+    "Dropout",
+    "EncoderBlock",
+    "EncoderStack",
+    "FeedForward",
+    "GatedFeedForward",
+    "KeysValues",
+    "LearnedPositions",
+    "MultiHeadAttention",
+    "PostNorm",
+    "PreNorm",
+    "SinusoidalPositions",
+    "TokenEmbedding",
+    "attention_weights",
+    "causal_mask",
+    "label_smoothed_cross_entropy",
+    "padding_mask",
+    "scaled_dot_product_attention",
+    "sinusoids",
+]

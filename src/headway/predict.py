@@ -1,0 +1,192 @@
+"""Text in, text out. One object owns the way between them; commands, Python and servers all go through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import overload
+
+import torch
+
+from headway.bundle import Bundle
+from headway.decode import Hypothesis, beam_search, greedy_search
+from headway.errors import ConfigError, LengthError
+from headway.text.tokenizer import BOS, EOS, PAD, UNK
+
+__all__ = ["Candidate", "Translation", "Translator", "load"]
+
+_CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One finished translation of a sentence.
+
+    ``score`` is log P(target | source) in nats, divided by the length penalty; ``log_probability`` is not divided.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Translation:
+    """The best translation of a text, and the others that were asked for, best first (``candidates[0]`` is the best)."""
+
+    source: str
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def text(self) -> str:
+        """The translation."""
+        return self.candidates[0].text
+
+    @property
+    def score(self) -> float:
+        """Its score; see :class:`Candidate`."""
+        return self.candidates[0].score
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Its tokens, as a reader sees them."""
+        return self.candidates[0].tokens
+
+
+class Translator:
+    """A trained model with its tokenizers.
+
+    Args:
+        bundle: The model.
+        device: Where to run it; None is a GPU where there is one.
+        max_tokens: Size of a batch while decoding: sentences x source tokens.
+    """
+
+    def __init__(self, bundle: Bundle, *, device: str | torch.device | None = None, max_tokens: int = 2048) -> None:
+        self.bundle = bundle
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.max_tokens = max_tokens
+        bundle.model.to(self.device).eval()
+
+    @overload
+    def translate(self, text: str, *, beam_size: int = ..., alpha: float = ..., num_best: int = ...) -> Translation: ...
+    @overload
+    def translate(
+        self, text: Sequence[str], *, beam_size: int = ..., alpha: float = ..., num_best: int = ...
+    ) -> list[Translation]: ...
+    def translate(
+        self, text: str | Sequence[str], *, beam_size: int = 4, alpha: float = 0.6, num_best: int = 1
+    ) -> Translation | list[Translation]:
+        """Translate one text, or a list of them in one go.
+
+        Args:
+            text: The source or sources. A blank one translates to an empty text.
+            beam_size: Hypotheses kept at each step; 1 is greedy search.
+            alpha: Of the length penalty ((5 + length) / 6)^alpha; 0 ranks by probability.
+            num_best: How many candidates to return for each text, at most ``beam_size``.
+        """
+        if beam_size < 1:
+            raise ConfigError(f"beam_size = {beam_size}: expected at least 1 (1 is greedy search, the paper uses 4)")
+        if not 1 <= num_best <= beam_size:
+            raise ConfigError(f"num_best = {num_best}: expected from 1 to beam_size = {beam_size}")
+        texts = [text] if isinstance(text, str) else list(text)
+        found = self._search(texts, beam_size, alpha)
+        results = [
+            Translation(source, tuple(self._candidate(h) for h in hypotheses[:num_best]))
+            for source, hypotheses in zip(texts, found, strict=True)
+        ]
+        return results[0] if isinstance(text, str) else results
+
+    def translate_lines(
+        self, lines: Iterable[str], *, beam_size: int = 4, alpha: float = 0.6, num_best: int = 1
+    ) -> Iterator[Translation]:
+        """Translate a stream in its order, reading some lines ahead so that sentences of like length meet.
+
+        Raises:
+            LengthError: A line is longer than the model allows; the message has its number.
+        """
+        lines = iter(lines)
+        done = 0
+        while chunk := list(islice(lines, _CHUNK_LINES)):
+            try:
+                yield from self.translate(chunk, beam_size=beam_size, alpha=alpha, num_best=num_best)
+            except _TooLong as error:
+                raise LengthError(f"line {done + error.index + 1}: {error}") from None
+            done += len(chunk)
+
+    def _search(self, texts: list[str], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
+        sources = [ids if text.strip() else [] for text, ids in zip(texts, self._encode(texts), strict=True)]
+        results = [[Hypothesis((), 0.0, 0.0)] for _ in texts]
+        order = sorted((index for index, ids in enumerate(sources) if ids), key=lambda index: len(sources[index]))
+        for batch in _batches(order, sources, self.max_tokens):
+            found = self._search_batch([sources[index] for index in batch], beam_size, alpha)
+            for index, hypotheses in zip(batch, found, strict=True):
+                results[index] = hypotheses
+        return results
+
+    def _encode(self, texts: list[str]) -> list[list[int]]:
+        encoded = self.bundle.source_tokenizer.encode_batch(texts)
+        limit = self.bundle.model.max_length
+        for index, ids in enumerate(encoded):
+            if limit is not None and len(ids) + 1 > limit:
+                raise _TooLong(index, len(ids) + 1, limit)
+        return encoded
+
+    def _search_batch(self, sources: list[list[int]], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
+        width = max(map(len, sources)) + 1
+        rows = [[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in sources]
+        source = torch.tensor(rows, device=self.device)
+        limits = [self._limit(len(ids)) for ids in sources]
+        model = self.bundle.model
+        forbidden = (PAD, BOS, UNK)
+        if beam_size == 1:
+            greedy = greedy_search(model, source, limits, begin=BOS, end=EOS, alpha=alpha, forbidden=forbidden)
+            return [[hypothesis] for hypothesis in greedy]
+        return beam_search(
+            model, source, limits, begin=BOS, end=EOS, beam_size=beam_size, alpha=alpha, forbidden=forbidden
+        )
+
+    def _limit(self, source_length: int) -> int:
+        """The paper's maximum output length, input length + 50 (section 6.1), within what the positions allow."""
+        limit = self.bundle.model.max_length
+        return source_length + 50 if limit is None else min(source_length + 50, limit - 1)
+
+    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
+        tokenizer = self.bundle.target_tokenizer
+        return Candidate(
+            tokenizer.decode(hypothesis.tokens),
+            hypothesis.score,
+            hypothesis.log_probability,
+            tuple(tokenizer.display(hypothesis.tokens)),
+        )
+
+
+class _TooLong(LengthError):
+    """The text at ``index`` of a list is longer than the model's positions."""
+
+    def __init__(self, index: int, length: int, limit: int) -> None:
+        super().__init__(
+            f"a source of {length} tokens is longer than the {limit} positions that this model has learned; "
+            "split it into sentences, or train with positions = 'sinusoidal', which have no limit"
+        )
+        self.index = index
+
+
+def _batches(order: list[int], sources: list[list[int]], max_tokens: int) -> Iterator[list[int]]:
+    """Cut ``order``, which rises in length, so that sentences x the longest stays within ``max_tokens``."""
+    batch: list[int] = []
+    for index in order:
+        if batch and (len(batch) + 1) * (len(sources[index]) + 1) > max_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+def load(folder: str | Path, *, device: str | None = None) -> Translator:
+    """The model in ``folder``, ready to translate."""
+    return Translator(Bundle.load(Path(folder)), device=device)

@@ -1,0 +1,60 @@
+"""The model card: the README.md of a model folder, made from what the run knows."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+from headway.config import to_toml
+from headway.data.batching import Corpora
+from headway.models.build import Model
+from headway.train.recipe import Recipe
+from headway.train.state import Progress
+
+__all__ = ["model_card"]
+
+_PACKAGES = ("headway", "torch", "tokenizers", "sacrebleu")
+
+
+def model_card(
+    recipe: Recipe, progress: Progress, scores: dict[str, float | str], data: Corpora, model: Model
+) -> str:
+    """What the model is, what it learned from, how well it does and how to repeat it."""
+    task = recipe.task
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
+    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    return f"""# {task.kind.capitalize()} from {task.source_language} to {task.target_language}
+
+A {recipe.model.kind} with {weights:,} weights, trained with Headway for {progress.step:,} steps
+({progress.epoch + 1} epochs begun, {progress.elapsed_s / 60:.1f} minutes of training steps).
+
+    headway translate THIS_FOLDER -i input.txt -o output.txt
+
+## Data
+
+{len(data):,} pairs ({int(data.source_lengths.sum()):,} source and {int(data.target_lengths.sum()):,} target tokens) from {files}.
+
+## Scores on the development set
+
+{_score_lines(scores)}
+
+## Versions
+
+{versions}, Python {platform.python_version()}, {platform.machine()}
+
+## Recipe
+
+```toml
+{to_toml(recipe.as_dict()).strip()}
+```
+"""
+
+
+def _score_lines(scores: dict[str, float | str]) -> str:
+    lines = []
+    for name, value in scores.items():
+        if isinstance(value, float):
+            signature = scores.get(f"{name} signature")
+            lines.append(f"- {name}: {value:.2f}" + (f" ({signature})" if signature else ""))
+    return "\n".join(lines) or "None were computed."

@@ -1,0 +1,53 @@
+"""What training takes from the machine: device, precision, and the C library's memory settings."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from headway.errors import ConfigError
+
+__all__ = ["autocast", "choose_device", "computes_bfloat16", "keep_freed_memory"]
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+def choose_device(name: str) -> torch.device:
+    """The device for "auto", "cpu" or "cuda"."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device = 'cuda': PyTorch finds no GPU here; use 'auto' or 'cpu'")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def computes_bfloat16(device: torch.device) -> bool:
+    """Whether the hardware multiplies bfloat16 matrices faster than float32 ones."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
+    """Matrix products in bfloat16, where ``precision`` asks for it or is "auto" and the hardware computes it."""
+    if precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device)):
+        return torch.autocast(device.type, torch.bfloat16)
+    return nullcontext()
+
+
+def keep_freed_memory() -> None:
+    """Tell glibc to keep large freed blocks for the next step instead of returning them to the system.
+
+    Otherwise every step maps and clears its activations anew, page by page, which can cost a third of its time.
+    """
+    if sys.platform == "linux":
+        try:
+            libc = ctypes.CDLL("libc.so.6")
+        except OSError:  # another C library, with settings of its own
+            return
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)

@@ -1,0 +1,48 @@
+"""Adam and the learning rate as a pure function of the step (Vaswani et al. 2017, section 5.3).
+
+    lrate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)                                   (equation 3)
+
+rises linearly for ``warmup_steps`` steps and then falls with the inverse square root of the step. Schedule "paper" is that formula,
+times ``learning_rate`` as a factor; "inverse_sqrt" has the same shape with ``learning_rate`` as its peak.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+
+from headway.config import Config
+
+__all__ = ["OptimizerConfig", "learning_rate", "make_optimizer"]
+
+
+class OptimizerConfig(Config):
+    """Adam with the paper's settings, and the schedule of its learning rate."""
+
+    schedule: Literal["inverse_sqrt", "paper"] = Field(
+        "inverse_sqrt", description="inverse_sqrt: warm-up to learning_rate, then its inverse square root; paper: equation 3."
+    )
+    learning_rate: float = Field(7e-4, gt=0, description="Peak (inverse_sqrt) or factor on equation 3 (paper; there 1).")
+    warmup_steps: int = Field(4000, ge=1, description="Steps of linear warm-up.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of Adam's mean of gradients, for each step.")
+    beta2: float = Field(0.98, ge=0, lt=1, description="Decay of Adam's mean of squared gradients, for each step.")
+    epsilon: float = Field(1e-9, gt=0, description="Added to the root of Adam's second moment.")
+    clip_norm: float | None = Field(None, gt=0, description="Gradients are scaled down to this norm; none: never.")
+
+
+def learning_rate(step: int, config: OptimizerConfig, d_model: int) -> float:
+    """The learning rate of a step, counted from 1."""
+    shape = min(step**-0.5, step * config.warmup_steps**-1.5)
+    if config.schedule == "paper":
+        return config.learning_rate * float(d_model**-0.5 * shape)
+    return config.learning_rate * float(config.warmup_steps**0.5 * shape)
+
+
+def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Adam:
+    """Adam over all weights, in one fused kernel; the learning rate is set at every step."""
+    return torch.optim.Adam(
+        model.parameters(), lr=0.0, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True
+    )

@@ -1,0 +1,99 @@
+"""The recipe: everything that a training run depends on, one section for each part that owns it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from headway.bundle import TaskConfig
+from headway.config import Config, override, read_toml
+from headway.data.readers import Corpus
+from headway.data.store import FilterConfig
+from headway.models.build import ModelConfig
+from headway.text.tokenizer import TokenizerConfig
+from headway.train.optim import OptimizerConfig
+
+__all__ = ["CheckpointConfig", "DataConfig", "Recipe", "TrainingConfig", "ValidationConfig", "changed_keys"]
+
+
+class DataConfig(Config):
+    """Which text to train and validate on, and how it is cut into batches."""
+
+    folder: str = Field(".", description="Where the files of all corpora are, relative to the working directory.")
+    train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
+    dev: Corpus | None = Field(None, description="The development set; without one there is no validation.")
+    filter: FilterConfig = Field(default_factory=FilterConfig, description="Which training examples are left out.")
+    max_tokens: int = Field(4096, ge=1, description="Size of a batch: rows x the longer side, in tokens, padding included.")
+    pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time; larger pools, less padding.")
+
+
+class TrainingConfig(Config):
+    """How long and how to train."""
+
+    steps: int = Field(100_000, ge=1, description="Optimiser steps.")
+    seed: int = Field(1, ge=0, description="Seed of initial weights, order and dropout.")
+    accumulate: int = Field(1, ge=1, description="Batches that make one optimiser step.")
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens.")
+    precision: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto", description="Of matrix products; auto is bfloat16 where the hardware computes it, else float32."
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to train; auto is a GPU where there is one.")
+    log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
+
+
+class ValidationConfig(Config):
+    """How the development set is used."""
+
+    every: int = Field(1000, ge=1, description="Steps between validations.")
+    metric: Literal["bleu", "loss"] = Field("bleu", description="What decides which model is the best.")
+    beam_size: int = Field(1, ge=1, description="Beam of the translations that BLEU is computed on.")
+    patience: int | None = Field(None, ge=1, description="Validations without improvement after which training stops.")
+
+
+class CheckpointConfig(Config):
+    """When the training state is saved, and what is made of it."""
+
+    every: int = Field(1000, ge=1, description="Steps between checkpoints.")
+    keep: int = Field(5, ge=1, description="Newest checkpoints that are kept.")
+    average: int = Field(5, ge=0, description="Newest checkpoints whose mean becomes average/ at the end; 0 or 1: none.")
+
+
+class Recipe(Config):
+    """A complete training run."""
+
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    data: DataConfig
+    tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
+    model: ModelConfig = Field(default_factory=ModelConfig)
+    optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
+    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    validation: ValidationConfig = Field(default_factory=ValidationConfig)
+    checkpoints: CheckpointConfig = Field(default_factory=CheckpointConfig)
+
+    @classmethod
+    def load(cls, path: Path, assignments: tuple[str, ...] | list[str] = ()) -> Recipe:
+        """Read a recipe file, with ``section.key=value`` assignments from the command line put in."""
+        return cls.parse(override(read_toml(path), assignments), str(path))
+
+
+# What may differ when a run is resumed: nothing that decides the path of the weights so far.
+_MAY_CHANGE = ("data.folder", "training.steps", "training.log_every", "training.device", "validation.", "checkpoints.")
+
+
+def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
+    """The keys that differ between two resolved recipes and may not when a run is resumed, each with both values."""
+    before, after = _flat(old), _flat(new)
+    return [
+        f"{key} was {before.get(key)!r}, is {after.get(key)!r}"
+        for key in sorted(before.keys() | after.keys())
+        if before.get(key) != after.get(key) and not key.startswith(_MAY_CHANGE)
+    ]
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat

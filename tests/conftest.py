@@ -1,0 +1,14 @@
+import pytest
+import torch
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Tiny tensors gain nothing from threads, and one thread makes every sum repeatable."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Every test draws the same numbers, alone or among others."""
+    torch.manual_seed(0)

@@ -1,0 +1,134 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from headway.errors import ConfigError, LengthError
+from headway.nn import LearnedPositions, SinusoidalPositions, sinusoids
+
+
+def by_formula(position: int, dimension: int, d_model: int) -> float:
+    """Section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / d_model)), PE(pos, 2i + 1) the cosine of the same."""
+    angle = position / 10000 ** (2 * (dimension // 2) / d_model)
+    return math.cos(angle) if dimension % 2 else math.sin(angle)
+
+
+@pytest.mark.parametrize("d_model", [1, 2, 7, 8, 512])
+def test_by_the_papers_formula(d_model: int) -> None:
+    table = sinusoids(1001, d_model)
+    assert table.dtype == torch.float32
+    for position in (0, 1, 2, 77, 1000):
+        expected = torch.tensor([by_formula(position, dimension, d_model) for dimension in range(d_model)])
+        torch.testing.assert_close(table[position], expected, atol=1e-6, rtol=0)
+
+
+def test_first_positions_by_hand() -> None:
+    # d_model = 4: the second pair turns 100 times slower than the first.
+    expected = [[0, 1, 0, 1], [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]]
+    torch.testing.assert_close(sinusoids(2, 4), torch.tensor(expected))
+
+
+@given(
+    d_model=st.integers(1, 20),
+    offset=st.integers(0, 50),
+    base=st.sampled_from([100.0, 10000.0]),
+    last_exponent=st.booleans(),
+    interleaved=st.booleans(),
+)
+def test_an_offset_starts_the_table_later(
+    d_model: int, offset: int, base: float, last_exponent: bool, interleaved: bool
+) -> None:
+    def table(length: int, start: int) -> Tensor:
+        return sinusoids(
+            length, d_model, offset=start, base=base, last_exponent=last_exponent, interleaved=interleaved
+        )
+
+    assert torch.equal(table(5, offset), table(5 + offset, 0)[offset:])
+
+
+@pytest.mark.parametrize("d_model", [1, 6, 7])
+def test_halves_are_the_interleaved_dimensions_in_another_order(d_model: int) -> None:
+    order = [*range(0, d_model, 2), *range(1, d_model, 2)]
+    assert torch.equal(sinusoids(9, d_model, interleaved=False), sinusoids(9, d_model)[:, order])
+
+
+def test_last_exponent_spaces_the_wavelengths_up_to_the_base() -> None:
+    # tensor2tensor: pos / base^(i / (d/2 - 1)); with d = 6 the exponents are 0, 1/2, 1.
+    sines = sinusoids(4, 6, interleaved=False, base=100.0, last_exponent=True)[:, :3]
+    expected = [[math.sin(position / speed) for speed in (1, 10, 100)] for position in range(4)]
+    torch.testing.assert_close(sines, torch.tensor(expected))
+    assert sinusoids(3, 2, last_exponent=True)[1].tolist() == pytest.approx([math.sin(1), math.cos(1)])
+
+
+@given(position=st.integers(0, 200), shift=st.integers(0, 50))
+def test_a_shift_is_one_rotation_for_all_positions(position: int, shift: int) -> None:
+    # "for any fixed offset k, PE(pos + k) can be represented as a linear function of PE(pos)" (section 3.5): each pair
+    # (sin, cos) is turned by k / 10000^(2i / d).
+    d_model = 8
+    rotation = torch.zeros(d_model, d_model)
+    for i in range(0, d_model, 2):
+        angle = shift / 10000 ** (i / d_model)
+        sin, cos = math.sin(angle), math.cos(angle)
+        rotation[i : i + 2, i : i + 2] = torch.tensor([[cos, sin], [-sin, cos]])
+    table = sinusoids(position + shift + 1, d_model)
+    torch.testing.assert_close(rotation @ table[position], table[position + shift], atol=1e-5, rtol=0)
+
+
+def test_added_to_the_input_from_any_start() -> None:
+    positions = SinusoidalPositions(6)
+    x = torch.randn(2, 5, 6)
+    assert torch.equal(positions(x), x + sinusoids(5, 6))
+    assert torch.equal(positions(x, start=3), x + sinusoids(8, 6)[3:])
+
+
+@pytest.mark.parametrize("length", [256, 257, 700])
+def test_no_length_is_too_long(length: int) -> None:
+    positions = SinusoidalPositions(4, interleaved=False, offset=2, base=500.0, last_exponent=True)
+    expected = sinusoids(length, 4, interleaved=False, offset=2, base=500.0, last_exponent=True)
+    torch.testing.assert_close(positions(torch.zeros(1, length, 4))[0], expected)
+
+
+@pytest.mark.parametrize("positions", [SinusoidalPositions(4), LearnedPositions(4, 400)], ids=["sinusoidal", "learned"])
+def test_one_position_for_each_row(positions: SinusoidalPositions | LearnedPositions) -> None:
+    positions.reserve(301)
+    wanted = torch.tensor([300, 0, 7])
+    x = torch.randn(3, 4)
+    expected = torch.stack([positions(row.view(1, 1, 4), start=int(at))[0, 0] for row, at in zip(x, wanted, strict=True)])
+    assert torch.equal(positions.at(x, wanted), expected)
+
+
+def test_a_table_that_grew_while_decoding_can_be_trained_with() -> None:
+    positions = SinusoidalPositions(4)
+    with torch.inference_mode():
+        positions.reserve(300)
+    x = torch.randn(1, 300, 4, requires_grad=True)
+    positions(x).square().sum().backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(x.grad, 2 * (x + sinusoids(300, 4)).detach())
+
+
+def test_sinusoids_are_not_weights() -> None:
+    assert not SinusoidalPositions(4).state_dict()
+
+
+def test_learned_positions_are_rows_of_a_table() -> None:
+    positions = LearnedPositions(4, 6)
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(positions(x), x + positions.table[:3])
+    assert torch.equal(positions(x, start=3), x + positions.table[3:])
+    assert sorted(positions.state_dict()) == ["table"]
+
+
+def test_learned_positions_end() -> None:
+    positions = LearnedPositions(4, 6)
+    message = "a sequence of 7 tokens is longer than the 6 positions that this model has learned; split the text"
+    with pytest.raises(LengthError, match=message):
+        positions(torch.zeros(1, 7, 4))
+    with pytest.raises(LengthError, match=message):
+        positions(torch.zeros(1, 1, 4), start=6)
+    with pytest.raises(LengthError, match=message):
+        positions.reserve(7)
+    with pytest.raises(ConfigError, match="max_length = 0: learned positions need at least 1"):
+        LearnedPositions(4, 0)

@@ -1,0 +1,391 @@
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from tokenizers import decoders, pre_tokenizers
+
+from headway.errors import BundleError, ConfigError, DataError, OutputError
+from headway.text import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep, Tokenizer, TokenizerConfig
+
+CORPUS = [
+    "the quick brown fox jumps over the lazy dog",
+    "the slow red fox sleeps under the old tree",
+    "Die Füchse schlafen, die Hunde nicht; 2024 war's ruhig.",
+    "Привет, мир! привет, мир!",
+    "😀 😀 🙂 🙂 naïve café naïve café aaaaaaaaaaaaaaaa ababababab",
+    "<eos> </s> <pad> <eos> </s> <pad>",
+]
+# Sennrich et al. (2016), section 3.2, with the frequencies of their example.
+SENNRICH = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3
+FORGERIES = ["<pad>", "<bos>", "<eos>", "<unk>", "</s>", "<s>", "<2en>", "[PAD]", "<|endoftext|>", "a <eos> b"]
+# Without surrogates, which no UTF-8 file can hold; drawn from the corpus half of the time, so that merges apply.
+TEXTS = (
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.text(st.sampled_from(" \nabeftho😀🙂éприве'"))
+    | st.lists(st.sampled_from([*FORGERIES, *" ".join(CORPUS).split(" ")])).map(" ".join)
+)
+
+
+def train(texts: list[str], vocab_size: int = 400, **options: object) -> Tokenizer:
+    return Tokenizer.train(texts, TokenizerConfig.model_validate({"vocab_size": vocab_size, **options}))
+
+
+@pytest.fixture(scope="module")
+def bpe() -> Tokenizer:
+    return train(CORPUS)
+
+
+@pytest.fixture(scope="module")
+def characters() -> Tokenizer:
+    return train(["hello wörld 😀"], kind="characters")
+
+
+@pytest.fixture(scope="module")
+def whitespace() -> Tokenizer:
+    return train(["HH AH0 L OW1", "W ER1 L D"], kind="whitespace")
+
+
+# Worked by hand.
+
+
+def test_sennrichs_example_learns_the_merges_worked_by_hand() -> None:
+    # 300 ids are 4 special, 256 bytes and room for 40 merges: all that occur twice. Of equally frequent pairs the one
+    # of lower ids comes first; bytes have the order of ASCII and are before all merges.
+    #   es 9 (st also); est 9; lo 7 (ow also); low 7; then n e w est 6, e+w first; new; newest; then w i d est 3, d+est
+    #   first, i+dest before w+i; widest; then low e r 2, e+r before low+e; lower.
+    expected = ["e s", "es t", "l o", "lo w", "e w", "n ew", "new est", "d est", "i dest", "w idest", "e r", "low er"]
+    tokenizer = train(SENNRICH, vocab_size=300)
+    assert tokenizer.vocab_size == 4 + 256 + len(expected)
+    assert tokenizer.tokens("lowest") == ["low", "est"]  # their example: an unseen word from known pieces
+    assert tokenizer.tokens("lower wider") == ["lower", " ", "w", "i", "d", "er"]
+    assert tokenizer.merges_applied("lowest") == [
+        MergeStep(0, 0, "e", "s", "es", ("l", "o", "w", "es", "t")),
+        MergeStep(0, 1, "es", "t", "est", ("l", "o", "w", "est")),
+        MergeStep(0, 2, "l", "o", "lo", ("lo", "w", "est")),
+        MergeStep(0, 3, "lo", "w", "low", ("low", "est")),
+    ]
+    learnt = {(step.rank, f"{step.left} {step.right}") for w in set(SENNRICH) for step in tokenizer.merges_applied(w)}
+    assert sorted(learnt) == list(enumerate(expected))
+    # The new ids follow the bytes in the order of learning, above the special ids.
+    assert tokenizer.encode("es") == [NUM_SPECIAL + 256]
+    assert tokenizer.encode("lower") == [tokenizer.vocab_size - 1]
+    assert tokenizer.encode("!") == [NUM_SPECIAL]  # "!" is the first of the byte alphabet
+
+
+def test_min_frequency_and_vocab_size_bound_the_merges() -> None:
+    seven = train(SENNRICH, 300, min_frequency=7)
+    assert seven.vocab_size == 4 + 256 + 4  # es, est, lo, low occur 7 times or more
+    assert seven.tokens("lowest new") == ["low", "est", " ", "n", "e", "w"]
+    many = train([chr(97 + i) + chr(97 + j) for i in range(26) for j in range(26)] * 2, 300)
+    assert many.vocab_size == 300
+
+
+def test_a_merge_applies_at_its_leftmost_place_first() -> None:
+    tokenizer = train(["aa"] * 2, 300)
+    assert tokenizer.tokens("aaa") == ["aa", "a"]
+    assert [step.segmentation for step in tokenizer.merges_applied("aaaa")] == [("aa", "a", "a"), ("aa", "aa")]
+
+
+def test_display_shows_text_specials_and_shared_characters() -> None:
+    tokenizer = train(["ab"] * 2, 300)
+    assert tokenizer.tokens("ab é") == ["ab", " ", "<0xC3>", "<0xA9>"]
+    assert tokenizer.display([PAD, BOS, *tokenizer.encode("ab"), EOS, UNK]) == [
+        "<pad>",
+        "<bos>",
+        "ab",
+        "<eos>",
+        "<unk>",
+    ]
+    # 😀 is F0 9F 98 80 and 🙂 is F0 9F 99 82: what they have in common after a space is one token, text and bytes.
+    smileys = train(["x 😀", "x 🙂", "x 😎 "], 300, min_frequency=3)
+    assert smileys.tokens("x 😀") == ["x", " <0xF0><0x9F>", "<0x98>", "<0x80>"]
+
+
+# Properties.
+
+
+@given(TEXTS)
+@example("")
+@example(" ")
+@example("   \t\n\r\n  ")
+@example("\x00\x01\x7f\x85\u2028\u2029\ufeff\ufffd")
+@example("👩‍👩‍👧‍👦 🇩🇪 ✌🏽")
+@example("שלום עולם \u202eabc\u202c مرحبا")
+@example("e\u0301 \u1ebf é ﬁ Ａ")  # nothing is normalised
+@example("\U0010ffff\ue000\ufdd0")
+def test_every_string_survives(bpe: Tokenizer, text: str) -> None:
+    assert bpe.decode(bpe.encode(text)) == text
+
+
+@given(st.lists(TEXTS, max_size=4))
+def test_a_batch_is_its_texts_one_by_one(bpe: Tokenizer, texts: list[str]) -> None:
+    assert bpe.encode_batch(texts) == [bpe.encode(text) for text in texts]
+
+
+@given(TEXTS)
+def test_whole_pieces_join_to_the_text(bpe: Tokenizer, text: str) -> None:
+    pieces = bpe.tokens(text)
+    assert len(pieces) == len(bpe.encode(text))
+    if "<0x" not in "".join(pieces):
+        assert "".join(pieces) == text
+
+
+@given(TEXTS)
+@example("".join(CORPUS))
+@example("a" * 41 + " ababababa")
+def test_merges_applied_end_in_the_real_segmentation(bpe: Tokenizer, text: str) -> None:
+    words = [word for word, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
+    decoder = decoders.ByteLevel()
+    single = train(["b"], 300)  # no merges: its pieces are the bytes
+    segmentation = [single.tokens(decoder.decode([word])) for word in words]
+    for step in bpe.merges_applied(text):
+        assert len(step.segmentation) == len(segmentation[step.word]) - 1
+        assert step.result in step.segmentation
+        segmentation[step.word] = list(step.segmentation)
+    assert [piece for word in segmentation for piece in word] == bpe.tokens(text)
+
+
+@given(st.lists(st.sampled_from([*"abc "]), min_size=1, max_size=60).map("".join), st.integers(0, 5))
+def test_merges_applied_agree_for_any_learnt_vocabulary(text: str, seed: int) -> None:
+    corpus = [text, text[seed:] + "x", "abcabcaabbcc aabcbcab"]
+    tokenizer = train(corpus, 330, min_frequency=1)
+    last = {step.word: step.segmentation for step in tokenizer.merges_applied(text)}
+    words = [word for word, _ in pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)]
+    pieces = [last.get(index, [word.replace("Ġ", " ")]) for index, word in enumerate(words)]
+    assert [piece for word in pieces for piece in word] == tokenizer.tokens(text)
+
+
+@given(st.lists(st.integers(0, 299)))
+def test_any_ids_decode_without_an_error(ids: list[int]) -> None:
+    tokenizer = BYTES
+    ids = [index % tokenizer.vocab_size for index in ids]
+    real = [index for index in ids if index >= NUM_SPECIAL]
+    assert tokenizer.decode(ids) == tokenizer.decode(real)
+    assert len(tokenizer.display(ids)) == len(ids)
+
+
+BYTES = train(["b"], 300)
+
+
+def test_broken_bytes_become_replacement_characters() -> None:
+    first, *_, last = BYTES.encode("😀")
+    assert BYTES.decode([first, *BYTES.encode("a"), last]) == "\ufffda\ufffd"
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("saved", [False, True])
+def test_text_cannot_forge_special_ids(tmp_path: Path, kind: str, saved: bool) -> None:
+    texts = [*CORPUS, *FORGERIES, " ".join(FORGERIES)]
+    tokenizer = Tokenizer.train(
+        texts, TokenizerConfig.model_validate({"kind": kind, "vocab_size": 600}), tags=("<2en>", "<2de>")
+    )
+    if saved:
+        tokenizer.save(tmp_path, "source")
+        tokenizer = Tokenizer.load(tmp_path, "source")
+    for text in texts:
+        ids = tokenizer.encode(text)
+        assert min(ids) >= NUM_SPECIAL + 2
+        assert tokenizer.decode([BOS, tokenizer.tag_id("<2en>"), *ids, EOS, PAD]) == text
+
+
+def test_training_is_deterministic_also_in_another_process(bpe: Tokenizer) -> None:
+    assert train(CORPUS).fingerprint == bpe.fingerprint
+    program = (
+        "import sys, json; from headway.text import *; texts, size = json.load(sys.stdin);"
+        "print(Tokenizer.train(iter(texts), TokenizerConfig(vocab_size=size)).fingerprint)"
+        "; assert 'torch' not in sys.modules, 'the tokenizer must not load torch'"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program], input=json.dumps([CORPUS, 400]), capture_output=True, text=True, check=True
+    )
+    assert result.stdout.strip() == bpe.fingerprint
+
+
+def test_training_reads_lazily() -> None:
+    taken = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal taken
+        for _ in range(100_000):
+            taken += 1
+            yield "ab \ud800" if taken == 1000 else "ab"
+
+    with pytest.raises(DataError, match=r"^text 1000,"):
+        Tokenizer.train(texts(), TokenizerConfig())
+    assert taken == 1000
+
+
+# The other kinds.
+
+
+def test_characters(characters: Tokenizer) -> None:
+    assert characters.vocab_size == NUM_SPECIAL + len(set("hello wörld 😀"))
+    assert characters.encode(" d") == [NUM_SPECIAL, NUM_SPECIAL + 1]  # sorted by code point
+    assert characters.tokens("wörld😀") == [*"wörld😀"]
+    assert characters.decode(characters.encode("drew")) == "drew"
+    assert characters.encode("x") == [UNK]
+    assert characters.decode([BOS, *characters.encode("hex"), EOS, PAD]) == "he\ufffd"
+    assert characters.tokens("hex") == ["h", "e", "<unk>"]
+    assert characters.merges_applied("hello") == []
+
+
+@given(st.text(st.sampled_from("hello wörld 😀")))
+def test_seen_characters_survive(characters: Tokenizer, text: str) -> None:
+    assert characters.decode(characters.encode(text)) == text
+
+
+def test_whitespace(whitespace: Tokenizer) -> None:
+    assert whitespace.vocab_size == NUM_SPECIAL + len({"HH", "AH0", "L", "OW1", "W", "ER1", "D"})
+    assert whitespace.tokens("HH ER1 D") == ["HH", "ER1", "D"]
+    assert whitespace.decode([BOS, *whitespace.encode("HH ER1 D"), EOS, PAD]) == "HH ER1 D"
+    assert whitespace.decode(whitespace.encode("  HH   ER1 ")) == "HH ER1"
+    assert whitespace.encode("ZH HH")[0] == UNK
+    assert whitespace.decode(whitespace.encode("ZH HH")) == "\ufffd HH"
+    assert whitespace.encode("") == []
+    assert whitespace.decode([]) == ""
+
+
+# Tags.
+
+
+def test_tags_have_ids_between_the_specials_and_the_vocabulary() -> None:
+    config = TokenizerConfig(vocab_size=300)
+    tokenizer = Tokenizer.train(SENNRICH, config, tags=("<2en>", "<2de>"))
+    assert [tokenizer.tag_id("<2en>"), tokenizer.tag_id("<2de>")] == [4, 5]
+    assert tokenizer.encode("!") == [6]
+    assert tokenizer.display([5, 6]) == ["<2de>", "!"]
+    assert tokenizer.vocab_size == 6 + 256 + 12
+
+
+def test_tag_errors(bpe: Tokenizer) -> None:
+    config = TokenizerConfig(vocab_size=300)
+    with pytest.raises(ConfigError, match="unknown tag '<2en>'; this vocabulary has none"):
+        bpe.tag_id("<2en>")
+    with pytest.raises(ConfigError, match=r"unknown tag '<2em>'; did you mean '<2en>'\?"):
+        Tokenizer.train(SENNRICH, config, tags=("<2en>",)).tag_id("<2em>")
+    with pytest.raises(ConfigError, match="tag '<eos>' is given twice or is the name of a special token"):
+        Tokenizer.train(SENNRICH, config, tags=("<eos>",))
+    with pytest.raises(ConfigError, match=r"vocab_size = 300: 41 tags leave room for 255 .* expected at least 301"):
+        Tokenizer.train(SENNRICH, config, tags=tuple(f"<2x{number}>" for number in range(41)))
+
+
+# Wrong input.
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+@pytest.mark.parametrize("texts", [[], ["", " \n"]])
+def test_nothing_to_learn_from(kind: str, texts: list[str]) -> None:
+    with pytest.raises(DataError, match="there is no text to learn a vocabulary from"):
+        train(texts, kind=kind)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "characters", "whitespace"])
+def test_lone_surrogates_are_refused(kind: str) -> None:
+    with pytest.raises(DataError, match=r"text 2, character 3: lone surrogate U\+D83D"):
+        train(["ok", "ab\ud83d"], kind=kind)
+    tokenizer = train(["ok"], kind=kind)
+    with pytest.raises(DataError, match=r"text 1, character 1: lone surrogate U\+DC00"):
+        tokenizer.encode("\udc00")
+    with pytest.raises(DataError, match=r"text 2, character 2: lone surrogate"):
+        tokenizer.encode_batch(["a", "b\ud800"])
+    with pytest.raises(DataError, match=r"lone surrogate"):
+        tokenizer.merges_applied("\ud800")
+
+
+@pytest.mark.parametrize("index", [-1, 264])
+def test_ids_outside_of_the_vocabulary_are_refused(index: int) -> None:
+    tokenizer = train(["b"], 300)
+    with pytest.raises(ConfigError, match=f"id {index} is not in this vocabulary, whose ids are 0 to 259"):
+        tokenizer.decode([5, index])
+    with pytest.raises(ConfigError, match=f"id {index} is not in"):
+        tokenizer.display([index])
+
+
+def test_config_errors() -> None:
+    with pytest.raises(ConfigError, match=r"recipe: vocab_size = 299: .* greater than or equal to 300"):
+        TokenizerConfig.parse({"vocab_size": 299}, "recipe")
+    with pytest.raises(ConfigError, match=r"recipe: min_frequency = 0"):
+        TokenizerConfig.parse({"min_frequency": 0}, "recipe")
+    assert all(field.description for field in TokenizerConfig.model_fields.values())
+
+
+# Files.
+
+
+@pytest.mark.parametrize("name", ["bpe", "characters", "whitespace"])
+def test_saved_and_loaded_is_the_same(tmp_path: Path, name: str, request: pytest.FixtureRequest) -> None:
+    tokenizer: Tokenizer = request.getfixturevalue(name)
+    tokenizer.save(tmp_path / "new", "target")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["target.json"]
+    loaded = Tokenizer.load(tmp_path / "new", "target")
+    assert (loaded.kind, loaded.vocab_size, loaded.fingerprint) == (name, tokenizer.vocab_size, tokenizer.fingerprint)
+    text = "hello the wörld HH AH0 😀"
+    assert loaded.encode(text) == tokenizer.encode(text)
+    assert loaded.merges_applied(text) == tokenizer.merges_applied(text)
+
+
+def test_fingerprints_differ_where_anything_does(bpe: Tokenizer) -> None:
+    others = [train(CORPUS, 300), train(CORPUS[:-1]), train(CORPUS, kind="characters")]
+    others.append(Tokenizer.train(CORPUS, TokenizerConfig(vocab_size=401), tags=("<2en>",)))
+    assert len({tokenizer.fingerprint for tokenizer in [bpe, *others]}) == 5
+    assert len(bpe.fingerprint) == 64
+
+
+def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
+    path = tmp_path / "t.json"
+    with pytest.raises(BundleError, match=r"t\.json: no such file"):
+        Tokenizer.load(tmp_path, "t")
+    bpe.save(tmp_path, "t")
+    content = path.read_bytes()
+    for damaged in [content[: len(content) // 2], b"", b"\xff\xfe", b"[" * 100_000]:
+        path.write_bytes(damaged)
+        with pytest.raises(BundleError, match=r"t\.json: not valid JSON; the file is truncated or damaged"):
+            Tokenizer.load(tmp_path, "t")
+    for foreign in [b"[1]", b"{}", b'{"model": {"type": "BPE"}}']:
+        path.write_bytes(foreign)
+        with pytest.raises(BundleError, match=r"t\.json: not a tokenizer of Headway's"):
+            Tokenizer.load(tmp_path, "t")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(BundleError, match=r"t\.json: cannot be read"):
+        Tokenizer.load(tmp_path, "t")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 2}, r"version 2 is unknown \(known: 1\); install a newer Headway"),
+        ({"kind": "words"}, "kind = 'words'"),
+        ({"tokens": "abc"}, "tokens = 'abc'"),
+        ({"tokens": ["\ud800"]}, "a token holds a lone surrogate"),
+        ({"tokens": ["a"], "merges": []}, "255 of the 256 bytes have no token"),
+        ({"tokens": ["a", "a"]}, "a token is listed twice"),
+        ({"merges": [["a", "b"]]}, "a merge joins or makes a piece that is not a token"),
+        ({"merges": [["", ""]]}, "a merge joins or makes a piece that is not a token"),
+        ({"+tokens": [" "]}, "a token is not spelled in the byte alphabet"),
+        ({"+tokens": [""]}, "a token is not spelled in the byte alphabet"),
+        ({"tags": ["<eos>"]}, "tag '<eos>' is given twice or is the name of a special token"),
+        ({"added": 1}, "unknown key 'added'"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    BYTES.save(tmp_path, "t")
+    path = tmp_path / "t.json"
+    data = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in change.items():
+        data[key.removeprefix("+")] = data["tokens"] + value if key.startswith("+") else value
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(BundleError, match=rf"t\.json: .*{message}"):
+        Tokenizer.load(tmp_path, "t")
+
+
+def test_what_cannot_be_written_is_an_output_error(tmp_path: Path, bpe: Tokenizer) -> None:
+    (tmp_path / "file").write_text("here first", encoding="utf-8")
+    with pytest.raises(OutputError, match="the tokenizer cannot be written"):
+        bpe.save(tmp_path / "file", "t")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "here first"
