@@ -1,3 +1,5 @@
+import random
+
 import pytest
 import torch
 
@@ -11,4 +13,5 @@ def _one_thread() -> None:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     """Every test draws the same numbers, alone or among others."""
+    random.seed(0)
     torch.manual_seed(0)

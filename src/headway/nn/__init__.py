@@ -19,7 +19,7 @@ from headway.nn.blocks import (
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
-from headway.nn.loss import label_smoothed_cross_entropy
+from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 from headway.nn.masks import causal_mask, padding_mask
 from headway.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
 
@@ -44,6 +44,7 @@ __all__ = [
     "causal_mask",
     "label_smoothed_cross_entropy",
     "padding_mask",
+    "projected_cross_entropy",
     "scaled_dot_product_attention",
     "sinusoids",
 ]

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from torch import nn
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from headway.errors import ConfigError
 
 __all__ = ["Dropout"]
 
 
-class Dropout(nn.Dropout):
-    """Zero each element with probability ``p`` while training and scale the rest by 1 / (1 - p)."""
+class Dropout(nn.Module):
+    """Zero each element with probability ``p`` while training and scale the rest by 1 / (1 - p).
+
+    On a CPU the random numbers are the cost: PyTorch draws a double for each element, here 16 random bits decide on each, so ``p`` is
+    rounded to a multiple of 2^-16. Measured on one core, 9.4 against 1.9 ns an element.
+    """
 
     def __init__(self, p: float = 0.0) -> None:
+        super().__init__()
         if not 0.0 <= p < 1.0:
             raise ConfigError(f"dropout = {p}: expected a probability from 0 up to, not including, 1")
-        super().__init__(p)
+        self.p = p
+
+    def extra_repr(self) -> str:
+        """What ``print(model)`` shows."""
+        return f"p={self.p}"
+
+    def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        """``x`` while evaluating, thinned ``x`` while training."""
+        if not self.training or not self.p:
+            return x
+        return x * _keep_scale(x, self.p) if x.device.type == "cpu" else F.dropout(x, self.p)
+
+
+def _keep_scale(x: Tensor, p: float) -> Tensor:
+    """1 / (1 - p) for the elements to keep, 0 for the others, in x's type; from PyTorch's global generator."""
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = words.view(torch.int16)[: x.numel()].view(x.shape)
+    dropped = round(p * 2**16)
+    kept = bits >= dropped - 2**15
+    return kept.to(x.dtype).mul_(2**16 / (2**16 - dropped))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from headway.data.batching import Batch
 from headway.models.build import Model
-from headway.nn.loss import label_smoothed_cross_entropy
+from headway.nn.loss import projected_cross_entropy
 from headway.text.tokenizer import BOS, PAD
 
 __all__ = ["TokenBatch", "batch_loss", "to_device"]
@@ -47,4 +47,4 @@ def batch_loss(model: Model, batch: TokenBatch, smoothing: float) -> Float[Tenso
     """The summed loss in nats over the batch's real target tokens; padding gets no logits."""
     real = batch.target != PAD
     hidden = model.hidden(batch.source, batch.shifted)[real]
-    return label_smoothed_cross_entropy(model.projection(hidden), batch.target[real], smoothing).sum()
+    return projected_cross_entropy(hidden, model.projection.weight, batch.target[real], smoothing)

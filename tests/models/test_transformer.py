@@ -1,0 +1,329 @@
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.decode import SearchModel, SearchState
+from headway.errors import ConfigError, LengthError
+from headway.models.build import build_model
+from headway.models.transformer import Transformer, TransformerConfig
+
+V = 11
+SMALL: dict[str, Any] = {
+    "d_model": 16, "num_heads": 4, "d_ff": 24, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0,
+}  # fmt: skip
+VARIANTS: list[dict[str, Any]] = [
+    {},
+    {"norm": "pre", "activation": "swiglu"},
+    {"positions": "learned", "max_length": 64, "d_key": 3, "d_value": 5},
+]
+
+
+def transformer(**changes: Any) -> Transformer:
+    """A small model with weights all drawn, so that no part is silent."""
+    model = build_model(TransformerConfig.parse({**SMALL, **changes}, "test"), V, V).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return model
+
+
+@pytest.fixture(params=VARIANTS, ids=["paper", "pre-norm", "learned"])
+def model(request: pytest.FixtureRequest) -> Transformer:
+    return transformer(**request.param)
+
+
+@pytest.fixture(autouse=True)
+def _no_gradients() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def random_tokens(*shape: int) -> Tensor:
+    return torch.randint(1, V, shape)
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("preset", "d", "f", "h", "layers", "dropout"),
+    [
+        ("base", 512, 2048, 8, 6, 0.1),
+        ("big", 1024, 4096, 16, 6, 0.3),
+        ("tiny", 128, 512, 4, 2, 0.1),
+        ("small", 256, 1024, 4, 3, 0.1),
+    ],
+)
+def test_presets_have_their_sizes(preset: str, d: int, f: int, h: int, layers: int, dropout: float) -> None:
+    config = TransformerConfig.preset(preset)
+    sizes = (config.d_model, config.d_ff, config.num_heads, config.encoder_layers, config.decoder_layers)
+    assert sizes == (d, f, h, layers, layers)
+    assert (config.dropout, config.attention_dropout, config.feed_forward_dropout) == (dropout, 0, 0)
+    assert (config.norm, config.activation, config.positions, config.tie) == ("post", "relu", "sinusoidal", "all")
+    with torch.device("meta"):  # counted, never filled
+        model = build_model(config, 37000, 37000)
+    norm = 2 * d
+    attention = 4 * (d * d + d)  # query, key, value and output, with biases
+    feed_forward = (d * f + f) + (f * d + d)
+    encoder = attention + feed_forward + 2 * norm
+    decoder = 2 * attention + feed_forward + 3 * norm
+    expected = 37000 * d + layers * (encoder + decoder)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
+    # Table 3 of the paper gives 65 and 213 million for a vocabulary of about 37,000.
+    assert expected == {"base": 63_082_496, "big": 214_245_376}.get(preset, expected)
+
+
+def test_the_default_is_the_base_model() -> None:
+    assert TransformerConfig() == TransformerConfig.preset("base")
+    assert TransformerConfig.preset("big", d_ff=8).d_ff == 8
+    assert TransformerConfig.parse({"preset": "tiny", "dropout": 0}, "x").dropout == 0
+
+
+def test_ties() -> None:
+    everything, target, none = (transformer(tie=tie) for tie in ("all", "target", "none"))
+    assert everything.source_embedding.weight is everything.target_embedding.weight
+    assert everything.target_embedding.weight is everything.projection.weight
+    assert target.source_embedding.weight is not target.target_embedding.weight
+    assert target.target_embedding.weight is target.projection.weight
+    weights = (none.source_embedding.weight, none.target_embedding.weight, none.projection.weight)
+    assert len({id(weight) for weight in weights}) == 3
+
+
+@pytest.mark.parametrize("tie", ["target", "none"])
+def test_the_sides_may_have_vocabularies_of_different_sizes(tie: str) -> None:
+    model = build_model(TransformerConfig.parse({**SMALL, "tie": tie}, "test"), 20, 30)
+    assert model(torch.full((1, 3), 19), torch.full((1, 2), 29)).shape == (1, 2, 30)
+
+
+def test_one_matrix_for_all_needs_one_vocabulary() -> None:
+    with pytest.raises(ConfigError, match="tie = 'all' needs one vocabulary for both sides, but source has 20 and target"):
+        build_model(TransformerConfig.parse(SMALL, "test"), 20, 30)
+
+
+# What the model may see.
+
+
+def test_the_future_cannot_leak(model: Transformer) -> None:
+    source, target = random_tokens(2, 5), random_tokens(2, 7)
+    logits = model(source, target)
+    for position in range(1, 7):
+        changed = target.clone()
+        changed[:, position] = changed[:, position] % (V - 1) + 1
+        other = model(source, changed)
+        torch.testing.assert_close(other[:, :position], logits[:, :position])
+        assert not torch.allclose(other[:, position], logits[:, position])
+
+
+def test_every_source_token_reaches_every_position(model: Transformer) -> None:
+    source, target = random_tokens(1, 5), random_tokens(1, 3)
+    logits = model(source, target)
+    for position in range(5):
+        changed = source.clone()
+        changed[:, position] = changed[:, position] % (V - 1) + 1
+        assert (model(changed, target) != logits).any(-1).all()
+
+
+def test_padding_changes_nothing(model: Transformer) -> None:
+    sources, targets = [random_tokens(n) for n in (6, 1, 4)], [random_tokens(n) for n in (2, 7, 5)]
+
+    def padded(rows: list[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
+
+    together = model(padded(sources), padded(targets))
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model(source.unsqueeze(0), target.unsqueeze(0))[0]
+        torch.testing.assert_close(together[row, : len(target)], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_embeddings_of_both_sides_are_dropped_out_in_training() -> None:
+    model = transformer(dropout=0.5)
+    source, target = random_tokens(1, 5), random_tokens(1, 4)
+    mask = torch.ones(1, 1, 5, dtype=torch.bool)
+    seen: list[Tensor] = []
+    for stack in (model.encoder, model.decoder):
+        stack.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    model.train().decode(target, model.encode(source, mask), mask)
+    embedded = model.source_positions(model.source_embedding(source)), model.target_positions(model.target_embedding(target))
+    for inputs, whole in zip(seen, embedded, strict=True):
+        kept = inputs != 0
+        assert 0 < kept.sum() < kept.numel()
+        torch.testing.assert_close(inputs[kept], 2 * whole[kept])
+
+
+# Cached and uncached agree.
+
+
+def test_is_a_search_model(model: Transformer) -> None:
+    assert isinstance(model, SearchModel)
+    assert isinstance(model.start(random_tokens(1, 2)), SearchState)
+
+
+def test_step_by_step_equals_all_at_once(model: Transformer) -> None:
+    # 40 steps: the buffers, which grow by 32 positions, grow once.
+    source, target = random_tokens(3, 6), random_tokens(3, 40)
+    source[1, 4:] = 0
+    expected = model(source, target)
+    state = model.start(source)
+    for step in range(40):
+        torch.testing.assert_close(model.advance(state, target[:, step]), expected[:, step], atol=1e-5, rtol=1e-5)
+
+
+@dataclass
+class Row:
+    """What a row of a state stands for."""
+
+    source: Tensor
+    prefix: list[int]
+
+
+def advance_and_compare(model: Transformer, state: Any, rows: list[Row]) -> None:
+    """Append a random token to each row and hold each against the whole prefix, scored alone without a cache."""
+    tokens = random_tokens(len(rows))
+    logits = model.advance(state, tokens)
+    for row, token, found in zip(rows, tokens.tolist(), logits, strict=True):
+        row.prefix.append(token)
+        expected = model(row.source.unsqueeze(0), torch.tensor([row.prefix]))[0, -1]
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def started(model: Transformer, sentences: int, beams: int) -> tuple[Any, list[Row]]:
+    """A new state over random sources of different lengths, and its rows."""
+    lengths = [random.randint(1, 6) for _ in range(sentences)]
+    sources = [random_tokens(length) for length in lengths]
+    state = model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
+    state.select(torch.arange(sentences).repeat_interleave(beams))
+    return state, [Row(source, []) for source in sources for _ in range(beams)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rows_survive_every_reordering(model: Transformer, seed: int) -> None:
+    # A random life of a state: beams are reordered and repeated, sentences leave and change places, new ones join.
+    random.seed(seed)
+    beams = 2
+    state, rows = started(model, 3, beams)
+    for _ in range(12):
+        match random.choice(["advance", "advance", "reorder", "leave", "join"]):
+            case "advance":
+                advance_and_compare(model, state, rows)
+            case "reorder":
+                chosen = [first + random.randrange(beams) for first in range(0, len(rows), beams) for _ in range(beams)]
+                state.select(torch.tensor(chosen))
+                rows = [Row(rows[row].source, list(rows[row].prefix)) for row in chosen]
+            case "leave" if len(rows) > beams:
+                sentences = random.sample(range(len(rows) // beams), len(rows) // beams - 1)
+                chosen = [sentence * beams + beam for sentence in sentences for beam in reversed(range(beams))]
+                state.select(torch.tensor(chosen), torch.tensor(sentences))
+                rows = [rows[row] for row in chosen]
+            case "join" if len(rows) < 10:
+                other, new = started(model, random.randint(1, 2), beams)
+                for _ in range(random.randint(0, 2)):
+                    advance_and_compare(model, other, new)
+                state.join(other)
+                rows += new
+    advance_and_compare(model, state, rows)
+
+
+def test_rows_past_the_first_buffer_meet_new_ones() -> None:
+    model = transformer()
+    state, rows = started(model, 1, 1)
+    for _ in range(34):
+        advance_and_compare(model, state, rows)
+    for swapped in (False, True):
+        other, new = started(model, 2, 1)
+        advance_and_compare(model, other, new)
+        if swapped:
+            state, other, rows, new = other, state, new, rows
+        state.join(other)
+        rows += new
+        advance_and_compare(model, state, rows)
+
+
+def test_rows_that_come_and_go_need_no_more_room_than_the_longest_of_them() -> None:
+    # As in a server: one long-lived state, whose sentences live 6 steps each. Learned positions end at 8.
+    model = transformer(positions="learned", max_length=8)
+    state, rows = started(model, 1, 1)
+    for step in range(1, 25):
+        advance_and_compare(model, state, rows)
+        if step % 3 == 0:
+            other, new = started(model, 1, 1)
+            state.join(other)
+            rows += new
+        if len(rows[0].prefix) == 6:
+            stay = torch.arange(1, len(rows))
+            state.select(stay, stay)
+            rows = rows[1:]
+
+
+def test_a_state_may_run_empty_and_fill_again() -> None:
+    model = transformer()
+    state, rows = started(model, 2, 1)
+    advance_and_compare(model, state, rows)
+    none = torch.empty(0, dtype=torch.long)
+    state.select(none, none)
+    other, rows = started(model, 2, 1)
+    state.join(other)
+    advance_and_compare(model, state, rows)
+
+
+def test_learned_positions_limit_both_sides() -> None:
+    model = transformer(positions="learned", max_length=4)
+    assert (model.max_length, transformer().max_length) == (4, None)
+    message = "a sequence of 5 tokens is longer than the 4 positions"
+    with pytest.raises(LengthError, match=message):
+        model.start(random_tokens(1, 5))
+    with pytest.raises(LengthError, match=message):
+        model(random_tokens(1, 4), random_tokens(1, 5))
+    state = model.start(random_tokens(1, 4))
+    for _ in range(4):
+        model.advance(state, random_tokens(1))
+    with pytest.raises(LengthError, match=message):
+        model.advance(state, random_tokens(1))
+
+
+def test_sinusoids_let_decoding_pass_any_table() -> None:
+    model = transformer(encoder_layers=1, decoder_layers=1)
+    target = random_tokens(1, 260)
+    state = model.start(random_tokens(1, 2))
+    for token in target[0]:
+        model.advance(state, token.unsqueeze(0))
+    assert state.length == 260
+
+
+# Configuration.
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"num_heads": 7}, "num_heads = 7 does not divide d_model = 512; choose a divisor, or set d_key and d_value"),
+        ({"dropout": 1.5}, "dropout = 1.5: input should be less than 1"),
+        ({"dropout": -0.1}, "dropout = -0.1: input should be greater than or equal to 0"),
+        ({"attention_dropout": 1}, "attention_dropout = 1: input should be less than 1"),
+        ({"preset": "huge"}, "preset = 'huge': expected one of tiny, small, base, big"),
+        ({"preset": ["base"]}, r"preset = \['base'\]: expected one of tiny, small, base, big"),
+        ({"num_head": 8}, "unknown key 'num_head'; did you mean 'num_heads'?"),
+        ({"norm": "per"}, "norm = 'per': input should be 'post' or 'pre'"),
+        ({"encoder_layers": 0}, "encoder_layers = 0: input should be greater than or equal to 1"),
+        ({"activation": "tanh"}, "activation = 'tanh': input should be 'relu', 'gelu'"),
+    ],
+)
+def test_mistakes_are_explained(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^recipe.toml: {message}"):
+        TransformerConfig.parse(keys, "recipe.toml")
+
+
+def test_heads_of_their_own_width_need_not_divide() -> None:
+    config = TransformerConfig.parse({**SMALL, "num_heads": 3, "d_key": 4, "d_value": 2}, "test")
+    assert build_model(config, V, V)(random_tokens(1, 2), random_tokens(1, 3)).shape == (1, 3, V)
+
+
+def test_each_combination_of_options_builds_and_runs() -> None:
+    for tie, norm, positions in itertools.product(("all", "target", "none"), ("post", "pre"), ("sinusoidal", "learned")):
+        logits = transformer(tie=tie, norm=norm, positions=positions)(random_tokens(1, 2), random_tokens(1, 3))
+        assert logits.isfinite().all()
