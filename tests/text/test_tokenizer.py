@@ -389,3 +389,14 @@ def test_what_cannot_be_written_is_an_output_error(tmp_path: Path, bpe: Tokenize
     with pytest.raises(OutputError, match="the tokenizer cannot be written"):
         bpe.save(tmp_path / "file", "t")
     assert (tmp_path / "file").read_text(encoding="utf-8") == "here first"
+
+
+def test_split_digits_makes_each_digit_a_token_and_still_loses_nothing(tmp_path: Path) -> None:
+    texts = ["on 2025-03-14 and 2025-03-15", "in 2025 and 2025"] * 5
+    tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=300, split_digits=True))
+    tokenizer.save(tmp_path, "tokenizer")
+    loaded = Tokenizer.load(tmp_path, "tokenizer")
+    for each in (tokenizer, loaded):
+        assert [token for token in each.tokens("in 2025") if token.isdigit()] == ["2", "0", "2", "5"]
+        assert each.decode(each.encode(" 20 25  7")) == " 20 25  7"
+    assert loaded.fingerprint == tokenizer.fingerprint

@@ -1,8 +1,9 @@
 """Which examples stand in which batch: a pure function of the seed and the epoch.
 
-Shuffle all examples, cut the order into pools, sort each pool by length, cut it into batches by a budget of tokens, shuffle the
-batches. Sentences of like length come together (Vaswani et al. 2017, section 5.1), so little is padding; which ones do, and when,
-changes every epoch. The position in training is then one number, and resuming needs no state but that number.
+Shuffle all examples, cut the order into pools, sort each pool by length, cut it into batches by a budget of tokens,
+shuffle the batches. Sentences of like length come together (Vaswani et al. 2017, section 5.1), so little is padding;
+which ones do, and when, changes every epoch. The position in training is then one number, and resuming needs no state
+but that number.
 
 ``max_tokens`` bounds rows x the longer side, padding included. An example longer than the budget is a batch of its own.
 """
@@ -59,7 +60,7 @@ def token_batches(
     ordered, bounds = [], []
     for begin in range(0, len(rows), pool_size):
         pool = rows[begin : begin + pool_size]
-        # By target, then by source, which runs up and down in turn: neighbours are alike on both sides across the seams as well.
+        # By target, then by source, which runs up and down in turn: neighbours are alike on both sides, seams included.
         by_source = np.where(target[pool] % 2, source[pool], -source[pool])
         pool = pool[np.lexsort((by_source, target[pool]))]
         ordered.append(pool)

@@ -7,9 +7,9 @@ A store is a folder:
     target.tokens, target.offsets
     store.json       format, counts, and a fingerprint of the inputs, the tokenizers and the options
 
-Sources and targets end in the end symbol. Only pages in use are in memory, so that memory stays flat however large the corpus is. A
-store whose fingerprint differs from what is asked for is stale: it is built again, never used. The header is written last, so that a
-store without one is unfinished.
+Sources and targets end in the end symbol. Only pages in use are in memory, so that memory stays flat however large
+the corpus is. A store whose fingerprint differs from what is asked for is stale: it is built again, never used. The
+header is written last, so that a store without one is unfinished.
 """
 
 from __future__ import annotations
@@ -136,8 +136,8 @@ def open_or_build(
 ) -> TokenStore:
     """The store in ``folder`` if its fingerprint is ``key``, or else one built anew from ``examples()``.
 
-    ``encoders`` are the source's and the target's. ``filters`` of None keeps everything (development sets). ``end`` is the end
-    symbol's id; ``progress`` hears how many examples have been read.
+    ``encoders`` are the source's and the target's. ``filters`` of None keeps everything (development sets). ``end``
+    is the end symbol's id; ``progress`` hears how many examples have been read.
     """
     if _fingerprint_of(folder) == key:
         return TokenStore(folder)
@@ -148,18 +148,29 @@ def open_or_build(
         counts = _build(folder, examples(), encoders, filters, end, np.dtype(dtype), progress)
         header = {"format": _FORMAT, "fingerprint": key, "dtype": np.dtype(dtype).name, "counts": asdict(counts)}
         (folder / "store.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise OutputError(f"{folder}: cannot write the token store ({error.strerror}); free some space or choose another --run") from None
+        if not isinstance(error, OSError):
+            raise
+        raise OutputError(
+            f"{folder}: cannot write the token store ({error.strerror}); free some space or choose another --run"
+        ) from None
     return TokenStore(folder)
 
 
 def _fingerprint_of(folder: Path) -> str | None:
     try:
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-        return str(header["fingerprint"]) if header["format"] == _FORMAT else None
-    except (OSError, ValueError, KeyError, TypeError):
+        whole = header["format"] == _FORMAT and all(_is_whole(folder, side, header["dtype"]) for side in _SIDES)
+        return str(header["fingerprint"]) if whole else None
+    except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
+
+
+def _is_whole(folder: Path, side: str, dtype: str) -> bool:
+    """Whether the tokens' file is as long as the offsets say; after a power cut it may not be."""
+    tokens = _mapped(folder / f"{side}.offsets", np.dtype(np.int64))[-1]
+    return bool((folder / f"{side}.tokens").stat().st_size == tokens * np.dtype(dtype).itemsize)
 
 
 def _build(
@@ -175,7 +186,9 @@ def _build(
     with _Side(folder, "source", dtype) as source_side, _Side(folder, "target", dtype) as target_side:
         while chunk := list(islice(examples, _CHUNK)):
             read += len(chunk)
-            encoded = [encoder.encode_batch(texts) for encoder, texts in zip(encoders, zip(*chunk, strict=True), strict=True)]
+            encoded = [
+                encoder.encode_batch(texts) for encoder, texts in zip(encoders, zip(*chunk, strict=True), strict=True)
+            ]
             for source, target in zip(*encoded, strict=True):
                 shorter, longer = sorted((len(source), len(target)))
                 if filters and not shorter:

@@ -64,6 +64,9 @@ class TokenizerConfig(Config):
     min_frequency: int = Field(
         default=2, ge=1, description="How often a pair must occur in the training text to become a bpe token."
     )
+    split_digits: bool = Field(
+        default=False, description="Whether each digit is a bpe token of its own; helps where numbers are copied."
+    )
 
 
 @dataclass(frozen=True)
@@ -99,15 +102,23 @@ class Tokenizer:
         tokens: The vocabulary in the order of its ids; for "bpe" spelled in the byte alphabet.
         merges: The pairs that "bpe" joins, in the order of learning.
         tags: Names of further ids that text can never produce, such as the language tag "<2en>".
+        split_digits: Whether "bpe" cuts text at every digit first.
     """
 
     def __init__(
-        self, kind: Kind, tokens: Sequence[str], merges: Sequence[tuple[str, str]] = (), tags: Sequence[str] = ()
+        self,
+        kind: Kind,
+        tokens: Sequence[str],
+        merges: Sequence[tuple[str, str]] = (),
+        tags: Sequence[str] = (),
+        *,
+        split_digits: bool = False,
     ) -> None:
         if problem := _tag_problem(tags):
             raise ConfigError(problem)
         self.kind: Kind = kind
         self.tags = tuple(tags)
+        self.split_digits = split_digits
         self._tokens = tuple(tokens)
         self._merges = tuple(merges)
         self._shift = NUM_SPECIAL + len(self.tags)
@@ -130,7 +141,7 @@ class Tokenizer:
                         f"vocab_size = {config.vocab_size}: {len(tags)} tags leave room for {room} tokens, and bpe "
                         f"needs 256 for the bytes; expected at least {config.vocab_size - room + len(_BYTES)}"
                     )
-                return cls("bpe", *_learn_merges(texts, room, config.min_frequency), tags)
+                return cls("bpe", *_learn_merges(texts, room, config), tags, split_digits=config.split_digits)
             case "characters":
                 return cls("characters", sorted({character for text in texts for character in text}), tags=tags)
             case "whitespace":
@@ -214,7 +225,7 @@ class Tokenizer:
     def load(cls, folder: Path, name: str) -> Tokenizer:
         """Read what :meth:`save` wrote."""
         saved = _read(folder / f"{name}.json")
-        return cls(saved.kind, saved.tokens, saved.merges, saved.tags)
+        return cls(saved.kind, saved.tokens, saved.merges, saved.tags, split_digits=saved.split_digits)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -223,13 +234,19 @@ class Tokenizer:
 
     @functools.cached_property
     def _content(self) -> str:
-        saved = _Saved(kind=self.kind, tags=self.tags, tokens=self._tokens, merges=self._merges)
+        saved = _Saved(
+            kind=self.kind,
+            tags=self.tags,
+            tokens=self._tokens,
+            merges=self._merges,
+            split_digits=self.split_digits,
+        )
         return json.dumps(saved.as_dict(), ensure_ascii=False, separators=(",", ":")) + "\n"
 
     @functools.cached_property
     def _library(self) -> tokenizers.Tokenizer:
         vocabulary = {token: index for index, token in enumerate(self._tokens)}
-        return _pipeline(models.BPE(vocab=vocabulary, merges=list(self._merges)))
+        return _pipeline(models.BPE(vocab=vocabulary, merges=list(self._merges)), self.split_digits)
 
     @functools.cached_property
     def _ranks(self) -> Mapping[tuple[str, str], int]:
@@ -263,6 +280,7 @@ class _Saved(Config):
     tags: tuple[str, ...] = ()
     tokens: tuple[str, ...]
     merges: tuple[tuple[str, str], ...] = ()
+    split_digits: bool = False
 
     @model_validator(mode="after")
     def _fits_together(self) -> _Saved:
@@ -330,18 +348,22 @@ def _hexadecimal(error: UnicodeError) -> tuple[str, int]:
 codecs.register_error("headway.hexadecimal", _hexadecimal)
 
 
-def _pipeline(model: models.Model) -> tokenizers.Tokenizer:
+def _pipeline(model: models.Model, split_digits: bool) -> tokenizers.Tokenizer:
     """Bytes and words as this file's docstring has them: no normaliser, no added tokens, nothing around the text."""
     library = tokenizers.Tokenizer(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    library.pre_tokenizer = pre_tokenizers.Sequence([digits, words]) if split_digits else words
     return library
 
 
-def _learn_merges(texts: Iterator[str], room: int, min_frequency: int) -> tuple[list[str], list[tuple[str, str]]]:
+def _learn_merges(
+    texts: Iterator[str], room: int, config: TokenizerConfig
+) -> tuple[list[str], list[tuple[str, str]]]:
     """The tokens, at most ``room``, in the order of their ids, and the merges in the order of learning."""
-    library = _pipeline(models.BPE())
+    library = _pipeline(models.BPE(), config.split_digits)
     trainer = trainers.BpeTrainer(
-        vocab_size=room, min_frequency=min_frequency, show_progress=False, initial_alphabet=sorted(_BYTES)
+        vocab_size=room, min_frequency=config.min_frequency, show_progress=False, initial_alphabet=sorted(_BYTES)
     )
     library.train_from_iterator(texts, trainer)
     model = json.loads(library.to_str())["model"]

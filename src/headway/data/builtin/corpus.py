@@ -249,7 +249,7 @@ class _Builder:
         test: list[BuiltinPair] = []
         for category, (_, train_pairs, dev_pairs) in quotas.items():
             drawn = self._unambiguous(self.drawn[category])
-            last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 4)
+            last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 3)
             last_dev = last_test + min(dev_pairs, len(drawn) // 8)
             test += drawn[:last_test]
             dev += drawn[last_test:last_dev]

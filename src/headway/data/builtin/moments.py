@@ -97,7 +97,7 @@ def interval_forms() -> list[Form]:
     def write(skeleton: str, locale: Locale, span: tuple[datetime, datetime]) -> str:
         return dates.format_interval(*span, _clock(skeleton, locale), locale=locale)
 
-    with_year = [Form(partial(write, skeleton), _span) for skeleton in ("yMMMd", "yMMMEd", "yMMMM", "yMd")]
+    with_year = [Form(partial(write, skeleton), _span) for skeleton in ("yMMMd", "yMMMEd", "yMMMM")]
     in_a_year = [Form(partial(write, skeleton), _span_in_year) for skeleton in ("MMMd", "MMMEd")]
     in_a_day = [Form(partial(write, skeleton), _span_in_day) for skeleton in ("jm", "j")]
     return with_year + in_a_year + in_a_day
