@@ -2,6 +2,11 @@ import random
 
 import pytest
 import torch
+from hypothesis import settings
+
+# A busy machine is no failure.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -31,10 +31,10 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
-    def parse(cls: type[ConfigT], data: Mapping[str, Any], origin: str) -> ConfigT:
-        """Validate ``data`` read from ``origin`` (a file name or "options"), raising :class:`ConfigError`."""
+    def parse(cls: type[ConfigT], data: Any, origin: str) -> ConfigT:
+        """Validate keys and values read from ``origin`` (a file name or "options"), raising :class:`ConfigError`."""
         try:
-            return cls.model_validate(dict(data))
+            return cls.model_validate(dict(data) if isinstance(data, Mapping) else data)
         except ValidationError as error:
             problems = [_explain(cls, problem) for problem in error.errors()]
             raise ConfigError(f"{origin}: " + "; ".join(problems)) from None

@@ -9,8 +9,8 @@
     ├── TrainingError      training that cannot go on (loss is not finite, nothing to train on)
     └── OutputError        a file that cannot be written (disk full, no permission)
 
-Each message is one line that says what was wrong, where (file, line, key), what is accepted and what to try. The command
-line prints it and exits with code 2; a traceback appears only with ``--debug``.
+Each message is one line that says what was wrong, where (file, line, key), what is accepted and what to try. The
+command line prints it and exits with code 2; a traceback appears only with ``--debug``.
 """
 
 __all__ = [

@@ -35,7 +35,8 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """The best translation of a text, and the others that were asked for, best first (``candidates[0]`` is the best)."""
+    """The best translation of a text, and the others that were asked for, best first (``candidates[0]`` is the
+    best)."""
 
     source: str
     candidates: tuple[Candidate, ...]
@@ -72,7 +73,9 @@ class Translator:
         bundle.model.to(self.device).eval()
 
     @overload
-    def translate(self, text: str, *, beam_size: int = ..., alpha: float = ..., num_best: int = ...) -> Translation: ...
+    def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
+        self, text: str, *, beam_size: int = ..., alpha: float = ..., num_best: int = ...
+    ) -> Translation: ...
     @overload
     def translate(
         self, text: Sequence[str], *, beam_size: int = ..., alpha: float = ..., num_best: int = ...
@@ -113,7 +116,7 @@ class Translator:
         while chunk := list(islice(lines, _CHUNK_LINES)):
             try:
                 yield from self.translate(chunk, beam_size=beam_size, alpha=alpha, num_best=num_best)
-            except _TooLong as error:
+            except _TooLongError as error:
                 raise LengthError(f"line {done + error.index + 1}: {error}") from None
             done += len(chunk)
 
@@ -132,7 +135,7 @@ class Translator:
         limit = self.bundle.model.max_length
         for index, ids in enumerate(encoded):
             if limit is not None and len(ids) + 1 > limit:
-                raise _TooLong(index, len(ids) + 1, limit)
+                raise _TooLongError(index, len(ids) + 1, limit)
         return encoded
 
     def _search_batch(self, sources: list[list[int]], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
@@ -164,7 +167,7 @@ class Translator:
         )
 
 
-class _TooLong(LengthError):
+class _TooLongError(LengthError):
     """The text at ``index`` of a list is longer than the model's positions."""
 
     def __init__(self, index: int, length: int, limit: int) -> None:

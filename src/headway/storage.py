@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from headway.errors import OutputError
@@ -26,7 +26,8 @@ def replaced_file(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise _explained(path, error) from None
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
 
 
 @contextmanager
@@ -50,10 +51,11 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise _explained(path, error) from None
     finally:
-        if old.exists() and not path.exists():  # stopped between the two renames
-            old.rename(path)
+        with suppress(OSError):
+            if old.exists() and not path.exists():  # stopped between the two renames
+                old.rename(path)
+            shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(aside, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def _explained(path: Path, error: OSError) -> OutputError:

@@ -102,7 +102,9 @@ def test_the_sides_may_have_vocabularies_of_different_sizes(tie: str) -> None:
 
 
 def test_one_matrix_for_all_needs_one_vocabulary() -> None:
-    with pytest.raises(ConfigError, match="tie = 'all' needs one vocabulary for both sides, but source has 20 and target"):
+    with pytest.raises(
+        ConfigError, match="tie = 'all' needs one vocabulary for both sides, but source has 20 and target"
+    ):
         build_model(TransformerConfig.parse(SMALL, "test"), 20, 30)
 
 
@@ -149,7 +151,10 @@ def test_embeddings_of_both_sides_are_dropped_out_in_training() -> None:
     for stack in (model.encoder, model.decoder):
         stack.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
     model.train().decode(target, model.encode(source, mask), mask)
-    embedded = model.source_positions(model.source_embedding(source)), model.target_positions(model.target_embedding(target))
+    embedded = (
+        model.source_positions(model.source_embedding(source)),
+        model.target_positions(model.target_embedding(target)),
+    )
     for inputs, whole in zip(seen, embedded, strict=True):
         kept = inputs != 0
         assert 0 < kept.sum() < kept.numel()
@@ -324,6 +329,8 @@ def test_heads_of_their_own_width_need_not_divide() -> None:
 
 
 def test_each_combination_of_options_builds_and_runs() -> None:
-    for tie, norm, positions in itertools.product(("all", "target", "none"), ("post", "pre"), ("sinusoidal", "learned")):
+    for tie, norm, positions in itertools.product(
+        ("all", "target", "none"), ("post", "pre"), ("sinusoidal", "learned")
+    ):
         logits = transformer(tie=tie, norm=norm, positions=positions)(random_tokens(1, 2), random_tokens(1, 3))
         assert logits.isfinite().all()

@@ -128,7 +128,7 @@ def test_rows_of_weights_sum_to_one_or_to_zero() -> None:
 def test_explicit_and_fused_agree(
     use_fused: Kernel, dtype: torch.dtype, tolerance: float, shape: tuple[int, ...] | None
 ) -> None:
-    inputs = [torch.randn(2, 3, n, k, dtype=dtype, requires_grad=True) for n, k in ((7, 8), (9, 8), (9, 6))]
+    query, key, value = (torch.randn(2, 3, n, k, dtype=dtype, requires_grad=True) for n, k in ((7, 8), (9, 8), (9, 6)))
     mask = None if shape is None else random_mask(*shape)
     if mask is not None:
         mask.view(-1, 9)[-1] = False
@@ -136,8 +136,8 @@ def test_explicit_and_fused_agree(
     found = []
     for fused in (False, True):
         use_fused(fused)
-        output = scaled_dot_product_attention(*inputs, mask)
-        found.append([output, *torch.autograd.grad(output, inputs, upstream)])
+        output = scaled_dot_product_attention(query, key, value, mask)
+        found.append([output, *torch.autograd.grad(output, (query, key, value), upstream)])
     for explicit, by_kernel in zip(*found, strict=True):
         torch.testing.assert_close(explicit, by_kernel, atol=tolerance, rtol=tolerance)
 
@@ -201,7 +201,7 @@ def test_equals_pytorchs_module(cross: bool) -> None:
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("bias", [True, False])
 def test_heads_computed_one_by_one(bias: bool) -> None:
-    # Section 3.2.2: Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V), here d_k = 5, d_v = 3.
+    # Section 3.2.2: Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V); d_k = 5, d_v = 3.
     module = MultiHeadAttention(8, 2, d_key=5, d_value=3, bias=bias)
     randomised(module)
     state = module.state_dict()
@@ -309,8 +309,8 @@ def test_dropout_acts_on_weights_in_training_only() -> None:
 
 
 def test_each_projection_starts_by_xaviers_rule_for_its_own_shape() -> None:
-    # Uniform on +-sqrt(6 / (inputs + outputs)): the joined matrix of three projections must not count as one. The largest
-    # of n draws is below 0.99 of the bound with probability 0.99^n, below 1e-8 for the 2048 draws of the smallest matrix.
+    # Uniform on +-sqrt(6 / (inputs + outputs)): the joined matrix of three projections must not count as one. All of n
+    # draws are below 0.99 of the bound with probability 0.99^n, below 1e-8 for the 2048 draws of the smallest matrix.
     module = MultiHeadAttention(64, 4, d_key=8, d_value=32)
     for name, outputs in {"query": 32, "key": 32, "value": 128}.items():
         bound = math.sqrt(6 / (64 + outputs))

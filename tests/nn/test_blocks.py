@@ -74,7 +74,9 @@ def test_feed_forward_is_two_convolutions_of_kernel_size_1() -> None:
         ("silu", lambda x: x / (1 + (-x).exp())),
     ],
 )
-def test_activations_by_formula(activation: Literal["relu", "gelu", "silu"], function: Callable[[Tensor], Tensor]) -> None:
+def test_activations_by_formula(
+    activation: Literal["relu", "gelu", "silu"], function: Callable[[Tensor], Tensor]
+) -> None:
     layer = randomised(FeedForward(D, F_INNER, activation=activation))
     x = torch.randn(2, 5, D)
     expected = function(x @ layer.inner.weight.T + layer.inner.bias) @ layer.outer.weight.T + layer.outer.bias
@@ -169,7 +171,10 @@ def block_state(block: EncoderBlock | DecoderBlock) -> dict[str, Tensor]:
         state |= attention_state(block.cross_attention, "multihead_attn")
         residuals.insert(1, block.cross_attention_residual)
     assert isinstance(block.feed_forward, FeedForward)
-    modules: list[tuple[str, nn.Module]] = [("linear1", block.feed_forward.inner), ("linear2", block.feed_forward.outer)]
+    modules: list[tuple[str, nn.Module]] = [
+        ("linear1", block.feed_forward.inner),
+        ("linear2", block.feed_forward.outer),
+    ]
     modules += [(f"norm{place}", residual.norm) for place, residual in enumerate(residuals, start=1)]
     return state | {f"{name}.{key}": value for name, module in modules for key, value in module.state_dict().items()}
 

@@ -39,3 +39,24 @@ def test_dropout_does_nothing_in_evaluation_or_at_zero() -> None:
     assert torch.equal(Dropout(0.9).eval()(x), x)
     assert torch.equal(Dropout(0.0)(x), x)
     assert torch.equal(Dropout()(x), x)
+
+
+def test_dropout_differs_from_call_to_call_and_repeats_with_the_seed() -> None:
+    dropout, x = Dropout(0.5), torch.ones(3, 50)
+    torch.manual_seed(1)
+    first, second = dropout(x), dropout(x)
+    torch.manual_seed(1)
+    assert torch.equal(dropout(x), first)
+    assert not torch.equal(first, second)
+
+
+def test_gradients_pass_where_dropout_kept() -> None:
+    x = torch.ones(20, 20, requires_grad=True)
+    dropped = Dropout(0.5)(x)
+    (gradient,) = torch.autograd.grad(dropped.sum(), x)
+    assert torch.equal(gradient, dropped.detach())
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.999999])
+def test_dropout_keeps_finite_at_the_edges(p: float) -> None:
+    assert Dropout(p)(torch.ones(5, 3)).isfinite().all()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from headway.nn import label_smoothed_cross_entropy
+from headway.nn.loss import projected_cross_entropy
 
 
 def test_two_tokens_by_hand() -> None:
@@ -56,3 +57,36 @@ def test_half_precision_logits_are_summed_in_float32() -> None:
     loss = label_smoothed_cross_entropy(logits, targets, 0.1)
     assert loss.dtype == torch.float32
     torch.testing.assert_close(loss, label_smoothed_cross_entropy(logits.float(), targets, 0.1))
+
+
+# The chunked loss against the definition.
+
+
+@pytest.mark.parametrize("rows", [1, 512, 1300])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("unigram", [False, True])
+def test_projected_in_chunks_equals_the_definition(rows: int, smoothing: float, unigram: bool) -> None:
+    # 1,300 rows are three chunks of at most 512.
+    hidden, weight = torch.randn(rows, 6, requires_grad=True), torch.randn(9, 6, requires_grad=True)
+    targets = torch.randint(9, (rows,))
+    prior = torch.rand(9).softmax(-1) if unigram else None
+    ours = projected_cross_entropy(hidden, weight, targets, smoothing, prior)
+    definition = label_smoothed_cross_entropy(hidden @ weight.T, targets, smoothing, prior).sum()
+    torch.testing.assert_close(ours, definition)
+    found = torch.autograd.grad(3 * ours, (hidden, weight))
+    expected = torch.autograd.grad(3 * definition, (hidden, weight))
+    for gradient, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, other, atol=1e-4, rtol=1e-4)
+
+
+def test_projected_without_gradients_and_in_autocast() -> None:
+    hidden, weight, targets = torch.randn(700, 6), torch.randn(9, 6), torch.randint(9, (700,))
+    exact = label_smoothed_cross_entropy(hidden @ weight.T, targets, 0.1).sum()
+    torch.testing.assert_close(projected_cross_entropy(hidden, weight, targets, 0.1), exact)
+    hidden.requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        halved = projected_cross_entropy(hidden, weight, targets, 0.1)
+    assert halved.dtype == torch.float32
+    torch.testing.assert_close(halved, exact, rtol=1e-2, atol=0)
+    (gradient,) = torch.autograd.grad(halved, hidden)
+    assert gradient.dtype == torch.float32

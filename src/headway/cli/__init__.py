@@ -1,12 +1,15 @@
-"""The command line: one plain function for each command, in a file of its own; heavy imports stand inside the functions.
+"""The command line: one plain function for each command, in a file of its own; heavy imports stand inside the
+functions.
 
-Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 2 an error that the user can mend (one line,
-a traceback only with ``--debug``), 130 interrupted.
+Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 2 an error that the user
+can mend (one line, a traceback only with ``--debug``), 130 interrupted.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+import warnings
 
 import typer
 
@@ -44,6 +47,7 @@ def _options(
 def main() -> None:
     """Run the command line."""
     debug = "--debug" in sys.argv[1:2]
+    warnings.showwarning = _warn
     try:
         app()
     except HeadwayError as error:
@@ -51,9 +55,24 @@ def main() -> None:
             raise
         print(f"headway: {error}", file=sys.stderr)
         sys.exit(2)
-    except BrokenPipeError:  # the reader of our output has gone, as with `| head`
-        sys.stderr.close()
-        sys.exit(141)
-    except KeyboardInterrupt:
-        print("headway: interrupted", file=sys.stderr)
-        sys.exit(130)
+    except OSError as error:
+        if debug:
+            raise
+        print(f"headway: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        _drop_standard_output()
+        sys.exit(2)
+    except SystemExit as end:  # Typer makes these of what happened, without a word
+        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has gone, as with `| head`
+            sys.exit(141)
+        if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
+            print("headway: interrupted", file=sys.stderr)
+        raise
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"headway: warning: {message}", file=sys.stderr)
+
+
+def _drop_standard_output() -> None:
+    """What could not be written must not be tried again, with a traceback, when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -13,7 +13,9 @@ __all__ = ["average"]
 def average(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     last: Annotated[int, typer.Option(help="How many of the newest checkpoints.", min=1)] = 5,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The model folder to write; default RUN/average.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The model folder to write; default RUN/average.")
+    ] = None,
 ) -> None:
     """Average a run's newest checkpoints into a model folder."""
     from headway.train.average import average as average_run

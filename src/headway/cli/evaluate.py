@@ -17,16 +17,20 @@ def evaluate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     source: Annotated[Path, typer.Option(help="Source text, one sentence a line.")],
     reference: Annotated[Path, typer.Option(help="Reference translations, line by line.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Also write the translations to this file.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Also write the translations to this file.")
+    ] = None,
     metric: Annotated[
         list[str] | None, typer.Option(help="bleu, chrf, ter, exact_match or token_accuracy; may be repeated.")
     ] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="Hypotheses kept at each step; 1 is greedy.")] = 4,
-    length_penalty: Annotated[float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")] = 0.6,
+    length_penalty: Annotated[
+        float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")
+    ] = 0.6,
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
     """Translate a test set and score it, with signatures and 95 % confidence intervals."""
-    from headway.cli.text import output_file, read_all_lines
+    from headway.cli.text import locating, one_line, output_file, read_all_lines
     from headway.errors import DataError
     from headway.evaluate import evaluate as score
     from headway.predict import load
@@ -34,16 +38,18 @@ def evaluate(
     sources, references = read_all_lines(source), read_all_lines(reference)
     if len(sources) != len(references):
         raise DataError(
-            f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; expected a reference for each source"
+            f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
+            "expected a reference for each source"
         )
     translator = load(model)
     begin = time.perf_counter()
-    found = list(translator.translate_lines(sources, beam_size=beam_size, alpha=length_penalty))
+    with locating(source):
+        found = list(translator.translate_lines(sources, beam_size=beam_size, alpha=length_penalty))
     seconds = time.perf_counter() - begin
     hypotheses = [translation.text for translation in found]
     if output is not None:
         with output_file(output) as file:
-            file.writelines(" ".join(text.splitlines()) + "\n" for text in hypotheses)
+            file.writelines(one_line(text) + "\n" for text in hypotheses)
     scores = score(hypotheses, references, metrics=metric or ("bleu", "chrf"))
     if form == "json":
         print(json.dumps({"sentences": len(sources), "seconds": seconds, "scores": [asdict(s) for s in scores]}))

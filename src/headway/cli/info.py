@@ -34,4 +34,8 @@ def info(
         return
     width = max(map(len, facts))
     for key, value in facts.items():
-        print(f"{key:<{width}}  {value:,}" if isinstance(value, int) and not isinstance(value, bool) else f"{key:<{width}}  {value}")
+        print(
+            f"{key:<{width}}  {value:,}"
+            if isinstance(value, int) and not isinstance(value, bool)
+            else f"{key:<{width}}  {value}"
+        )

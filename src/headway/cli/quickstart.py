@@ -18,12 +18,16 @@ __all__ = ["quickstart"]
 
 
 def quickstart(
-    source: Annotated[str, typer.Option(help="Source language: any locale of Unicode CLDR, such as en, de, fr, ja.")] = "en",
+    source: Annotated[
+        str, typer.Option(help="Source language: any locale of Unicode CLDR, such as en, de, fr, ja.")
+    ] = "en",
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder; default runs/quickstart-SOURCE-TARGET.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 1500,
     size: Annotated[int, typer.Option(help="Training pairs to build.", min=1000)] = 40_000,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
+    ] = False,
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations. About two minutes."""
     from headway.cli.progress import ProgressListener
@@ -37,8 +41,12 @@ def quickstart(
     with ProgressListener() as listener:
         if fresh and folder.exists():
             listener.say(f"the earlier run is now {move_aside(folder)}")
-        listener.say(f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR")
-        corpus = build_corpus(source, target, size=size, progress=lambda category, done, _: listener.work(category, done))
+        listener.say(
+            f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR"
+        )
+        corpus = build_corpus(
+            source, target, size=size, progress=lambda category, done, _: listener.work(category, done)
+        )
         write_corpus(corpus, folder / "data", source, target)
         _show_examples(corpus, listener.say)
         result = train(_recipe(source, target, folder, steps), folder, listener=listener)
@@ -62,7 +70,11 @@ def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
     return Recipe.parse(
         {
             "task": {"source_language": source, "target_language": target},
-            "data": {"folder": str(folder / "data"), "train": [{"files": files["train"]}], "dev": {"files": files["dev"]}},
+            "data": {
+                "folder": str(folder / "data"),
+                "train": [{"files": files["train"]}],
+                "dev": {"files": files["dev"]},
+            },
             "tokenizer": {"vocab_size": 1000},
             "model": {"preset": "tiny", "d_model": 192, "dropout": 0.0},
             "optimizer": {"learning_rate": 2e-3, "warmup_steps": 300},
@@ -104,5 +116,7 @@ def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
     hypotheses, references = [text for _, text in inferable], [pair.target for pair, _ in inferable]
     total = exact_match(hypotheses, references)
     table.add_section()
-    table.add_row("all that can be inferred", f"{total.value:.1f} %", str(len(inferable)), str(bleu(hypotheses, references)))
+    table.add_row(
+        "all that can be inferred", f"{total.value:.1f} %", str(len(inferable)), str(bleu(hypotheses, references))
+    )
     Console().print(table)

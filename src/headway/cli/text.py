@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from headway.errors import DataError
+from headway.errors import DataError, LengthError
 
-__all__ = ["input_lines", "output_file", "read_all_lines"]
+__all__ = ["input_lines", "locating", "one_line", "output_file", "read_all_lines"]
 
 
 def input_lines(path: Path | None) -> Iterator[str]:
@@ -21,11 +22,14 @@ def input_lines(path: Path | None) -> Iterator[str]:
         yield from read_lines(path)
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
+        if number == 1:
+            line = line.removeprefix(codecs.BOM_UTF8)
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
             raise DataError(
-                f"standard input, line {number}: not UTF-8 text ({error.reason} at byte {error.start + 1}); expected UTF-8"
+                f"standard input, line {number}: not UTF-8 text ({error.reason} at byte {error.start + 1}); "
+                "expected UTF-8"
             ) from None
 
 
@@ -48,7 +52,15 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
         yield file
 
 
-def write_lines(lines: Iterable[str], file: IO[str]) -> None:
-    """Write each line as soon as it is there."""
-    for line in lines:
-        file.write(line + "\n")
+@contextmanager
+def locating(path: Path | None) -> Iterator[None]:
+    """Put the name of the input before an error that knows only the line."""
+    try:
+        yield
+    except LengthError as error:
+        raise LengthError(f"{path or 'standard input'}, {error}") from None
+
+
+def one_line(text: str) -> str:
+    """A translation as one line of output, whatever is in it."""
+    return text.replace("\r", " ").replace("\n", " ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +19,9 @@ def train(
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
+    ] = False,
 ) -> None:
     """Train a model. Running the same command again resumes."""
     from headway.cli.progress import ProgressListener
@@ -32,7 +35,7 @@ def train(
         if fresh and folder.exists():
             listener.say(f"the earlier run is now {move_aside(folder)}")
         result = run_training(loaded, folder, validate=translation_validator(loaded), listener=listener)
-    command = " ".join(["headway", *(word for word in sys.argv[1:] if word != "--fresh")])
+    command = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--fresh")])
     if result.interrupted:
         print(f"stopped and saved after step {result.step:,}; go on with: {command}", file=sys.stderr)
         raise typer.Exit(130)

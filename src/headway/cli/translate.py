@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from headway.cli.text import input_lines, locating, one_line, output_file
+
 if TYPE_CHECKING:
     from headway.predict import Translation
 
@@ -16,22 +18,30 @@ __all__ = ["translate"]
 
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[Path | None, typer.Option("-i", "--input", help="Source text, one sentence a line; default: standard input.")] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to write; default: standard output.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("-i", "--input", help="Source text, one sentence a line; default: standard input.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write; default: standard output.")
+    ] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="Hypotheses kept at each step; 1 is greedy.")] = 4,
-    length_penalty: Annotated[float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")] = 0.6,
+    length_penalty: Annotated[
+        float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")
+    ] = 0.6,
     n_best: Annotated[int, typer.Option("--n-best", help="Candidates for each line.")] = 1,
     form: Annotated[
         Literal["text", "json"],
-        typer.Option("--format", help="text: one line in, one line out (with --n-best: score, tab, text); json: one object a line."),
+        typer.Option(
+            "--format",
+            help="text: one line in, one line out (with --n-best: score, tab, text); json: one object a line.",
+        ),
     ] = "text",
 ) -> None:
     """Translate text, one line in, one line out."""
-    from headway.cli.text import input_lines, output_file
     from headway.predict import load
 
     translator = load(model)
-    with output_file(output) as file:
+    with locating(source), output_file(output) as file:
         for translation in translator.translate_lines(
             input_lines(source), beam_size=beam_size, alpha=length_penalty, num_best=n_best
         ):
@@ -41,12 +51,8 @@ def translate(
 def _as_text(translation: Translation, n_best: int) -> str:
     """The translation; with several candidates, one a line: score, tab, text. A line stays a line."""
     if n_best == 1:
-        return _one_line(translation.text) + "\n"
-    return "".join(f"{candidate.score:.4f}\t{_one_line(candidate.text)}\n" for candidate in translation.candidates)
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\r", " ").replace("\n", " ")
+        return one_line(translation.text) + "\n"
+    return "".join(f"{candidate.score:.4f}\t{one_line(candidate.text)}\n" for candidate in translation.candidates)
 
 
 def _as_json(translation: Translation) -> str:
@@ -54,4 +60,6 @@ def _as_json(translation: Translation) -> str:
         {"text": c.text, "score": c.score, "log_probability": c.log_probability, "tokens": c.tokens}
         for c in translation.candidates
     ]
-    return json.dumps({"source": translation.source, **candidates[0], "candidates": candidates}, ensure_ascii=False) + "\n"
+    return (
+        json.dumps({"source": translation.source, **candidates[0], "candidates": candidates}, ensure_ascii=False) + "\n"
+    )

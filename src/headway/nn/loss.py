@@ -4,8 +4,9 @@ With the smoothing eps, the target y and a prior u over the V tokens, the refere
 
     q(k) = (1 - eps) [k = y] + eps u(k)
 
-and the loss of one position is H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q), where p is the softmax of the logits. The prior
-is uniform, 1 / V, as in the paper, or given (unigram frequencies, say). Select the real targets first: padding has no place here.
+and the loss of one position is H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q), where p is the softmax of the
+logits. The prior is uniform, 1 / V, as in the paper, or given (unigram frequencies, say). Select the real targets
+first: padding has no place here.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def projected_cross_entropy(
     smoothing: float = 0.0,
     prior: Float[Tensor, " V"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The sum of :func:`label_smoothed_cross_entropy` over the logits ``hidden @ weight.T``, without ever holding them all.
+    """The sum of :func:`label_smoothed_cross_entropy` over ``hidden @ weight.T``, without holding all those logits.
 
-    The logits of a large vocabulary are the largest tensor of a training step, and in float32 they are read and written many times. Here
-    they are made for a few rows at a time; since the loss is a sum, its gradient, softmax(logits) - q, is known at once, and what is kept
-    for the backward pass is as small as ``hidden`` and ``weight``. The prior's part of both is a product with one vector,
-    ``prior @ weight``. Products are computed in autocast's type where it is on.
+    The logits of a large vocabulary are the largest tensor of a training step, and in float32 they are read and written
+    many times. Here they are made for a few rows at a time; since the loss is a sum, its gradient, softmax(logits) - q,
+    is known at once, and what is kept for the backward pass is as small as ``hidden`` and ``weight``. The prior's part
+    of both is a product with one vector, ``prior @ weight``. Products are computed in autocast's type where it is on.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -67,9 +68,7 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
     """Loss forward, and in the same sweep the gradients with respect to ``hidden`` and ``weight``."""
 
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, prior: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, prior: Tensor) -> Tensor:
         needs_gradient = any(ctx.needs_input_grad)
         cast = weight.to(hidden.dtype)
         total = torch.zeros((), device=hidden.device)

@@ -12,13 +12,16 @@ __all__ = ["average"]
 
 
 def average(run: Path, last: int, output: Path) -> int:
-    """Write the mean of the ``last`` newest checkpoints of ``run`` as a model folder, and return how many there were."""
+    """Write the mean of the ``last`` newest checkpoints of ``run`` as a model folder, and return how many there
+    were."""
     newest = checkpoint_folders(run / "checkpoints")[:last]
     if not newest:
         raise CheckpointError(f"{run}: no checkpoints; expected a run folder of `headway train`")
     template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)
     if template is None:
-        raise CheckpointError(f"{run}: no model folder beside the checkpoints yet; let training reach its first validation")
+        raise CheckpointError(
+            f"{run}: no model folder beside the checkpoints yet; let training reach its first validation"
+        )
     bundle = Bundle.load(template)
     load_weights(bundle.model, average_weights(newest), newest[0])
     steps = ", ".join(path.name for path in newest)

@@ -16,13 +16,12 @@ __all__ = ["model_card"]
 _PACKAGES = ("headway", "torch", "tokenizers", "sacrebleu")
 
 
-def model_card(
-    recipe: Recipe, progress: Progress, scores: dict[str, float | str], data: Corpora, model: Model
-) -> str:
+def model_card(recipe: Recipe, progress: Progress, scores: dict[str, float | str], data: Corpora, model: Model) -> str:
     """What the model is, what it learned from, how well it does and how to repeat it."""
     task = recipe.task
     weights = sum(parameter.numel() for parameter in model.parameters())
     files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
+    sources, targets = int(data.source_lengths.sum()), int(data.target_lengths.sum())
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"""# {task.kind.capitalize()} from {task.source_language} to {task.target_language}
 
@@ -33,7 +32,7 @@ A {recipe.model.kind} with {weights:,} weights, trained with Headway for {progre
 
 ## Data
 
-{len(data):,} pairs ({int(data.source_lengths.sum()):,} source and {int(data.target_lengths.sum()):,} target tokens) from {files}.
+{len(data):,} pairs ({sources:,} source and {targets:,} target tokens) from {files}.
 
 ## Scores on the development set
 

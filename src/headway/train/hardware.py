@@ -27,7 +27,7 @@ def choose_device(name: str) -> torch.device:
 def computes_bfloat16(device: torch.device) -> bool:
     """Whether the hardware multiplies bfloat16 matrices faster than float32 ones."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 

@@ -1,8 +1,8 @@
 """The training loop (Vaswani et al. 2017, section 5).
 
-A step takes ``accumulate`` batches; its loss is the sum over their real target tokens divided by the number of these, so that many
-small batches equal one large one. Dropout is seeded from (seed, step, micro-batch) and the order of the data from (seed, epoch): running
-again after any interruption continues as if there had been none.
+A step takes ``accumulate`` batches; its loss is the sum over their real target tokens divided by the number of these,
+so that many small batches equal one large one. Dropout is seeded from (seed, step, micro-batch) and the order of the
+data from (seed, epoch): running again after any interruption continues as if there had been none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch import Tensor
 from headway.bundle import Bundle, load_weights
 from headway.config import read_toml, to_toml
 from headway.data.batching import Batch, Corpora, EpochPlan
-from headway.errors import CheckpointError, TrainingError
+from headway.errors import CheckpointError, LengthError, TrainingError
 from headway.evaluate import Score
 from headway.models.build import Model, build_model
 from headway.storage import replaced_file
@@ -52,13 +52,11 @@ class Result:
     scores: dict[str, float | str]
 
 
-def train(
-    recipe: Recipe, run: Path, *, validate: Validate | None = None, listener: Listener | None = None
-) -> Result:
+def train(recipe: Recipe, run: Path, *, validate: Validate | None = None, listener: Listener | None = None) -> Result:
     """Train ``recipe`` in the folder ``run``, or go on where that folder stands.
 
-    ``validate`` scores a model by translating; without it the loss on the development set decides which model is best. Ctrl-C or SIGTERM
-    ends the step, saves and returns with ``interrupted`` set; a second one stops at once.
+    ``validate`` scores a model by translating; without it the loss on the development set decides which model is
+    best. Ctrl-C or SIGTERM ends the step, saves and returns with ``interrupted`` set; a second one stops at once.
     """
     listener = listener or Silence()
     _check_recipe(recipe, run)
@@ -88,11 +86,26 @@ def _check_recipe(recipe: Recipe, run: Path) -> None:
         old = Recipe.parse(read_toml(path), str(path)).as_dict()
         if changed := changed_keys(old, resolved):
             raise CheckpointError(
-                f"{run} was trained with another recipe: {'; '.join(changed)}. Training length, validation and checkpoints may "
-                "change on resuming, these may not: put them back, choose another --run, or start over with --fresh"
+                f"{run} was trained with another recipe: {'; '.join(changed)}. Training length and the intervals of "
+                "validation and checkpoints may change on resuming, these may not: put them back, choose another "
+                "--run, or start over with --fresh"
             )
     with replaced_file(path) as aside:
         aside.write_text(to_toml(resolved), encoding="utf-8")
+
+
+def _check_lengths(model: Model, prepared: Prepared) -> None:
+    """Refuse now what learned positions cannot hold, not thousands of steps later."""
+    for name, corpora in {"training": prepared.train, "development": prepared.dev}.items():
+        if corpora is None or model.max_length is None:
+            continue
+        longest = int(max(corpora.source_lengths.max(), corpora.target_lengths.max()))
+        if longest > model.max_length:
+            raise LengthError(
+                f"model.max_length = {model.max_length}: the {name} data have a sequence of {longest} tokens with its "
+                "end symbol; raise model.max_length, lower data.filter.max_length (training data), or choose "
+                "positions = 'sinusoidal'"
+            )
 
 
 class _Trainer:
@@ -108,20 +121,23 @@ class _Trainer:
         self.model: Model = build_model(
             recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
         ).to(self.device)
+        _check_lengths(self.model, prepared)
         self.optimizer = make_optimizer(self.model, recipe.optimizer)
         self.progress = state.restore(run / "checkpoints", self.model, self.optimizer) or state.Progress()
         self.metrics = Metrics(run, self.progress.step)
         self.saved_step = self.progress.step
         self.batches = _Stream(prepared.train, recipe, self.progress)
-        self.window = _Window()
+        self.window = _Window(self.progress, self.device)
         self._introduce()
 
     def _introduce(self) -> None:
         data = self.recipe.data
-        plan = self.prepared.train.epoch(self.recipe.training.seed, 0, max_tokens=data.max_tokens, pool_size=data.pool_size)
+        plan = self.prepared.train.epoch(
+            self.recipe.training.seed, 0, max_tokens=data.max_tokens, pool_size=data.pool_size
+        )
         self.listener.say(
-            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches of at most {data.max_tokens:,} tokens an epoch, "
-            f"{self.prepared.train.padding(plan):.1%} of them padding"
+            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches of at most {data.max_tokens:,} tokens an epoch, of "
+            f"which {self.prepared.train.padding(plan):.1%} are padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         with autocast(self.device, self.recipe.training.precision):
@@ -148,7 +164,7 @@ class _Trainer:
             torch.manual_seed(_stream_seed(training.seed, self.progress.step, index))
             with autocast(self.device, training.precision):
                 loss = batch_loss(self.model, batch, training.label_smoothing) / targets
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         if optimizer.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.clip_norm)
@@ -169,7 +185,8 @@ class _Trainer:
         if not math.isfinite(record["loss"]):
             raise TrainingError(
                 f"the loss is {record['loss']} at step {step}; the last checkpoint is of step {self.saved_step}. Lower "
-                "optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start over with --fresh"
+                "optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start "
+                "over with --fresh"
             )
         rate = learning_rate(step, self.recipe.optimizer, self.recipe.model.d_model)
         record = {"epoch": self.progress.epoch, "learning_rate": rate, **record, "elapsed_s": self.progress.elapsed_s}
@@ -197,7 +214,9 @@ class _Trainer:
         step = self.progress.step
         if step != self.saved_step and (force or step % self.recipe.checkpoints.every == 0):
             folder = self.run / "checkpoints"
-            state.save(folder, self.progress, self.model, self.optimizer, self.recipe.checkpoints.keep)
+            keep, every = self.recipe.checkpoints.keep, self.recipe.checkpoints.every
+            self.window.note()
+            state.save(folder, self.progress, self.model, self.optimizer, keep, every=every)
             self.saved_step = step
 
     def finish(self) -> Result:
@@ -213,7 +232,7 @@ class _Trainer:
                 self.listener.validation(self.progress.step, scores)
             model = self.run / "average"
             self._write_bundle(model, scores)
-        elif not model.exists():
+        elif self.prepared.dev is None or not model.exists():
             self._write_bundle(model, scores)
         return Result(self.progress.step, False, model, scores)
 
@@ -258,7 +277,7 @@ class _Stream:
 
     def next(self) -> Batch:
         """The next batch."""
-        if self._progress.batch >= len(self._plan):
+        while self._progress.batch >= len(self._plan):  # weights below 1 can leave an epoch empty
             self._progress.epoch, self._progress.batch = self._progress.epoch + 1, 0
             self._plan = self._epoch()
         batch = self._corpora.batch(self._plan[self._progress.batch])
@@ -273,30 +292,42 @@ class _Stream:
 
 
 class _Window:
-    """Sums since the last report. Losses stay on the device until then, so that no step waits for them."""
+    """Sums since the last report. The loss stays on the device until then, so that no step waits for it.
 
-    def __init__(self) -> None:
+    The loss and its targets go on from ``progress``, so that a record is the same with and without an interruption.
+    """
+
+    def __init__(self, progress: state.Progress, device: torch.device) -> None:
+        self._progress = progress
+        self._loss = torch.tensor(progress.loss, dtype=torch.float64, device=device)
         self._restart()
 
     def _restart(self) -> None:
         self._begin = time.perf_counter()
-        self._losses: list[Tensor] = []
         self._sources = self._targets = 0
 
     def add(self, loss: Tensor, batches: list[TokenBatch]) -> None:
         """Count a step with its summed loss."""
-        self._losses.append(loss)
+        targets = sum(batch.num_targets for batch in batches)
+        self._loss += loss
+        self._progress.loss_targets += targets
+        self._targets += targets
         self._sources += sum(batch.num_sources for batch in batches)
-        self._targets += sum(batch.num_targets for batch in batches)
+
+    def note(self) -> None:
+        """Put the summed loss into the progress that is to be saved."""
+        self._progress.loss = float(self._loss)
 
     def close(self) -> dict[str, float]:
         """Mean loss for each target token and tokens per second since the last report; begins anew."""
         seconds = time.perf_counter() - self._begin
         record = {
-            "loss": float(torch.stack(self._losses).sum()) / self._targets,
+            "loss": float(self._loss) / self._progress.loss_targets,
             "target_tokens_per_s": self._targets / seconds,
             "source_tokens_per_s": self._sources / seconds,
         }
+        self._progress.loss_targets = 0
+        self._loss.zero_()
         self._restart()
         return record
 
@@ -308,7 +339,8 @@ def _stream_seed(seed: int, step: int, micro_batch: int) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the next one acts as usual. Only the main thread hears signals."""
+    """An event that the first Ctrl-C or SIGTERM sets; the next one acts as usual. Only the main thread hears
+    signals."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event

@@ -2,8 +2,9 @@
 
     lrate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)                                   (equation 3)
 
-rises linearly for ``warmup_steps`` steps and then falls with the inverse square root of the step. Schedule "paper" is that formula,
-times ``learning_rate`` as a factor; "inverse_sqrt" has the same shape with ``learning_rate`` as its peak.
+rises linearly for ``warmup_steps`` steps and then falls with the inverse square root of the step. Schedule "paper" is
+that formula, times ``learning_rate`` as a factor; "inverse_sqrt" has the same shape with ``learning_rate`` as its
+peak.
 """
 
 from __future__ import annotations
@@ -23,9 +24,12 @@ class OptimizerConfig(Config):
     """Adam with the paper's settings, and the schedule of its learning rate."""
 
     schedule: Literal["inverse_sqrt", "paper"] = Field(
-        "inverse_sqrt", description="inverse_sqrt: warm-up to learning_rate, then its inverse square root; paper: equation 3."
+        "inverse_sqrt",
+        description="inverse_sqrt: warm-up to learning_rate, then its inverse square root; paper: equation 3.",
     )
-    learning_rate: float = Field(7e-4, gt=0, description="Peak (inverse_sqrt) or factor on equation 3 (paper; there 1).")
+    learning_rate: float = Field(
+        7e-4, gt=0, description="Peak (inverse_sqrt) or factor on equation 3 (paper; there 1)."
+    )
     warmup_steps: int = Field(4000, ge=1, description="Steps of linear warm-up.")
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of Adam's mean of gradients, for each step.")
     beta2: float = Field(0.98, ge=0, lt=1, description="Decay of Adam's mean of squared gradients, for each step.")

@@ -42,7 +42,9 @@ def prepare(recipe: Recipe, run: Path, listener: Listener) -> Prepared:
         stores.append(store)
     train = Corpora(stores, [corpus.weight for corpus in recipe.data.train])
     if not len(train):
-        raise TrainingError("no training pair is left after filtering; raise data.filter.max_length or max_length_ratio")
+        raise TrainingError(
+            "no training pair is left after filtering; raise data.filter.max_length or max_length_ratio"
+        )
     dev = None
     if recipe.data.dev:
         dev = Corpora([_store(recipe.data.dev, folder, run / "tokens" / "dev", tokenizers, None, listener)])

@@ -25,7 +25,9 @@ class DataConfig(Config):
     train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
     dev: Corpus | None = Field(None, description="The development set; without one there is no validation.")
     filter: FilterConfig = Field(default_factory=FilterConfig, description="Which training examples are left out.")
-    max_tokens: int = Field(4096, ge=1, description="Size of a batch: rows x the longer side, in tokens, padding included.")
+    max_tokens: int = Field(
+        4096, ge=1, description="Size of a batch: rows x the longer side, in tokens, padding included."
+    )
     pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time; larger pools, less padding.")
 
 
@@ -35,11 +37,15 @@ class TrainingConfig(Config):
     steps: int = Field(100_000, ge=1, description="Optimiser steps.")
     seed: int = Field(1, ge=0, description="Seed of initial weights, order and dropout.")
     accumulate: int = Field(1, ge=1, description="Batches that make one optimiser step.")
-    label_smoothing: float = Field(0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens.")
+    label_smoothing: float = Field(
+        0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
+    )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of matrix products; auto is bfloat16 where the hardware computes it, else float32."
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to train; auto is a GPU where there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where to train; auto is a GPU where there is one."
+    )
     log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
 
 
@@ -57,7 +63,9 @@ class CheckpointConfig(Config):
 
     every: int = Field(1000, ge=1, description="Steps between checkpoints.")
     keep: int = Field(5, ge=1, description="Newest checkpoints that are kept.")
-    average: int = Field(5, ge=0, description="Newest checkpoints whose mean becomes average/ at the end; 0 or 1: none.")
+    average: int = Field(
+        5, ge=0, description="Newest checkpoints whose mean becomes average/ at the end; 0 or 1: none."
+    )
 
 
 class Recipe(Config):
@@ -79,7 +87,17 @@ class Recipe(Config):
 
 
 # What may differ when a run is resumed: nothing that decides the path of the weights so far.
-_MAY_CHANGE = ("data.folder", "training.steps", "training.log_every", "training.device", "validation.", "checkpoints.")
+# The metric may not: best scores by different ones cannot be compared.
+_MAY_CHANGE = (
+    "data.folder",
+    "training.steps",
+    "training.log_every",
+    "training.device",
+    "validation.every",
+    "validation.beam_size",
+    "validation.patience",
+    "checkpoints.",
+)
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:

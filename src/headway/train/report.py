@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
 from torch.utils.tensorboard.writer import SummaryWriter
 
+from headway.errors import OutputError
 from headway.storage import replaced_file
 
 __all__ = ["Listener", "Metrics", "Silence"]
@@ -54,25 +57,38 @@ class Metrics:
     """
 
     def __init__(self, run: Path, step: int) -> None:
-        path = run / "metrics.jsonl"
-        if path.exists():
-            with replaced_file(path) as aside:
-                aside.write_text("".join(_lines_up_to(path, step)), encoding="utf-8")
-        self._file: IO[str] = path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+        self._path = run / "metrics.jsonl"
+        if self._path.exists():
+            with replaced_file(self._path) as aside:
+                aside.write_text("".join(_lines_up_to(self._path, step)), encoding="utf-8")
+        with _explained(self._path):
+            self._file: IO[str] = self._path.open("a", encoding="utf-8")
+            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
     def write(self, kind: str, step: int, record: dict[str, float | str]) -> None:
         """Append a record of ``kind`` ("train", "dev" or "average")."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
-        self._file.flush()
-        for key, value in record.items():
-            if isinstance(value, (int, float)) and math.isfinite(value):
-                self._board.add_scalar(f"{kind}/{key}", value, step)
+        with _explained(self._path):
+            self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
+            self._file.flush()
+            for key, value in record.items():
+                if isinstance(value, (int, float)) and math.isfinite(value):
+                    self._board.add_scalar(f"{kind}/{key}", value, step)
 
     def close(self) -> None:
-        """Close both."""
-        self._file.close()
-        self._board.close()
+        """Close both. What is not written by now is lost, and :meth:`write` has told so."""
+        for output in (self._file, self._board):
+            with suppress(OSError):
+                output.close()
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error}); free some space, then run the same command again"
+        ) from None
 
 
 def _lines_up_to(path: Path, step: int) -> list[str]:
@@ -82,6 +98,6 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
             record = json.loads(line)
         except ValueError:  # torn by a crash in the middle of a write
             break
-        if record["step"] <= step:
+        if record["step"] <= step and record["kind"] != "average":  # written anew at the end
             kept.append(line + "\n")
     return kept

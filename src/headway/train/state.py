@@ -1,8 +1,8 @@
 """The training state: all that changes, and how it is saved and found again.
 
-A checkpoint is a folder ``checkpoints/step-N`` with the weights, the optimiser's moments and ``state.json``: the position in the data, the
-best score so far, and a checksum of each file. It appears whole or not at all. Random numbers need no state: they are seeded from
-(seed, step, micro-batch).
+A checkpoint is a folder ``checkpoints/step-N`` with the weights, the optimiser's moments and ``state.json``: the
+position in the data, the best score so far, and a checksum of each file. It appears whole or not at all. Random
+numbers need no state: they are seeded from (seed, step, micro-batch).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import shutil
 import warnings
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +25,16 @@ from headway.storage import replaced_folder
 __all__ = ["Progress", "average_weights", "checkpoint_folders", "restore", "save"]
 
 _WEIGHTS, _MOMENTS, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass
 class Progress:
     """Where training stands: numbers only.
 
-    ``epoch`` and ``batch`` are the position of the next batch. ``best`` is the best validation score (higher is better), ``stale`` the
-    number of validations since. ``elapsed_s`` is time spent training, over all resumptions.
+    ``epoch`` and ``batch`` are the position of the next batch. ``best`` is the best validation score (higher is
+    better), ``stale`` the number of validations since. ``elapsed_s`` is time spent training, over all resumptions.
+    ``loss`` is summed over ``loss_targets`` tokens since the last record of metrics.
     """
 
     step: int = 0
@@ -41,19 +44,35 @@ class Progress:
     best_step: int = 0
     stale: int = 0
     elapsed_s: float = 0.0
+    loss: float = 0.0
+    loss_targets: int = 0
 
 
-def save(folder: Path, progress: Progress, model: nn.Module, optimizer: torch.optim.Optimizer, keep: int) -> Path:
-    """Write ``step-N`` into ``folder``, then remove all but the ``keep`` newest."""
+def save(
+    folder: Path,
+    progress: Progress,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    keep: int,
+    *,
+    every: int = 1,
+) -> Path:
+    """Write ``step-N`` into ``folder``, then remove all but the ``keep`` newest.
+
+    Older ones whose step is no multiple of ``every`` go as well: an interruption left them, and a run without it would
+    not have them to average.
+    """
     path = folder / f"step-{progress.step}"
     with replaced_folder(path) as aside:
         write_weights(named_weights(model), aside / _WEIGHTS)
         write_weights(_moments(model, optimizer), aside / _MOMENTS)
         checksums = {name: _checksum(aside / name) for name in (_WEIGHTS, _MOMENTS)}
         content = {"format": 1, "progress": asdict(progress), "checksums": checksums}
+        content["checksum"] = _digest(content)
         (aside / _STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    for old in checkpoint_folders(folder)[keep:]:
-        shutil.rmtree(old, ignore_errors=True)
+    for place, old in enumerate(checkpoint_folders(folder)):
+        if place >= keep or (old != path and _step_of(old) % every):
+            shutil.rmtree(old, ignore_errors=True)
     return path
 
 
@@ -64,7 +83,7 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
         try:
             progress = _read_progress(path)
             weights, moments = read_weights(path / _WEIGHTS), read_weights(path / _MOMENTS)
-        except (OSError, ValueError, KeyError, TypeError, BundleError) as error:
+        except (*_DAMAGE, BundleError) as error:
             warnings.warn(f"{path} is damaged ({error}); trying the one before it", stacklevel=2)
             damaged.append(path)
             continue
@@ -78,14 +97,22 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
 
 def checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoints, newest first."""
-    found = [path for path in folder.glob("step-*") if path.name[5:].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[5:]), reverse=True)
+    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted(found, key=_step_of, reverse=True)
+
+
+def _step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def average_weights(paths: list[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
+        try:
+            _read_progress(path)
+        except _DAMAGE as error:
+            raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
         for name, tensor in read_weights(path / _WEIGHTS).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
@@ -93,11 +120,17 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
 
 def _read_progress(path: Path) -> Progress:
     content = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    if content.pop("checksum", None) not in (None, _digest(content)):
+        raise ValueError(f"{_STATE} does not match its checksum")
     for name, checksum in content["checksums"].items():
         if _checksum(path / name) != checksum:
             raise ValueError(f"{name} does not match its checksum")
     known = {field.name for field in fields(Progress)}
     return Progress(**{key: value for key, value in content["progress"].items() if key in known})
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _checksum(path: Path) -> str:
@@ -119,6 +152,8 @@ def _load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: d
     for name, tensor in moments.items():
         weight, _, key = name.rpartition("/")
         if weight not in parameters:
-            raise CheckpointError(f"{path / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh")
+            raise CheckpointError(
+                f"{path / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
+            )
         device = "cpu" if key == "step" and parameters[weight].device.type == "cpu" else parameters[weight].device
         optimizer.state[parameters[weight]][key] = tensor.to(device)

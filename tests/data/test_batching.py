@@ -1,0 +1,210 @@
+"""Batches: a pure function of seed and epoch, every example in its place, little padding."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from headway.data.batching import Corpora, EpochPlan, _cut, token_batches
+from headway.data.readers import Corpus, read_examples
+from headway.data.store import FilterConfig, TokenStore, open_or_build
+from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
+
+LENGTHS = st.lists(st.integers(1, 40), max_size=60)
+
+
+class Numbers:
+    vocab_size = 60_000
+    fingerprint = "numbers"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[int(word) for word in text.split()] for text in texts]
+
+
+def store(folder: Path, pairs: list[tuple[list[int], list[int]]]) -> TokenStore:
+    examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
+    return open_or_build(folder, "key", lambda: iter(examples), (Numbers(), Numbers()), None, end=EOS)
+
+
+def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int]]]:
+    """Sides of 1 to 20 tokens; the first token of the source numbers the pair."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(0, 20, (count, 2)).tolist()
+    return [([100 + index] + [7] * source, [8] * target + [9]) for index, (source, target) in enumerate(sizes)]
+
+
+def same(one: EpochPlan, other: EpochPlan) -> bool:
+    return np.array_equal(one.rows, other.rows) and np.array_equal(one.bounds, other.bounds)
+
+
+def naive_cut(longer: list[int], max_tokens: int) -> list[list[int]]:
+    """Add to the batch while rows x the longest fits."""
+    batches: list[list[int]] = []
+    for index, length in enumerate(longer):
+        batch = batches[-1] if batches else []
+        if batch and (len(batch) + 1) * max(length, *(longer[other] for other in batch)) <= max_tokens:
+            batch.append(index)
+        else:
+            batches.append([index])
+    return batches
+
+
+class TestCut:
+    @given(longer=LENGTHS, max_tokens=st.integers(1, 200))
+    def test_agrees_with_the_plain_loop(self, longer: list[int], max_tokens: int) -> None:
+        bounds = _cut(np.array(longer, np.int32), max_tokens)
+        assert [list(range(start, end)) for start, end in bounds] == naive_cut(longer, max_tokens)
+
+    def test_by_hand(self) -> None:
+        # 3 x 4 = 12 fits; a fourth row would cost 4 x 5 = 20; 20 alone is over the budget and stands alone.
+        bounds = _cut(np.array([4, 2, 4, 5, 1, 20, 3], np.int32), 12)
+        assert bounds.tolist() == [[0, 3], [3, 5], [5, 6], [6, 7]]
+
+
+class TestTokenBatches:
+    @settings(deadline=None)
+    @given(
+        pairs=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=60),
+        max_tokens=st.integers(1, 200),
+        pool_size=st.integers(1, 70),
+        shuffled=st.booleans(),
+    )
+    def test_every_row_once_and_within_the_budget(
+        self, pairs: list[tuple[int, int]], max_tokens: int, pool_size: int, shuffled: bool
+    ) -> None:
+        source, target = (np.array([pair[side] for pair in pairs], np.int32) for side in (0, 1))
+        rows = np.random.default_rng(0).permutation(len(pairs))
+        rng = np.random.default_rng(1) if shuffled else None
+        plan = token_batches(source, target, rows, max_tokens=max_tokens, pool_size=pool_size, rng=rng)
+        batches = list(plan)
+        assert sorted(np.concatenate(batches).tolist() if batches else []) == list(range(len(pairs)))
+        for batch in batches:
+            cells = len(batch) * max(source[batch].max(), target[batch].max())
+            assert cells <= max_tokens or len(batch) == 1
+
+    def test_no_batch_crosses_a_pool(self) -> None:
+        lengths = np.full(10, 3, np.int32)
+        plan = token_batches(lengths, lengths, np.arange(10), max_tokens=1000, pool_size=4, rng=None)
+        assert [sorted(batch.tolist()) for batch in plan] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+    def test_pools_are_sorted_by_length(self) -> None:
+        lengths = np.array([5, 1, 4, 2, 3], np.int32)
+        plan = token_batches(lengths, lengths, np.arange(5), max_tokens=1, pool_size=5, rng=None)
+        assert [lengths[batch].tolist() for batch in plan] == [[1], [2], [3], [4], [5]]
+
+
+class TestEpochs:
+    @pytest.fixture
+    def corpora(self, tmp_path: Path) -> Corpora:
+        return Corpora([store(tmp_path / "s", random_pairs(300))])
+
+    def test_the_order_is_a_pure_function_of_seed_and_epoch(self, corpora: Corpora, tmp_path: Path) -> None:
+        epoch = partial(corpora.epoch, max_tokens=100, pool_size=64)
+        fresh = partial(Corpora([TokenStore(tmp_path / "s")]).epoch, max_tokens=100, pool_size=64)
+        first = epoch(3, 5)
+        np.random.default_rng().random()  # noise elsewhere does not matter, nor does what was asked before
+        epoch(3, 6)
+        assert same(first, epoch(3, 5))
+        assert same(first, fresh(3, 5))
+        for seed, number in [(3, 6), (4, 5), (5, 3), (0, 5)]:
+            assert not same(first, epoch(seed, number))
+
+    def test_each_example_once(self, corpora: Corpora) -> None:
+        plan = corpora.epoch(1, 0, max_tokens=100, pool_size=64)
+        assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
+
+    def test_batches_are_not_in_order_of_length(self, corpora: Corpora) -> None:
+        """One pool: sorted inside, but the batches come shuffled."""
+        widths = [int(corpora.target_lengths[rows].max()) for rows in corpora.epoch(1, 0, max_tokens=60, pool_size=300)]
+        assert widths != sorted(widths)
+
+    def test_sequential_is_every_example_once_in_a_fixed_order(self, corpora: Corpora) -> None:
+        plan = corpora.sequential(max_tokens=100)
+        assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
+        assert same(plan, corpora.sequential(max_tokens=100))
+        lengths = [int(corpora.target_lengths[rows].max()) for rows in plan]
+        assert lengths == sorted(lengths)
+
+    def test_weights(self, tmp_path: Path) -> None:
+        """Twice each; and each twice, with half of them a third time, others in another epoch; and a fraction alone."""
+        stores = [store(tmp_path / str(number), random_pairs(400)) for number in range(3)]
+        corpora = Corpora(stores, [2.0, 2.5, 0.25])
+        drawn = []
+        for epoch in (0, 1):
+            counts = Counter(np.concatenate(list(corpora.epoch(1, epoch, max_tokens=100, pool_size=999))).tolist())
+            assert {counts[row] for row in range(400)} == {2}
+            assert {counts[row] for row in range(400, 800)} == {2, 3}
+            assert {counts[row] for row in range(800, 1200)} == {0, 1}
+            thirds = {row for row in range(400, 800) if counts[row] == 3}
+            quarter = sum(counts[row] for row in range(800, 1200))
+            # Binomial: n = 400, p = 1/2 has a standard deviation of 10, p = 1/4 one of 8.7; five of them are allowed.
+            assert 150 <= len(thirds) <= 250
+            assert 57 <= quarter <= 143
+            drawn.append(thirds)
+        assert drawn[0] != drawn[1]
+
+    def test_no_examples_no_batches(self, tmp_path: Path) -> None:
+        corpora = Corpora([store(tmp_path / "s", [])])
+        assert list(corpora.epoch(1, 0, max_tokens=10, pool_size=10)) == []
+        assert list(corpora.sequential(max_tokens=10)) == []
+        assert corpora.padding(corpora.sequential(max_tokens=10)) == 0.0
+
+
+class TestBatch:
+    def test_several_corpora_give_the_right_tokens(self, tmp_path: Path) -> None:
+        first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
+        corpora = Corpora([store(tmp_path / "a", first), store(tmp_path / "b", second)])
+        everything = first + second
+        batch = corpora.batch(np.array([8, 0, 11, 6, 7, 0]))
+        for side, tokens in ((0, batch.source), (1, batch.target)):
+            found: NDArray[np.int64] = tokens
+            for row, index in zip(found.tolist(), [8, 0, 11, 6, 7, 0], strict=True):
+                expected = [*everything[index][side], EOS]
+                assert row == expected + [0] * (len(row) - len(expected))
+            assert found.shape[1] == max(len(everything[index][side]) + 1 for index in [8, 0, 11, 6, 7])
+
+    def test_one_corpus_is_no_special_case(self, tmp_path: Path) -> None:
+        pairs = random_pairs(9)
+        whole = Corpora([store(tmp_path / "a", pairs)])
+        halves = Corpora([store(tmp_path / "b", pairs[:4]), store(tmp_path / "c", pairs[4:])])
+        rows = np.array([3, 8, 4, 0])
+        assert np.array_equal(whole.batch(rows).source, halves.batch(rows).source)
+        assert np.array_equal(whole.batch(rows).target, halves.batch(rows).target)
+
+    def test_padding_by_hand(self, tmp_path: Path) -> None:
+        """With ends, sources of 2 and 4 and targets of 3 and 3: 12 real tokens in 2 x 4 + 2 x 3 = 14 cells."""
+        corpora = Corpora([store(tmp_path / "s", [([5], [6, 6]), ([5, 5, 5], [6, 6])])])
+        assert corpora.padding(corpora.sequential(max_tokens=100)) == pytest.approx(1 - 12 / 14)
+
+
+def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
+    places = [parent / "shared" / "data" / "multi30k" for parent in Path(__file__).resolve().parents]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
+        pytest.skip("no shared/data/multi30k beside the repository")
+    corpus = Corpus(files=("train.de", "train.en"))
+    texts = (text for pair in read_examples(corpus, folder) for text in pair)
+    tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=8000))
+    encoders = (tokenizer, tokenizer)
+    built = open_or_build(
+        tmp_path / "s", "key", partial(read_examples, corpus, folder), encoders, FilterConfig(), end=EOS
+    )
+    corpora = Corpora([built])
+    plan = corpora.epoch(1, 0, max_tokens=4096, pool_size=32768)
+    share = corpora.padding(plan)
+    cells = real = 0  # the same share, counted on the batches themselves
+    for rows in plan:
+        batch = corpora.batch(rows)
+        assert max(batch.source.size, batch.target.size) <= 4096
+        cells += batch.source.size + batch.target.size
+        real += np.count_nonzero(batch.source) + np.count_nonzero(batch.target)
+    assert share == pytest.approx(1 - real / cells)
+    assert share < 0.06

@@ -1,0 +1,224 @@
+"""The token store: what goes in comes out, nothing stale or unfinished is ever used."""
+
+from __future__ import annotations
+
+import json
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headway.data import store as store_module
+from headway.data.store import FilterConfig, FilterCounts, TokenStore, fingerprint, open_or_build
+from headway.errors import DataError, OutputError
+
+END = 2
+
+
+class Numbers:
+    """Reads "5 7 9" as the tokens 5, 7, 9."""
+
+    def __init__(self, vocab_size: int = 100) -> None:
+        self.vocab_size = vocab_size
+        self.fingerprint = f"numbers {vocab_size}"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[int(word) for word in text.split()] for text in texts]
+
+
+def build(
+    folder: Path,
+    examples: list[tuple[str, ...]],
+    key: str = "key",
+    filters: FilterConfig | None = None,
+    vocab_size: int = 100,
+) -> TokenStore:
+    encoders = (Numbers(vocab_size), Numbers(vocab_size))
+    return open_or_build(folder, key, lambda: iter(examples), encoders, filters, end=END)
+
+
+def rows(store: TokenStore, side: str) -> list[list[int]]:
+    """Every example's tokens, read back one by one."""
+    return [store.padded(side, np.array([index]))[0].tolist() for index in range(len(store))]
+
+
+def never() -> Iterator[tuple[str, ...]]:
+    raise AssertionError("the examples were read again")
+
+
+def words(length: int) -> str:
+    return " ".join(["7"] * length)
+
+
+@contextmanager
+def disk_full(limit: int = 4096) -> Iterator[None]:
+    """The operating system refuses to let any file grow past ``limit`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize(("vocab_size", "item_bytes"), [(1 << 16, 2), ((1 << 16) + 1, 4)])
+    def test_both_sides_come_back_with_their_end(self, tmp_path: Path, vocab_size: int, item_bytes: int) -> None:
+        top = vocab_size - 1
+        store = build(tmp_path / "s", [(f"5 {top} 9", "8"), ("", "4 4"), ("3", f"{top}")], vocab_size=vocab_size)
+        assert len(store) == 3
+        assert rows(store, "source") == [[5, top, 9, END], [END], [3, END]]
+        assert rows(store, "target") == [[8, END], [4, 4, END], [top, END]]
+        assert store.lengths("source").tolist() == [4, 1, 2]
+        assert store.lengths("target").tolist() == [2, 3, 2]
+        assert (tmp_path / "s" / "source.tokens").stat().st_size == 7 * item_bytes
+
+    def test_the_wider_vocabulary_decides_for_both_sides(self, tmp_path: Path) -> None:
+        encoders = (Numbers(10), Numbers(1 << 17))
+        store = open_or_build(tmp_path / "s", "key", lambda: iter([("1", "70000")]), encoders, None, end=END)
+        assert rows(store, "target") == [[70000, END]]
+
+    def test_rows_are_padded_at_the_end_in_the_order_asked_for(self, tmp_path: Path) -> None:
+        store = build(tmp_path / "s", [("5 6 7", "1"), ("8", "1"), ("9 9", "1")])
+        assert store.padded("source", np.array([1, 0, 1])).tolist() == [[8, 2, 0, 0], [5, 6, 7, 2], [8, 2, 0, 0]]
+        assert store.padded("source", np.array([2, 1]), pad=77).tolist() == [[9, 9, 2], [8, 2, 77]]
+        assert store.padded("source", np.array([2])).dtype == np.int64
+
+    @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+    @given(
+        texts=st.lists(st.tuples(*[st.lists(st.integers(3, 99), max_size=6)] * 2), max_size=12),
+        chunk=st.integers(1, 5),
+    )
+    def test_any_examples_come_back_however_they_are_cut_into_chunks(
+        self, tmp_path_factory: pytest.TempPathFactory, texts: list[tuple[list[int], list[int]]], chunk: int
+    ) -> None:
+        folder = tmp_path_factory.mktemp("store") / "s"
+        examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in texts]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store_module, "_CHUNK", chunk)
+            store = build(folder, examples)
+        assert rows(store, "source") == [[*source, END] for source, _ in texts]
+        assert rows(store, "target") == [[*target, END] for _, target in texts]
+
+    def test_progress_hears_how_many_were_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(store_module, "_CHUNK", 2)
+        heard: list[int] = []
+        encoders = (Numbers(), Numbers())
+        examples = [("1", "1")] * 5
+        open_or_build(tmp_path / "s", "key", lambda: iter(examples), encoders, None, end=END, progress=heard.append)
+        assert heard == [2, 4, 5]
+
+    def test_a_corpus_without_examples_is_an_empty_store(self, tmp_path: Path) -> None:
+        for _ in range(2):  # built, then opened
+            store = build(tmp_path / "s", [])
+            assert len(store) == 0
+            assert store.lengths("target").tolist() == []
+            assert store.counts == FilterCounts(0, 0, 0, 0)
+
+
+class TestReuse:
+    def test_the_second_opening_reads_nothing(self, tmp_path: Path) -> None:
+        first = build(tmp_path / "s", [("5 6", "7")])
+        again = open_or_build(tmp_path / "s", "key", never, (Numbers(), Numbers()), None, end=END)
+        assert rows(again, "source") == rows(first, "source") == [[5, 6, END]]
+        assert again.counts == first.counts
+
+    def test_another_key_builds_anew(self, tmp_path: Path) -> None:
+        build(tmp_path / "s", [("5 6", "7")])
+        assert rows(build(tmp_path / "s", [("8", "9")], key="other"), "source") == [[8, END]]
+
+    @pytest.mark.parametrize("damage", ["no header", "torn header", "short tokens", "short offsets", "newer format"])
+    def test_an_unfinished_or_damaged_store_is_built_anew(self, tmp_path: Path, damage: str) -> None:
+        folder = tmp_path / "s"
+        build(folder, [("5 6", "7"), ("8", "9")])
+        header = folder / "store.json"
+        match damage:
+            case "no header":
+                header.unlink()
+            case "torn header":
+                header.write_bytes(header.read_bytes()[:20])
+            case "newer format":
+                header.write_text(json.dumps(json.loads(header.read_text()) | {"format": 99}))
+            case _:
+                file = folder / f"target.{damage.split()[1]}"
+                file.write_bytes(file.read_bytes()[:-2])
+        assert rows(build(folder, [("4", "3")]), "source") == [[4, END]]
+
+    def test_the_fingerprint_follows_files_and_options(self, tmp_path: Path) -> None:
+        one, two = tmp_path / "one", tmp_path / "two"
+        one.write_text("a\n")
+        two.write_text("b\n")
+        base = fingerprint([one, two], "tokenizer", {"max_length": 5})
+        assert base == fingerprint([one, two], "tokenizer", {"max_length": 5})
+        others = {
+            fingerprint([two, one], "tokenizer", {"max_length": 5}),
+            fingerprint([one], "tokenizer", {"max_length": 5}),
+            fingerprint([one, two], "other tokenizer", {"max_length": 5}),
+            fingerprint([one, two], "tokenizer", {"max_length": 6}),
+        }
+        two.write_text("c\n")
+        others.add(fingerprint([one, two], "tokenizer", {"max_length": 5}))
+        assert len(others | {base}) == 6
+
+    def test_the_fingerprint_follows_content_not_names_or_times(self, tmp_path: Path) -> None:
+        one, copy = tmp_path / "one", tmp_path / "copy"
+        one.write_text("a\n")
+        copy.write_text("a\n")
+        assert fingerprint([one]) == fingerprint([copy])
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"gone\.txt: cannot be read"):
+            fingerprint([tmp_path / "gone.txt"])
+
+
+class TestFilters:
+    def test_counts_by_hand(self, tmp_path: Path) -> None:
+        """At most 30 tokens, and the longer side at most 2 x the shorter + 10."""
+        filters = FilterConfig(max_length=30, max_length_ratio=2.0)
+        examples = [
+            ("", words(3)),  # empty
+            (words(3), ""),  # empty
+            ("", ""),  # empty
+            (words(2), words(14)),  # 14 = 2 x 2 + 10: kept
+            (words(15), words(2)),  # 15 > 14: by ratio
+            (words(30), words(30)),  # kept
+            (words(31), words(30)),  # too long
+            (words(1), words(40)),  # too long, and by ratio: counted once
+            (words(30), words(10)),  # 30 = 2 x 10 + 10: kept
+        ]
+        store = build(tmp_path / "s", examples, filters=filters)
+        assert store.counts == FilterCounts(read=9, empty=3, too_long=2, ratio=1)
+        assert store.counts.kept == len(store) == 3
+        assert store.lengths("source").tolist() == [3, 31, 31]  # with the end symbol
+        assert str(store.counts) == (
+            "3 of 9 pairs kept (left out: 3 with an empty side, 2 too long, 1 by length ratio)"
+        )
+
+    def test_without_filters_all_stay(self, tmp_path: Path) -> None:
+        store = build(tmp_path / "s", [("", words(500)), ("", "")])
+        assert store.counts == FilterCounts(2, 0, 0, 0)
+        assert store.lengths("target").tolist() == [501, 1]
+
+
+class TestFailures:
+    def test_a_full_disk_is_told_and_leaves_nothing(self, tmp_path: Path) -> None:
+        with disk_full(), pytest.raises(OutputError, match=r"cannot write the token store \(File too large\); free"):
+            build(tmp_path / "s", [(words(4000), "1")])
+        assert list(tmp_path.iterdir()) == []
+        assert len(build(tmp_path / "s", [(words(4000), "1")])) == 1
+
+    @pytest.mark.parametrize("error", [DataError("line 2 is bad"), KeyboardInterrupt()])
+    def test_a_corpus_that_breaks_off_leaves_nothing(self, tmp_path: Path, error: BaseException) -> None:
+        def examples() -> Iterator[tuple[str, ...]]:
+            yield "1", "1"
+            raise error
+
+        reader: Callable[[], Iterator[tuple[str, ...]]] = examples
+        with pytest.raises(type(error)):
+            open_or_build(tmp_path / "s", "key", reader, (Numbers(), Numbers()), None, end=END)
+        assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,152 @@
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.errors import OutputError
+from headway.storage import replaced_file, replaced_folder
+
+UNCHANGED = "cannot be written .*; what was there before is unchanged"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Every file below ``folder``, hidden ones too."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+def disk_full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> dict[str, str]:
+    """A file and a folder that are there already."""
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("old a")
+    (tmp_path / "folder" / "b").write_text("old b")
+    return contents(tmp_path)
+
+
+def write_file(tmp_path: Path, then: Callable[[], None] = lambda: None) -> None:
+    with replaced_file(tmp_path / "file") as aside:
+        aside.write_text("new")
+        then()
+
+
+def write_folder(tmp_path: Path, then: Callable[[], None] = lambda: None) -> None:
+    with replaced_folder(tmp_path / "folder") as aside:
+        (aside / "a").write_text("new a")
+        (aside / "deep").mkdir()
+        (aside / "deep" / "c").write_text("new c")
+        then()
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path, before: dict[str, str]) -> None:
+    seen: list[str] = []
+    write_file(tmp_path, lambda: seen.append((tmp_path / "file").read_text()))
+    assert seen == ["old"], "the old file must be there until the new one is whole"
+    assert contents(tmp_path) == {**before, "file": "new"}
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path, before: dict[str, str]) -> None:
+    seen: list[dict[str, str]] = []
+    write_folder(tmp_path, lambda: seen.append(contents(tmp_path / "folder")))
+    assert seen == [{"a": "old a", "b": "old b"}]
+    assert contents(tmp_path) == {"file": "old", "folder/a": "new a", "folder/deep/c": "new c"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_folders_above_are_made(tmp_path: Path) -> None:
+    with replaced_file(tmp_path / "x" / "y" / "file") as aside:
+        aside.write_text("new")
+    with replaced_folder(tmp_path / "u" / "v") as aside:
+        (aside / "a").write_text("new")
+    assert contents(tmp_path) == {"x/y/file": "new", "u/v/a": "new"}
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_leaves_what_was_there(
+    tmp_path: Path, before: dict[str, str], write: Callable[..., None], error: type[BaseException]
+) -> None:
+    def stop() -> None:
+        raise error("stop")
+
+    with pytest.raises(error, match="stop"):
+        write(tmp_path, stop)
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_a_full_disk_leaves_what_was_there(tmp_path: Path, before: dict[str, str], write: Callable[..., None]) -> None:
+    with pytest.raises(OutputError, match=UNCHANGED) as caught:
+        write(tmp_path, disk_full)
+    assert "No space left on device" in str(caught.value)
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("write", [write_file, write_folder])
+def test_a_disk_that_is_full_when_flushed_leaves_what_was_there(
+    tmp_path: Path, before: dict[str, str], write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", disk_full)
+    with pytest.raises(OutputError, match=UNCHANGED):
+        write(tmp_path)
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()])
+def test_a_stop_between_the_two_renames_brings_the_old_folder_back(
+    tmp_path: Path, before: dict[str, str], error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def stop_at_the_second(self: Path, target: Path) -> Path:
+        if self.name.endswith(".part"):
+            raise error
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", stop_at_the_second)
+    with pytest.raises(OutputError if isinstance(error, OSError) else KeyboardInterrupt):
+        write_folder(tmp_path)
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path, before: dict[str, str]) -> None:
+    for name in (".folder", ".file"):
+        for end in ("part", "old"):
+            (tmp_path / f"{name}.{os.getpid()}.{end}").mkdir()
+            (tmp_path / f"{name}.{os.getpid()}.{end}" / "left").write_text("over")
+    write_folder(tmp_path)
+    assert (tmp_path / "folder" / "a").read_text() == "new a"
+    assert not (tmp_path / "folder" / "left").exists()
+
+
+def test_a_file_is_no_folder_and_a_folder_no_file(tmp_path: Path, before: dict[str, str]) -> None:
+    with pytest.raises(OutputError, match=UNCHANGED), replaced_file(tmp_path / "folder") as aside:
+        aside.write_text("new")
+    with pytest.raises(OutputError, match="it is a file, not a folder"), replaced_folder(tmp_path / "file"):
+        pass
+    for replaced in (replaced_file, replaced_folder):
+        with pytest.raises(OutputError, match=UNCHANGED), replaced(tmp_path / "file" / "below"):
+            pass
+    assert contents(tmp_path) == before
+
+
+def test_everything_is_flushed_before_it_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: flushed.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+    )
+    write_folder(tmp_path)
+    written = [path for path in flushed if ".part" in path]
+    assert {Path(path).name for path in written} >= {"a", "deep", "c"}
+    assert any(path.endswith(".part") for path in written), "the folder's own entries"
