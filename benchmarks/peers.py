@@ -148,7 +148,7 @@ def joeynmt_config(tokens: Path, run: Path) -> dict[str, Any]:
 
 
 def eole_config(tokens: Path, run: Path, precision: str = "fp32") -> dict[str, Any]:
-    """Eole's YAML. A batch is filled while rows x longer side stays within the limit; a target counts both its marks."""
+    """Eole's YAML. A batch is filled while rows x longer side stays within the limit; a target counts both marks."""
     return {
         "seed": 1,
         "share_vocab": True,

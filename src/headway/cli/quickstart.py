@@ -23,7 +23,7 @@ def quickstart(
     ] = "en",
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder; default runs/quickstart-SOURCE-TARGET.")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 1500,
+    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 2000,
     size: Annotated[int, typer.Option(help="Training pairs to build.", min=1000)] = 40_000,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
@@ -74,13 +74,14 @@ def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
                 "folder": str(folder / "data"),
                 "train": [{"files": files["train"]}],
                 "dev": {"files": files["dev"]},
+                "max_tokens": 1024,
             },
-            "tokenizer": {"vocab_size": 1000},
-            "model": {"preset": "tiny", "d_model": 192, "dropout": 0.0},
-            "optimizer": {"learning_rate": 2e-3, "warmup_steps": 300},
+            "tokenizer": {"vocab_size": 1500, "split_digits": True},
+            "model": {"preset": "tiny", "norm": "pre", "dropout": 0.0},
+            "optimizer": {"schedule": "linear", "learning_rate": 2.5e-3, "warmup_steps": 200, "clip_norm": 1.0},
             "training": {"steps": steps},
-            "validation": {"every": max(steps // 3, 1), "metric": "loss"},
-            "checkpoints": {"every": max(steps // 30, 1)},
+            "validation": {"every": max(steps // 4, 1), "metric": "loss"},
+            "checkpoints": {"every": max(steps // 4, 1), "average": 0},
         },
         "quickstart",
     )

@@ -232,5 +232,5 @@ class _Side:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._tokens.close()
-        self._offsets.close()
+        with self._offsets:  # closed even where the disk is too full to close the other
+            self._tokens.close()

@@ -357,9 +357,7 @@ def _pipeline(model: models.Model, split_digits: bool) -> tokenizers.Tokenizer:
     return library
 
 
-def _learn_merges(
-    texts: Iterator[str], room: int, config: TokenizerConfig
-) -> tuple[list[str], list[tuple[str, str]]]:
+def _learn_merges(texts: Iterator[str], room: int, config: TokenizerConfig) -> tuple[list[str], list[tuple[str, str]]]:
     """The tokens, at most ``room``, in the order of their ids, and the merges in the order of learning."""
     library = _pipeline(models.BPE(), config.split_digits)
     trainer = trainers.BpeTrainer(

@@ -136,8 +136,8 @@ class _Trainer:
             self.recipe.training.seed, 0, max_tokens=data.max_tokens, pool_size=data.pool_size
         )
         self.listener.say(
-            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches of at most {data.max_tokens:,} tokens an epoch, of "
-            f"which {self.prepared.train.padding(plan):.1%} are padding"
+            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches of at most {data.max_tokens:,} tokens an epoch, "
+            f"of which {self.prepared.train.padding(plan):.1%} are padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         with autocast(self.device, self.recipe.training.precision):
@@ -169,7 +169,7 @@ class _Trainer:
         if optimizer.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.progress.step + 1, optimizer, self.recipe.model.d_model)
+            group["lr"] = learning_rate(self.progress.step + 1, training.steps, optimizer, self.recipe.model.d_model)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.progress.step += 1
@@ -188,7 +188,7 @@ class _Trainer:
                 "optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start "
                 "over with --fresh"
             )
-        rate = learning_rate(step, self.recipe.optimizer, self.recipe.model.d_model)
+        rate = learning_rate(step, steps, self.recipe.optimizer, self.recipe.model.d_model)
         record = {"epoch": self.progress.epoch, "learning_rate": rate, **record, "elapsed_s": self.progress.elapsed_s}
         self.metrics.write("train", step, dict(record))
         self.listener.step(step, steps, record)

@@ -3,8 +3,8 @@
     lrate = d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5)                                   (equation 3)
 
 rises linearly for ``warmup_steps`` steps and then falls with the inverse square root of the step. Schedule "paper" is
-that formula, times ``learning_rate`` as a factor; "inverse_sqrt" has the same shape with ``learning_rate`` as its
-peak.
+that formula, times ``learning_rate`` as a factor; "inverse_sqrt" has the same shape with ``learning_rate`` as its peak;
+"linear" falls from that peak straight to zero, which suits runs whose length is fixed beforehand.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["OptimizerConfig", "learning_rate", "make_optimizer"]
 class OptimizerConfig(Config):
     """Adam with the paper's settings, and the schedule of its learning rate."""
 
-    schedule: Literal["inverse_sqrt", "paper"] = Field(
+    schedule: Literal["inverse_sqrt", "linear", "paper"] = Field(
         "inverse_sqrt",
-        description="inverse_sqrt: warm-up to learning_rate, then its inverse square root; paper: equation 3.",
+        description="After the warm-up: inverse square root, straight to zero, or the paper's equation 3.",
     )
     learning_rate: float = Field(
-        7e-4, gt=0, description="Peak (inverse_sqrt) or factor on equation 3 (paper; there 1)."
+        7e-4, gt=0, description="The peak; with schedule paper, a factor on equation 3 (there 1)."
     )
     warmup_steps: int = Field(4000, ge=1, description="Steps of linear warm-up.")
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of Adam's mean of gradients, for each step.")
@@ -37,12 +37,16 @@ class OptimizerConfig(Config):
     clip_norm: float | None = Field(None, gt=0, description="Gradients are scaled down to this norm; none: never.")
 
 
-def learning_rate(step: int, config: OptimizerConfig, d_model: int) -> float:
-    """The learning rate of a step, counted from 1."""
-    shape = min(step**-0.5, step * config.warmup_steps**-1.5)
-    if config.schedule == "paper":
-        return config.learning_rate * float(d_model**-0.5 * shape)
-    return config.learning_rate * float(config.warmup_steps**0.5 * shape)
+def learning_rate(step: int, steps: int, config: OptimizerConfig, d_model: int) -> float:
+    """The learning rate of a step, counted from 1, in a run of ``steps``."""
+    warmup = config.warmup_steps
+    match config.schedule:
+        case "paper":
+            return config.learning_rate * float(d_model**-0.5 * min(step**-0.5, step * warmup**-1.5))
+        case "inverse_sqrt":
+            return config.learning_rate * min(step / warmup, float((warmup / step) ** 0.5))
+        case "linear":
+            return config.learning_rate * min(step / warmup, max(steps + 1 - step, 0) / max(steps + 1 - warmup, 1))
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Adam:

@@ -103,10 +103,12 @@ _MAY_CHANGE = (
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The keys that differ between two resolved recipes and may not when a run is resumed, each with both values."""
     before, after = _flat(old), _flat(new)
+    # Under this schedule the number of steps decides every learning rate.
+    fixed = ("training.steps",) if before.get("optimizer.schedule") == "linear" else ()
     return [
         f"{key} was {before.get(key)!r}, is {after.get(key)!r}"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and not key.startswith(_MAY_CHANGE)
+        if before.get(key) != after.get(key) and (key in fixed or not key.startswith(_MAY_CHANGE))
     ]
 
 

@@ -1,0 +1,111 @@
+"""Recipes: what they refuse, and what may change when a run is resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.config import to_toml
+from headway.errors import ConfigError
+from headway.train.recipe import Recipe, changed_keys
+
+MINIMAL = '[data]\ntrain = [{ files = ["a.de", "a.en"] }]\n'
+
+
+def load(tmp_path: Path, text: str = MINIMAL, *assignments: str) -> Recipe:
+    path = tmp_path / "recipe.toml"
+    path.write_text(text)
+    return Recipe.load(path, assignments)
+
+
+def test_two_files_are_enough(tmp_path: Path) -> None:
+    recipe = load(tmp_path)
+    assert recipe.data.train[0].files == ("a.de", "a.en")
+    assert recipe.data.dev is None
+    assert recipe.training.label_smoothing == 0.1
+
+
+def test_assignments_win_over_the_file(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL + "[training]\nsteps = 5\n", "training.steps=7", "model.preset=tiny")
+    assert recipe.training.steps == 7
+    assert recipe.model.d_model == 128
+
+
+def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
+    recipe = load(tmp_path, MINIMAL, "model.preset=base", "optimizer.clip_norm=1.5", "training.precision=float32")
+    assert load(tmp_path, to_toml(recipe.as_dict())) == recipe
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("training.step=5", r"unknown key 'training\.step'; did you mean 'steps'\?"),
+        ("optimiser.beta1=0.5", "unknown key 'optimiser'; did you mean 'optimizer'"),
+        ("data.dev.flies=['x']", "unknown key 'data.dev.flies'; did you mean 'files'"),
+        ("model.dropout=1.5", r"model\.dropout = 1\.5: .*less than 1"),
+        ("model.num_heads=7", "num_heads = 7 does not divide d_model = 512"),
+        ("model.preset=huge", "expected one of tiny, small, base, big"),
+        ("training.steps=0", r"training\.steps = 0: .*greater than or equal to 1"),
+        ("training.label_smoothing=1", r"training\.label_smoothing = 1: .*less than 1"),
+        ("training.precision=float16", r"training\.precision = 'float16': .*'float32'"),
+        ("training.seed=-1", r"training\.seed = -1"),
+        ("optimizer.learning_rate=0", r"optimizer\.learning_rate = 0: .*greater than 0"),
+        ("optimizer.learning_rate=nan", r"optimizer\.learning_rate = nan: .*finite"),
+        ("optimizer.schedule=cosine", "inverse_sqrt"),
+        ("data.max_tokens=many", r"data\.max_tokens = 'many': .*integer"),
+        ("data.train=[]", r"data\.train"),
+        ("validation.beam_size=0", r"validation\.beam_size = 0: .*greater than or equal to 1"),
+        ("checkpoints.keep=0", r"checkpoints\.keep = 0"),
+        ("task.kind=summary", r"task\.kind = 'summary'"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, assignment: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(tmp_path, MINIMAL, assignment)
+    assert "recipe.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_data_there_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="key 'data' is missing"):
+        load(tmp_path, "")
+
+
+@pytest.mark.parametrize(
+    "assignment",
+    [
+        "data.folder=elsewhere",
+        "training.steps=7",
+        "training.log_every=7",
+        "training.device=cpu",
+        "validation.every=7",
+        "validation.patience=7",
+        "validation.beam_size=7",
+        "checkpoints.every=7",
+        "checkpoints.keep=7",
+        "checkpoints.average=3",
+    ],
+)
+def test_what_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
+    before, after = load(tmp_path), load(tmp_path, MINIMAL, assignment)
+    assert before != after
+    assert changed_keys(before.as_dict(), after.as_dict()) == []
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("training.seed=7", "training.seed was 1, is 7"),
+        ("training.accumulate=7", "training.accumulate was 1, is 7"),
+        ("training.precision=float32", "training.precision was 'auto', is 'float32'"),
+        ("optimizer.clip_norm=7", "optimizer.clip_norm was None, is 7.0"),
+        ("model.dropout=0.7", "model.dropout was 0.1, is 0.7"),
+        ("data.max_tokens=7", "data.max_tokens was 4096, is 7"),
+        ("data.filter.max_length=7", "data.filter.max_length was 256, is 7"),
+        ("validation.metric=loss", "validation.metric was 'bleu', is 'loss'"),
+        ("tokenizer.joint=false", "tokenizer.joint was True, is False"),
+    ],
+)
+def test_what_may_not(tmp_path: Path, assignment: str, message: str) -> None:
+    assert changed_keys(load(tmp_path).as_dict(), load(tmp_path, MINIMAL, assignment).as_dict()) == [message]
