@@ -23,24 +23,32 @@ class TestSchedule:
     )
     def test_equation_3(self, step: int, expected: float) -> None:
         config = OptimizerConfig(schedule="paper", learning_rate=1.0, warmup_steps=100)
-        assert learning_rate(step, config, 64) == pytest.approx(expected, rel=1e-12)
+        assert learning_rate(step, 10**6, config, 64) == pytest.approx(expected, rel=1e-12)
 
     def test_the_factor_on_equation_3(self) -> None:
         config = OptimizerConfig(schedule="paper", learning_rate=2.0, warmup_steps=4000)
-        assert learning_rate(4000, config, 512) == pytest.approx(2 / math.sqrt(512 * 4000))
+        assert learning_rate(4000, 10**6, config, 512) == pytest.approx(2 / math.sqrt(512 * 4000))
 
     @pytest.mark.parametrize(("step", "expected"), [(1, 2e-5), (50, 1e-3), (100, 2e-3), (400, 1e-3), (10_000, 2e-4)])
     def test_inverse_square_root_peaks_at_the_learning_rate(self, step: int, expected: float) -> None:
         config = OptimizerConfig(learning_rate=2e-3, warmup_steps=100)
-        assert learning_rate(step, config, 64) == pytest.approx(expected, rel=1e-12)
-        assert learning_rate(step, config, 512) == pytest.approx(expected, rel=1e-12)
+        assert learning_rate(step, 10**6, config, 64) == pytest.approx(expected, rel=1e-12)
+        assert learning_rate(step, 10**6, config, 512) == pytest.approx(expected, rel=1e-12)
 
     def test_rises_to_the_end_of_the_warm_up_and_falls_after_it(self) -> None:
         config = OptimizerConfig(warmup_steps=20)
-        rates = [learning_rate(step, config, 64) for step in range(1, 60)]
+        rates = [learning_rate(step, 10**6, config, 64) for step in range(1, 60)]
         assert rates[:20] == sorted(rates[:20])
         assert rates[19:] == sorted(rates[19:], reverse=True)
         assert max(rates) == rates[19]
+
+    @pytest.mark.parametrize(
+        ("step", "expected"), [(1, 0.02), (50, 1.0), (100, 2.0), (200, 2 * 101 / 201), (300, 2 / 201)]
+    )
+    def test_linear_would_reach_zero_one_step_after_the_last(self, step: int, expected: float) -> None:
+        """Warm-up over 100 steps to 2, then down over the 201 steps from 100 to 301."""
+        config = OptimizerConfig(schedule="linear", learning_rate=2.0, warmup_steps=100)
+        assert learning_rate(step, 300, config, 64) == pytest.approx(expected, rel=1e-12)
 
 
 class TestAdam:

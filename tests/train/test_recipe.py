@@ -109,3 +109,9 @@ def test_what_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
 )
 def test_what_may_not(tmp_path: Path, assignment: str, message: str) -> None:
     assert changed_keys(load(tmp_path).as_dict(), load(tmp_path, MINIMAL, assignment).as_dict()) == [message]
+
+
+def test_the_length_is_fixed_where_it_decides_the_learning_rates(tmp_path: Path) -> None:
+    before = load(tmp_path, MINIMAL, "optimizer.schedule=linear", "training.steps=5")
+    after = load(tmp_path, MINIMAL, "optimizer.schedule=linear", "training.steps=6")
+    assert changed_keys(before.as_dict(), after.as_dict()) == ["training.steps was 5, is 6"]

@@ -23,7 +23,7 @@ def quickstart(
     ] = "en",
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder; default runs/quickstart-SOURCE-TARGET.")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 2000,
+    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 2500,
     size: Annotated[int, typer.Option(help="Training pairs to build.", min=1000)] = 40_000,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
@@ -75,11 +75,12 @@ def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
                 "train": [{"files": files["train"]}],
                 "dev": {"files": files["dev"]},
                 "max_tokens": 1024,
+                "pool_size": 2048,
             },
             "tokenizer": {"vocab_size": 1500, "split_digits": True},
             "model": {"preset": "tiny", "norm": "pre", "dropout": 0.0},
             "optimizer": {"schedule": "linear", "learning_rate": 2.5e-3, "warmup_steps": 200, "clip_norm": 1.0},
-            "training": {"steps": steps},
+            "training": {"steps": steps, "label_smoothing": 0.05},
             "validation": {"every": max(steps // 4, 1), "metric": "loss"},
             "checkpoints": {"every": max(steps // 4, 1), "average": 0},
         },

@@ -37,7 +37,7 @@ from headway.train.prepare import Prepared, prepare
 from headway.train.recipe import Recipe, changed_keys
 from headway.train.report import Listener, Metrics, Silence
 
-__all__ = ["Result", "Validate", "train"]
+__all__ = ["Result", "Stream", "Validate", "train"]
 
 Validate = Callable[[Bundle], Sequence[Score]]
 
@@ -126,7 +126,7 @@ class _Trainer:
         self.progress = state.restore(run / "checkpoints", self.model, self.optimizer) or state.Progress()
         self.metrics = Metrics(run, self.progress.step)
         self.saved_step = self.progress.step
-        self.batches = _Stream(prepared.train, recipe, self.progress)
+        self.batches = Stream(prepared.train, recipe, self.progress)
         self.window = _Window(self.progress, self.device)
         self._introduce()
 
@@ -136,8 +136,8 @@ class _Trainer:
             self.recipe.training.seed, 0, max_tokens=data.max_tokens, pool_size=data.pool_size
         )
         self.listener.say(
-            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches of at most {data.max_tokens:,} tokens an epoch, "
-            f"of which {self.prepared.train.padding(plan):.1%} are padding"
+            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches an epoch of at most {data.max_tokens:,} tokens, "
+            f"{self.prepared.train.padding(plan):.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         with autocast(self.device, self.recipe.training.precision):
@@ -268,7 +268,7 @@ def _dev_loss(model: Model, dev: Corpora, recipe: Recipe, device: torch.device) 
     return total / max(targets, 1)
 
 
-class _Stream:
+class Stream:
     """The batches from a position on, epoch after epoch; taking one moves the position."""
 
     def __init__(self, corpora: Corpora, recipe: Recipe, progress: state.Progress) -> None:

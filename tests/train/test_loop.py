@@ -1,0 +1,476 @@
+"""Training: it learns, and stopping and going on is as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headway
+from headway.bundle import Bundle
+from headway.data.batching import Batch
+from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
+from headway.evaluate import Score
+from headway.train import loop, state
+from headway.train.average import average
+from headway.train.loop import Result, train
+from headway.train.prepare import prepare
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+
+WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
+TIMES = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
+Sections = dict[str, dict[str, Any]]
+
+
+def write_corpus(folder: Path, name: str, count: int, seed: int) -> list[tuple[str, str]]:
+    """German numbers and, in the opposite order, the same in English: different pairs, one to four words each."""
+    rng = random.Random(seed)
+    pairs: dict[str, str] = {}
+    while len(pairs) < count:
+        words = rng.choices(sorted(WORDS), k=rng.randint(1, 4))
+        pairs[" ".join(words)] = " ".join(WORDS[word] for word in reversed(words))
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.de").write_text("".join(line + "\n" for line in pairs), encoding="utf-8")
+    (folder / f"{name}.en").write_text("".join(line + "\n" for line in pairs.values()), encoding="utf-8")
+    return list(pairs.items())
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    write_corpus(folder, "train", 60, seed=1)
+    write_corpus(folder, "dev", 10, seed=2)
+    return folder
+
+
+def recipe(corpus: Path, changes: Sections | None = None) -> Recipe:
+    """Twelve steps of a tiny model with dropout, two micro-batches each; records at 4, 8, 12 and checkpoints at 5, 10."""
+    sections: Sections = {
+        "data": {
+            "folder": str(corpus),
+            "train": [{"files": ["train.de", "train.en"]}],
+            "dev": {"files": ["dev.de", "dev.en"]},
+            "max_tokens": 50,
+            "pool_size": 32,
+        },
+        "tokenizer": {"kind": "whitespace"},
+        "model": {"preset": "tiny", "d_model": 16, "num_heads": 2, "d_ff": 16, "dropout": 0.2},
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 5},
+        "training": {"steps": 12, "accumulate": 2, "precision": "float32", "device": "cpu", "log_every": 4},
+        "validation": {"every": 3, "metric": "loss"},
+        "checkpoints": {"every": 5, "keep": 3, "average": 2},
+    }
+    for section, keys in (changes or {}).items():
+        sections[section] = {**sections[section], **keys}
+    return Recipe.parse(sections, "test")
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    """metrics.jsonl without what depends on the clock."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+def tensors(run: Path) -> dict[str, torch.Tensor]:
+    """Everything of the newest checkpoint, and both model folders."""
+    newest = state.checkpoint_folders(run / "checkpoints")[0]
+    files = [newest / "model.safetensors", newest / "optimizer.safetensors"]
+    files += [run / name / "model.safetensors" for name in ("best", "average")]
+    found = {}
+    for file in files:
+        found |= {f"{file.relative_to(run)}/{name}": each for name, each in state.read_weights(file).items()}
+    return found
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    mine, yours = tensors(one), tensors(other)
+    assert mine.keys() == yours.keys()
+    assert [name for name in mine if not torch.equal(mine[name], yours[name])] == []
+    assert records(one) == records(other)
+    names = [[path.name for path in state.checkpoint_folders(run / "checkpoints")] for run in (one, other)]
+    assert names[0] == names[1]
+
+
+@contextmanager
+def at_step(number: int, act: Callable[[], object]) -> Iterator[None]:
+    """Call ``act`` in the middle of the given step."""
+    original = loop.learning_rate
+
+    def wrapped(step: int, *rest: Any) -> float:
+        if step == number and len(acted) == 0:
+            acted.append(act())
+        return original(step, *rest)
+
+    acted: list[object] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "learning_rate", wrapped)
+        yield
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture(scope="module")
+def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that nothing disturbs."""
+    run = tmp_path_factory.mktemp("straight")
+    torch.set_num_threads(1)
+    train(recipe(corpus), run)
+    return run
+
+
+class TestExactResume:
+    def test_what_the_undisturbed_run_wrote(self, straight: Path) -> None:
+        kinds = [(record["kind"], record["step"]) for record in records(straight)]
+        assert kinds == [
+            ("dev", 3),
+            ("train", 4),
+            ("dev", 6),
+            ("train", 8),
+            ("dev", 9),
+            ("train", 12),
+            ("dev", 12),
+            ("average", 12),
+        ]
+        names = [path.name for path in state.checkpoint_folders(straight / "checkpoints")]
+        assert names == ["step-12", "step-10", "step-5"]
+        epochs = [record["epoch"] for record in records(straight) if record["kind"] == "train"]
+        assert epochs[-1] > 0  # the test would see less within one epoch
+
+    def test_the_same_recipe_gives_the_same_run(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        train(recipe(corpus), tmp_path)
+        assert_same_run(straight, tmp_path)
+
+    def test_another_seed_gives_another(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        train(recipe(corpus, {"training": {"seed": 2}}), tmp_path)
+        assert records(tmp_path) != records(straight)
+
+    @pytest.mark.parametrize("step", [1, 5, 7, 12])
+    def test_interrupted_and_run_again(self, corpus: Path, straight: Path, tmp_path: Path, step: int) -> None:
+        before = signal.getsignal(signal.SIGINT)
+        with at_step(step, interrupt):
+            result = train(recipe(corpus), tmp_path)
+        assert result == Result(step, True, None, {})
+        assert signal.getsignal(signal.SIGINT) is before
+        assert (tmp_path / "checkpoints" / f"step-{step}").is_dir()
+        torch.rand(3)  # the random state of the process is not part of a run
+        assert not train(recipe(corpus), tmp_path).interrupted
+        assert_same_run(straight, tmp_path)
+
+    def test_interrupted_twice(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        for step in (2, 6):
+            with at_step(step, interrupt):
+                assert train(recipe(corpus), tmp_path).step == step
+        train(recipe(corpus), tmp_path)
+        assert_same_run(straight, tmp_path)
+
+    def test_killed_in_the_middle_of_a_step(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        """Nothing is saved at 9; the next start goes back to 5, and forgets the records written since."""
+
+        def die() -> None:
+            raise RuntimeError("power cut")
+
+        with at_step(9, die), pytest.raises(RuntimeError, match="power cut"):
+            train(recipe(corpus), tmp_path)
+        assert [record["step"] for record in records(tmp_path)][-1] == 8
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"kind": "tr')  # a torn line
+        train(recipe(corpus), tmp_path)
+        assert_same_run(straight, tmp_path)
+
+    def test_a_second_ctrl_c_stops_at_once(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        def twice() -> None:
+            interrupt()
+            interrupt()
+
+        with at_step(7, twice), pytest.raises(KeyboardInterrupt):
+            train(recipe(corpus), tmp_path)
+        assert not (tmp_path / "checkpoints" / "step-7").exists()
+        train(recipe(corpus), tmp_path)
+        assert_same_run(straight, tmp_path)
+
+    def test_five_steps_then_on_to_twelve(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        """The end of the short run is scored, which the straight run does not do there."""
+        train(recipe(corpus, {"training": {"steps": 5, "log_every": 1}}), tmp_path)
+        train(recipe(corpus, {"training": {"log_every": 1}}), tmp_path)
+        longer = tmp_path / "straight"
+        train(recipe(corpus, {"training": {"log_every": 1}}), longer)
+        resumed = [record for record in records(tmp_path) if (record["kind"], record["step"]) != ("dev", 5)]
+        assert resumed == records(longer)
+        mine, yours = tensors(tmp_path), tensors(straight)
+        assert [name for name in mine if not torch.equal(mine[name], yours[name])] == []
+
+    def test_a_finished_run_only_averages_again(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        train(recipe(corpus), tmp_path)
+        result = train(recipe(corpus), tmp_path)
+        assert result.step == 12
+        assert_same_run(straight, tmp_path)
+
+    def test_the_damaged_newest_checkpoint_is_passed_over(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        with at_step(11, interrupt):
+            train(recipe(corpus), tmp_path)
+        (tmp_path / "checkpoints" / "step-11" / "optimizer.safetensors").write_bytes(b"")
+        with pytest.warns(UserWarning, match="step-11 is damaged"):
+            train(recipe(corpus), tmp_path)
+        assert_same_run(straight, tmp_path)
+
+
+class TestResumeIsRefused:
+    @pytest.fixture
+    def run(self, corpus: Path, tmp_path: Path) -> Path:
+        with at_step(2, interrupt):
+            train(recipe(corpus), tmp_path / "run")
+        return tmp_path / "run"
+
+    def test_with_another_recipe(self, corpus: Path, run: Path) -> None:
+        other = recipe(corpus, {"training": {"seed": 9}, "model": {"dropout": 0.3}})
+        expected = r"model\.dropout was 0\.2, is 0\.3; training\.seed was 1, is 9\. .*--fresh"
+        with pytest.raises(CheckpointError, match=expected):
+            train(other, run)
+        assert not train(recipe(corpus), run).interrupted  # the run's own recipe was not overwritten
+
+    def test_not_with_another_length_or_other_intervals(self, corpus: Path, run: Path) -> None:
+        changes: Sections = {"training": {"steps": 3}, "validation": {"every": 1}, "checkpoints": {"keep": 1}}
+        assert train(recipe(corpus, changes), run).step == 3
+
+    def test_with_other_text(self, corpus: Path, run: Path, tmp_path: Path) -> None:
+        write_corpus(tmp_path / "other", "train", 60, seed=5)
+        write_corpus(tmp_path / "other", "dev", 10, seed=2)
+        with pytest.raises(CheckpointError, match=r"tokenizer was trained on other files .*--fresh"):
+            train(recipe(tmp_path / "other"), run)
+
+
+class TestValidation:
+    def test_best_by_loss_is_the_checkpoint_with_the_lowest(self, corpus: Path, tmp_path: Path) -> None:
+        changes: Sections = {
+            "optimizer": {"learning_rate": 0.5, "warmup_steps": 1},  # too high: the loss goes up and down
+            "validation": {"every": 1},
+            "checkpoints": {"every": 1, "keep": 12},
+        }
+        train(recipe(corpus, changes), tmp_path)
+        losses = {record["step"]: record["loss"] for record in records(tmp_path) if record["kind"] == "dev"}
+        best = min(losses, key=losses.__getitem__)
+        assert best != 12
+        self.assert_best_is(tmp_path, best)
+
+    def assert_best_is(self, run: Path, step: int) -> None:
+        best = state.read_weights(run / "best" / "model.safetensors")
+        expected = state.read_weights(run / "checkpoints" / f"step-{step}" / "model.safetensors")
+        assert all(torch.equal(best[name], expected[name]) for name in expected)
+
+    def scripted(self, values: Sequence[float]) -> Callable[[Bundle], list[Score]]:
+        remaining = iter(values)
+
+        def validate(bundle: Bundle) -> list[Score]:
+            assert not bundle.model.training
+            return [Score("BLEU", next(remaining), "scripted")]
+
+        return validate
+
+    def test_best_by_score_and_early_stopping(self, corpus: Path, tmp_path: Path) -> None:
+        """Best at the second validation, none better at the third and fourth: patience 2 ends the run at step 8."""
+        changes: Sections = {
+            "validation": {"every": 2, "metric": "bleu", "patience": 2},
+            "checkpoints": {"every": 2, "keep": 9},
+        }
+        found = train(recipe(corpus, changes), tmp_path, validate=self.scripted([10.0, 20.0, 20.0, 15.0, 30.0]))
+        assert found.step == 8
+        assert found.scores["BLEU"] == 30.0  # of the average
+        self.assert_best_is(tmp_path, 4)
+        card = (tmp_path / "best" / "README.md").read_text()
+        assert "BLEU: 20.00 (scripted)" in card
+        again = train(recipe(corpus, changes), tmp_path, validate=self.scripted([30.0]))
+        assert again.step == 8  # still out of patience
+
+    def test_a_better_score_restores_patience(self, corpus: Path, tmp_path: Path) -> None:
+        changes: Sections = {"validation": {"every": 2, "metric": "bleu", "patience": 2}}
+        values = [10.0, 9.0, 11.0, 9.0, 12.0, 9.0, 0.0]
+        assert train(recipe(corpus, changes), tmp_path, validate=self.scripted(values)).step == 12
+
+    def test_dev_loss_is_the_mean_over_target_tokens(self, corpus: Path, tmp_path: Path) -> None:
+        """Each dev pair alone, without smoothing, summed and divided by all target tokens with their ends."""
+        train(recipe(corpus, {"checkpoints": {"every": 12}, "validation": {"every": 12}}), tmp_path)
+        (record,) = [record for record in records(tmp_path) if record["kind"] == "dev"]
+        bundle = Bundle.load(tmp_path / "best")
+        total, count = 0.0, 0
+        lines = [(corpus / f"dev.{side}").read_text(encoding="utf-8").splitlines() for side in ("de", "en")]
+        for source, target in zip(*lines, strict=True):
+            ids = bundle.target_tokenizer.encode(target)
+            tokens = torch.tensor([[*bundle.source_tokenizer.encode(source), 2]])
+            with torch.no_grad():
+                log_probs = bundle.model.eval()(tokens, torch.tensor([[1, *ids]]))[0].log_softmax(-1)
+            total -= sum(float(log_probs[place, token]) for place, token in enumerate([*ids, 2]))
+            count += len(ids) + 1
+        assert record["loss"] == pytest.approx(total / count, rel=1e-5)
+        assert record["perplexity"] == pytest.approx(np.exp(total / count), rel=1e-4)
+
+    def test_without_a_dev_set_best_is_the_newest(self, corpus: Path, tmp_path: Path) -> None:
+        data = recipe(corpus).data.as_dict()
+        del data["dev"]
+        for steps in (3, 5):
+            sections = recipe(corpus, {"checkpoints": {"average": 0}, "training": {"steps": steps}}).as_dict()
+            result = train(Recipe.parse({**sections, "data": data}, "test"), tmp_path)
+            assert result.model == tmp_path / "best"
+            self.assert_best_is(tmp_path, steps)
+
+
+class TestAverage:
+    def test_the_average_is_the_mean_of_the_newest_checkpoints(self, straight: Path) -> None:
+        self.assert_mean(straight / "average", straight, ["step-12", "step-10"])
+
+    def test_after_the_fact(self, straight: Path, tmp_path: Path) -> None:
+        assert average(straight, 3, tmp_path / "mean") == 3
+        self.assert_mean(tmp_path / "mean", straight, ["step-12", "step-10", "step-5"])
+        assert "the mean of step-12, step-10, step-5" in (tmp_path / "mean" / "README.md").read_text()
+
+    def assert_mean(self, model: Path, run: Path, names: list[str]) -> None:
+        found = state.read_weights(model / "model.safetensors")
+        parts = [state.read_weights(run / "checkpoints" / name / "model.safetensors") for name in names]
+        for name, tensor in found.items():
+            torch.testing.assert_close(tensor, sum((part[name] for part in parts), torch.zeros(())) / len(parts))
+            assert not torch.equal(tensor, parts[0][name]) or not tensor.any()
+
+    def test_needs_checkpoints(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match="no checkpoints; expected a run folder of `headway train`"):
+            average(tmp_path, 5, tmp_path / "mean")
+
+    def test_needs_a_model_folder(self, corpus: Path, tmp_path: Path) -> None:
+        with at_step(1, interrupt):
+            train(recipe(corpus), tmp_path)
+        with pytest.raises(CheckpointError, match="no model folder beside the checkpoints yet"):
+            average(tmp_path, 5, tmp_path / "mean")
+
+
+def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of plain gradient descent over two batches, and over one that holds the rows of both."""
+    no_dropout: Sections = {"model": {"dropout": 0.0}}
+    prepared = prepare(recipe(corpus), tmp_path, Silence())
+    rows = np.arange(7), np.arange(7, 20)
+    parts = [prepared.train.batch(some) for some in rows]
+    assert parts[0].target.size != parts[1].target.size
+    whole = prepared.train.batch(np.concatenate(rows))
+
+    def weights_after(accumulate: int, batches: list[Batch]) -> list[torch.Tensor]:
+        chosen = recipe(corpus, {**no_dropout, "training": {"accumulate": accumulate}})
+        trainer = loop._Trainer(chosen, tmp_path / str(accumulate), prepared, None, Silence())
+        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)  # type: ignore[assignment]
+        start = [parameter.detach().clone() for parameter in trainer.model.parameters()]
+        remaining = iter(batches)
+        monkeypatch.setattr(trainer.batches, "next", lambda: next(remaining))
+        trainer.step()
+        trainer.metrics.close()
+        return [new.detach() - old for new, old in zip(trainer.model.parameters(), start, strict=True)]
+
+    (tmp_path / "1").mkdir()
+    (tmp_path / "2").mkdir()
+    one, two = weights_after(1, [whole]), weights_after(2, parts)
+    assert max(float(change.abs().max()) for change in one) > 1e-4
+    for mine, yours in zip(one, two, strict=True):
+        torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-7)
+
+
+def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: Path) -> None:
+    """Each step's loss weighs as much as its target tokens, which one record a step tells by its speed x time."""
+    train(recipe(corpus, {"training": {"log_every": 1}}), tmp_path / "fine")
+    train(recipe(corpus, {"training": {"log_every": 12}}), tmp_path / "coarse")
+    steps = [record for record in records(tmp_path / "fine") if record["kind"] == "train"]
+    (whole,) = [record for record in records(tmp_path / "coarse") if record["kind"] == "train"]
+    losses = [record["loss"] for record in steps]
+    prepared = prepare(recipe(corpus), tmp_path / "fine", Silence())
+    progress = state.Progress()
+    stream = loop._Stream(prepared.train, recipe(corpus), progress)
+    tokens = [sum(int((stream.next().target != 0).sum()) for _ in range(2)) for _ in range(12)]
+    assert whole["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-6)
+    assert whole["learning_rate"] == steps[-1]["learning_rate"] == pytest.approx(0.01 * (5 / 12) ** 0.5)
+
+
+class TestFailures:
+    def test_a_loss_that_is_not_finite_ends_training_with_advice(self, corpus: Path, tmp_path: Path) -> None:
+        changes: Sections = {
+            "optimizer": {"learning_rate": 1e30, "warmup_steps": 1},
+            "training": {"log_every": 1},
+            "data": {"dev": None},
+        }
+        with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+; .*Lower optimizer\.learning_rate"):
+            train(recipe(corpus, changes), tmp_path)
+        assert state.checkpoint_folders(tmp_path / "checkpoints") == []
+
+    def test_a_full_disk_while_saving_keeps_the_checkpoint_before(
+        self, corpus: Path, straight: Path, tmp_path: Path
+    ) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        try:
+            with (
+                at_step(9, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8192, hard))),
+                pytest.raises(OutputError, match=r"(step-10|best): cannot be written .*unchanged"),
+            ):
+                train(recipe(corpus), tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-5"]
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".")) == []
+        train(recipe(corpus), tmp_path)
+        assert_same_run(straight, tmp_path)
+
+    def test_learned_positions_too_few_for_the_data(self, corpus: Path, tmp_path: Path) -> None:
+        """Four words and the end symbol are five tokens."""
+        changes: Sections = {"model": {"positions": "learned", "max_length": 4}}
+        with pytest.raises(LengthError, match=r"model\.max_length = 4: the training data have a sequence of 5 tokens"):
+            train(recipe(corpus, changes), tmp_path)
+        changes["model"]["max_length"] = 5
+        assert train(recipe(corpus, changes), tmp_path / "enough").step == 12
+
+    def test_nothing_left_after_filtering(self, corpus: Path, tmp_path: Path) -> None:
+        (tmp_path / "train.de").write_text("eins zwei\n" * 3)
+        (tmp_path / "train.en").write_text("one two\n" * 3)
+        for side in ("de", "en"):
+            (tmp_path / f"dev.{side}").write_bytes((corpus / f"dev.{side}").read_bytes())
+        with pytest.raises(TrainingError, match=r"no training pair is left after filtering; raise data\.filter"):
+            train(recipe(tmp_path, {"data": {"filter": {"max_length": 1}}}), tmp_path / "run")
+
+    def test_weights_that_leave_an_epoch_empty_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
+        (tmp_path / "train.de").write_text("eins\nzwei\n")
+        (tmp_path / "train.en").write_text("one\ntwo\n")
+        data = {"train": [{"files": ["train.de", "train.en"], "weight": 0.2}], "dev": None}
+        chosen = recipe(tmp_path, {"data": data, "training": {"steps": 6}})
+        result = train(chosen, tmp_path / "run")
+        assert result.step == 6
+
+    def test_a_missing_corpus_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match=r"train\.de"):
+            train(recipe(tmp_path / "nowhere"), tmp_path / "run")
+
+    def test_every_failure_is_ours(self) -> None:
+        assert all(issubclass(error, HeadwayError) for error in (TrainingError, OutputError, CheckpointError))
+
+
+def test_it_learns_to_translate_exactly(corpus: Path, tmp_path: Path) -> None:
+    """Trained on all 60 pairs it knows them by heart, in the opposite order: attention has to look from end to start."""
+    changes: Sections = {
+        "data": {"max_tokens": 200, "pool_size": 1000},
+        "model": {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0, "encoder_layers": 1, "decoder_layers": 1},
+        "optimizer": {"learning_rate": 0.005, "warmup_steps": 40},
+        "training": {"steps": 300, "accumulate": 1, "label_smoothing": 0.1, "log_every": 50},
+        "validation": {"every": 300},
+        "checkpoints": {"every": 20, "keep": 2, "average": 2},
+    }
+    result = train(recipe(corpus, changes), tmp_path)
+    assert result.model == tmp_path / "average"
+    losses = [record["loss"] for record in records(tmp_path) if record["kind"] == "train"]
+    assert losses[-1] < losses[0] / 2
+    sources = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
+    targets = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
+    for beam_size in (1, 4):
+        found = headway.load(result.model, device="cpu").translate(sources, beam_size=beam_size)
+        assert [translation.text for translation in found] == targets
