@@ -74,21 +74,21 @@ class Translator:
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
-        self, text: str, *, beam_size: int = ..., alpha: float = ..., num_best: int = ...
+        self, text: str, *, beam_size: int = ..., length_penalty: float = ..., num_best: int = ...
     ) -> Translation: ...
     @overload
     def translate(
-        self, text: Sequence[str], *, beam_size: int = ..., alpha: float = ..., num_best: int = ...
+        self, text: Sequence[str], *, beam_size: int = ..., length_penalty: float = ..., num_best: int = ...
     ) -> list[Translation]: ...
     def translate(
-        self, text: str | Sequence[str], *, beam_size: int = 4, alpha: float = 0.6, num_best: int = 1
+        self, text: str | Sequence[str], *, beam_size: int = 4, length_penalty: float = 0.6, num_best: int = 1
     ) -> Translation | list[Translation]:
         """Translate one text, or a list of them in one go.
 
         Args:
             text: The source or sources. A blank one translates to an empty text.
             beam_size: Hypotheses kept at each step; 1 is greedy search.
-            alpha: Of the length penalty ((5 + length) / 6)^alpha; 0 ranks by probability.
+            length_penalty: Exponent of the length penalty ((5 + length) / 6)^length_penalty; 0 ranks by probability.
             num_best: How many candidates to return for each text, at most ``beam_size``.
         """
         if beam_size < 1:
@@ -96,7 +96,7 @@ class Translator:
         if not 1 <= num_best <= beam_size:
             raise ConfigError(f"num_best = {num_best}: expected from 1 to beam_size = {beam_size}")
         texts = [text] if isinstance(text, str) else list(text)
-        found = self._search(texts, beam_size, alpha)
+        found = self._search(texts, beam_size, length_penalty)
         results = [
             Translation(source, tuple(self._candidate(h) for h in hypotheses[:num_best]))
             for source, hypotheses in zip(texts, found, strict=True)
@@ -104,7 +104,7 @@ class Translator:
         return results[0] if isinstance(text, str) else results
 
     def translate_lines(
-        self, lines: Iterable[str], *, beam_size: int = 4, alpha: float = 0.6, num_best: int = 1
+        self, lines: Iterable[str], *, beam_size: int = 4, length_penalty: float = 0.6, num_best: int = 1
     ) -> Iterator[Translation]:
         """Translate a stream in its order, reading some lines ahead so that sentences of like length meet.
 
@@ -115,7 +115,7 @@ class Translator:
         done = 0
         while chunk := list(islice(lines, _CHUNK_LINES)):
             try:
-                yield from self.translate(chunk, beam_size=beam_size, alpha=alpha, num_best=num_best)
+                yield from self.translate(chunk, beam_size=beam_size, length_penalty=length_penalty, num_best=num_best)
             except _TooLongError as error:
                 raise LengthError(f"line {done + error.index + 1}: {error}") from None
             done += len(chunk)

@@ -389,7 +389,7 @@ def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: P
     losses = [record["loss"] for record in steps]
     prepared = prepare(recipe(corpus), tmp_path / "fine", Silence())
     progress = state.Progress()
-    stream = loop._Stream(prepared.train, recipe(corpus), progress)
+    stream = loop.Stream(prepared.train, recipe(corpus), progress)
     tokens = [sum(int((stream.next().target != 0).sum()) for _ in range(2)) for _ in range(12)]
     assert whole["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-6)
     assert whole["learning_rate"] == steps[-1]["learning_rate"] == pytest.approx(0.01 * (5 / 12) ** 0.5)

@@ -44,7 +44,7 @@ def evaluate(
     translator = load(model)
     begin = time.perf_counter()
     with locating(source):
-        found = list(translator.translate_lines(sources, beam_size=beam_size, alpha=length_penalty))
+        found = list(translator.translate_lines(sources, beam_size=beam_size, length_penalty=length_penalty))
     seconds = time.perf_counter() - begin
     hypotheses = [translation.text for translation in found]
     if output is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
 
@@ -48,7 +49,7 @@ class ProgressListener:
         """Counts in the bar, no line."""
         self._bar.update(self._task, completed=done, description=what)
 
-    def step(self, step: int, steps: int, record: dict[str, float]) -> None:
+    def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
         """Loss, speed and time left."""
         numbers = f"loss {record['loss']:.3f}  {record['target_tokens_per_s']:,.0f} tokens/s"
         if self._console.is_terminal:

@@ -43,7 +43,7 @@ def translate(
     translator = load(model)
     with locating(source), output_file(output) as file:
         for translation in translator.translate_lines(
-            input_lines(source), beam_size=beam_size, alpha=length_penalty, num_best=n_best
+            input_lines(source), beam_size=beam_size, length_penalty=length_penalty, num_best=n_best
         ):
             file.write(_as_json(translation) if form == "json" else _as_text(translation, n_best))
 

@@ -10,7 +10,7 @@ import torch
 
 from headway.errors import ConfigError
 
-__all__ = ["autocast", "choose_device", "computes_bfloat16", "keep_freed_memory"]
+__all__ = ["autocast", "choose_device", "computes_bfloat16", "keep_freed_memory", "return_freed_memory"]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -44,10 +44,23 @@ def keep_freed_memory() -> None:
 
     Otherwise every step maps and clears its activations anew, page by page, which can cost a third of its time.
     """
-    if sys.platform == "linux":
-        try:
-            libc = ctypes.CDLL("libc.so.6")
-        except OSError:  # another C library, with settings of its own
-            return
+    if libc := _glibc():
         libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def return_freed_memory() -> None:
+    """Give glibc's free pages back to the system, wherever they lie.
+
+    Batches differ in shape, so kept blocks fragment: without this, now and then, the heap of a small model grew from 2 to
+    5 GiB in a thousand steps, a fifth of it in use.
+    """
+    if libc := _glibc():
+        libc.malloc_trim(0)
+
+
+def _glibc() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
+    except OSError:  # another C library, with settings of its own
+        return None

@@ -30,7 +30,7 @@ from headway.models.build import Model, build_model
 from headway.storage import replaced_file
 from headway.train import state
 from headway.train.card import model_card
-from headway.train.hardware import autocast, choose_device, keep_freed_memory
+from headway.train.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
 from headway.train.objective import TokenBatch, batch_loss, to_device
 from headway.train.optim import learning_rate, make_optimizer
 from headway.train.prepare import Prepared, prepare
@@ -181,6 +181,7 @@ class _Trainer:
         step, steps = self.progress.step, self.recipe.training.steps
         if step % self.recipe.training.log_every and step != steps:
             return
+        return_freed_memory()
         record = self.window.close()
         if not math.isfinite(record["loss"]):
             raise TrainingError(
@@ -189,9 +190,10 @@ class _Trainer:
                 "over with --fresh"
             )
         rate = learning_rate(step, steps, self.recipe.optimizer, self.recipe.model.d_model)
-        record = {"epoch": self.progress.epoch, "learning_rate": rate, **record, "elapsed_s": self.progress.elapsed_s}
-        self.metrics.write("train", step, dict(record))
-        self.listener.step(step, steps, record)
+        where = {"epoch": self.progress.epoch, "learning_rate": rate}
+        whole: dict[str, int | float] = {**where, **record, "elapsed_s": self.progress.elapsed_s}
+        self.metrics.write("train", step, whole)
+        self.listener.step(step, steps, whole)
 
     def validate_if_due(self) -> None:
         """Score the development set, and keep the model if it is the best so far."""

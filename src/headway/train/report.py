@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
@@ -27,7 +27,7 @@ class Listener(Protocol):
     def work(self, what: str, done: int) -> None:
         """Preparation goes on: ``done`` units of ``what`` so far."""
 
-    def step(self, step: int, steps: int, record: dict[str, float]) -> None:
+    def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
         """A step is done; ``record`` holds the newest loss, learning rate and tokens per second."""
 
     def validation(self, step: int, record: dict[str, float | str]) -> None:
@@ -43,7 +43,7 @@ class Silence:
     def work(self, what: str, done: int) -> None:
         """Nothing."""
 
-    def step(self, step: int, steps: int, record: dict[str, float]) -> None:
+    def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
         """Nothing."""
 
     def validation(self, step: int, record: dict[str, float | str]) -> None:
@@ -65,7 +65,7 @@ class Metrics:
             self._file: IO[str] = self._path.open("a", encoding="utf-8")
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
-    def write(self, kind: str, step: int, record: dict[str, float | str]) -> None:
+    def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
         """Append a record of ``kind`` ("train", "dev" or "average")."""
         with _explained(self._path):
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")

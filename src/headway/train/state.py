@@ -70,9 +70,10 @@ def save(
         content = {"format": 1, "progress": asdict(progress), "checksums": checksums}
         content["checksum"] = _digest(content)
         (aside / _STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    for place, old in enumerate(checkpoint_folders(folder)):
-        if place >= keep or (old != path and _step_of(old) % every):
-            shutil.rmtree(old, ignore_errors=True)
+    found = checkpoint_folders(folder)
+    regular = [old for old in found if old == path or not _step_of(old) % every]
+    for old in set(found) - set(regular[:keep]):
+        shutil.rmtree(old, ignore_errors=True)
     return path
 
 

@@ -49,7 +49,7 @@ _FORMS: dict[str, tuple[int, Callable[[], list[Form]]]] = {
     "measures": (5, measure_forms),
     "currencies": (4, currency_forms),
     "percentages": (2, percentage_forms),
-    "compact": (2, compact_forms),
+    "compact": (4, compact_forms),
     "decimals": (2, decimal_forms),
     "lists": (3, list_forms),
     "names": (2, name_forms),

@@ -1,0 +1,152 @@
+"""The direction of imports, one home for each third party, and doors that open fast."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headway
+
+PACKAGE = Path(headway.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# From the bottom up, as in docs: a part may import the parts of lower lines, and itself.
+LEVELS = [
+    {"errors"},
+    {"storage", "config"},
+    {"nn", "text"},
+    {"models", "data", "decode", "evaluate"},
+    {"bundle"},
+    {"train", "predict"},
+    {"validation", "inspection", "interop", "serve"},
+    {"cli"},
+    {"__main__"},
+]
+LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
+
+HOMES = {
+    "tokenizers": ["text/"],
+    "sacrebleu": ["evaluate.py"],
+    "babel": ["data/builtin/"],
+    "typer": ["cli/"],
+    "rich": ["cli/"],
+    "safetensors": ["bundle.py"],
+    "tensorboard": ["train/report.py"],
+    "zstandard": ["data/readers.py"],
+    "torch": ["nn/", "models/", "decode/", "bundle.py", "train/", "predict.py", "inspection/", "interop/", "serve/"],
+}
+
+
+def imports(tree: ast.AST, package: str) -> list[str]:
+    """Every module that is imported anywhere, inside functions and for type checking as well, by its full name."""
+    found: list[str] = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")
+            base = ".".join(parents[: len(parents) + 1 - node.level]) if node.level else ""
+            module = ".".join(filter(None, [base, node.module]))
+            found += [f"{module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def imports_of(path: Path) -> list[str]:
+    package = ".".join(["headway", *path.relative_to(PACKAGE).parts[:-1]])
+    return imports(ast.parse(path.read_text(encoding="utf-8")), package)
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def own_parts(path: Path) -> set[str]:
+    """The parts of Headway that a file imports."""
+    modules = [name.split(".") for name in imports_of(path)]
+    return {module[1] for module in modules if module[0] == "headway" and len(module) > 1} & LEVEL_OF.keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "package", "expected"),
+    [
+        ("import headway.cli.text", "headway.data", "headway.cli.text"),
+        ("from headway import predict", "headway.data", "headway.predict"),
+        ("from headway.cli import app", "headway.data", "headway.cli.app"),
+        ("from . import store", "headway.data", "headway.data.store"),
+        ("from ..cli import app", "headway.data", "headway.cli.app"),
+        ("if TYPE_CHECKING:\n    import headway.cli", "headway.data", "headway.cli"),
+        ("def f():\n    import headway.cli", "headway.data", "headway.cli"),
+    ],
+)
+def test_the_check_sees_every_kind_of_import(line: str, package: str, expected: str) -> None:
+    assert imports(ast.parse(line), package) == [expected]
+
+
+def test_every_part_has_a_level() -> None:
+    assert {part_of(path) for path in FILES} <= LEVEL_OF.keys() | {"__init__"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_down(path: Path) -> None:
+    part = part_of(path)
+    if part == "__init__":
+        return  # the door: it names what is inside, and loads it when asked
+    upward = {other for other in own_parts(path) - {part} if LEVEL_OF[other] >= LEVEL_OF[part]}
+    assert upward == set()
+
+
+def test_training_knows_no_decoding() -> None:
+    known = set().union(*(own_parts(path) for path in FILES if part_of(path) == "train"))
+    assert {"data", "models", "bundle"} <= known
+    assert not known & {"decode", "predict", "validation"}
+
+
+def test_search_knows_no_architecture() -> None:
+    assert set().union(*(own_parts(path) for path in FILES if part_of(path) == "decode")) <= {"errors", "decode"}
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_each_third_party_has_one_home(library: str) -> None:
+    users = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in FILES
+        for name in imports_of(path)
+        if library in name.split(".") and not name.startswith("headway.")
+    }
+    heavy_inside_functions = {"cli/doctor.py"} if library == "torch" else set()
+    outside = {user for user in users - heavy_inside_functions if not user.startswith(tuple(HOMES[library]))}
+    assert users
+    assert outside == set()
+
+
+def loaded_after(code: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after running ``code``."""
+    script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}}, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stderr.split())
+
+
+def test_importing_headway_loads_nothing_heavy() -> None:
+    heavy = {"torch", "numpy", "pydantic", "tokenizers", "typer", "rich", "sacrebleu", "babel"}
+    assert not loaded_after("import headway; headway.HeadwayError") & heavy
+
+
+def test_the_help_loads_nothing_heavy() -> None:
+    code = (
+        "import headway.cli\nsys.argv = ['headway', '--help']\n"
+        "try:\n    headway.cli.main()\nexcept SystemExit as end:\n    assert not end.code"
+    )
+    loaded = loaded_after(code)
+    assert "typer" in loaded
+    assert not loaded & {"torch", "numpy", "tokenizers", "sacrebleu", "babel", "tensorboard"}
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        headway.lod  # noqa: B018
+    assert set(headway.__all__) >= {"load", "Translator", "Translation", "HeadwayError"}
+    assert callable(headway.load)

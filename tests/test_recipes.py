@@ -1,0 +1,76 @@
+"""Every recipe parses and trains a few steps, on made-up text in files of the same names."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from headway.bundle import Bundle
+from headway.data.readers import Corpus
+from headway.train.loop import train
+from headway.train.recipe import Recipe
+from headway.validation import translation_validator
+
+RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
+
+# Small enough for seconds; everything else is the recipe's own.
+SMALLER = (
+    "tokenizer.vocab_size=300",
+    "model.d_model=16",
+    "model.num_heads=2",
+    "model.d_ff=16",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "training.steps=2",
+    "training.log_every=1",
+    "training.device=cpu",
+    "data.max_tokens=300",
+    "validation.every=2",
+    "validation.beam_size=1",
+    "checkpoints.every=1",
+    "checkpoints.keep=2",
+    "checkpoints.average=2",
+)
+
+
+def write(corpus: Corpus, folder: Path, count: int) -> None:
+    """Short lines over a few words, the second side in the opposite order."""
+    rng = random.Random(count)
+    sources = [rng.choices(["Haus", "Baum", "ein", "der", "rot", "grün"], k=rng.randint(1, 6)) for _ in range(count)]
+    pairs = [(" ".join(words), " ".join(reversed(words))) for words in sources]
+    match corpus.format:
+        case "text":
+            for side, name in enumerate(corpus.files):
+                (folder / name).write_text("".join(pair[side] + "\n" for pair in pairs), encoding="utf-8")
+        case "tsv":
+            text = "".join("\t".join(pair) + "\n" for pair in pairs)
+            (folder / corpus.files[0]).write_text(text, encoding="utf-8")
+        case other:
+            raise NotImplementedError(f"made-up text as {other}")
+
+
+def test_there_are_recipes() -> None:
+    assert {path.stem for path in RECIPES} >= {"multi30k-de-en", "tatoeba-de-en"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_parses(path: Path) -> None:
+    recipe = Recipe.load(path)
+    assert recipe.data.dev is not None
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipe_trains(path: Path, tmp_path: Path) -> None:
+    recipe = Recipe.load(path, [*SMALLER, f"data.folder={tmp_path}"])
+    for corpus in recipe.data.train:
+        write(corpus, tmp_path, 60)
+    assert recipe.data.dev is not None
+    write(recipe.data.dev, tmp_path, 5)
+    result = train(recipe, tmp_path / "run", validate=translation_validator(recipe))
+    assert result.step == 2
+    assert result.model == tmp_path / "run" / "average"
+    assert result.scores["loss"]
+    assert recipe.validation.metric != "bleu" or "BLEU" in result.scores
+    assert Bundle.load(result.model).task == recipe.task
