@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import headway
 from headway import predict
@@ -25,9 +26,11 @@ SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der 
 
 def translator(kind: str = "bpe", max_tokens: int = 2048, **changes: Any) -> Translator:
     """Random weights with the end symbol made likely, so that outputs differ in length and end soon."""
-    words = [" ".join(random.Random(seed).sample("ein das rote grüne Haus Baum und der".split(), 6)) for seed in range(9)]
+    words = [
+        " ".join(random.Random(seed).sample(["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"], 6)) for seed in range(9)
+    ]
     config = TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test")
-    tokenizer = Tokenizer.train([*SOURCES, *words], config)
+    tokenizer = Tokenizer.train([*SOURCES, *more], config)
     torch.manual_seed(3)
     size = tokenizer.vocab_size
     model = build_model(TransformerConfig.parse({**SIZES, "tie": "none", **changes}, "test"), size, size)
@@ -67,9 +70,7 @@ class TestBatches:
         expected = texts(model.translate(SOURCES, beam_size=beam_size))
         assert texts(translator(max_tokens=1).translate(SOURCES, beam_size=beam_size)) == expected
 
-    def test_a_stream_equals_a_list(
-        self, model: Translator, beam_size: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_stream_equals_a_list(self, model: Translator, beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = texts(model.translate(SOURCES, beam_size=beam_size))
         monkeypatch.setattr(predict, "_CHUNK_LINES", 3)
         assert texts(list(model.translate_lines(iter(SOURCES), beam_size=beam_size))) == expected
@@ -161,9 +162,10 @@ class TestLimits:
         endless = translator("whitespace")
         model = endless.bundle.model
         with torch.no_grad():
-            hidden = torch.zeros(model.config.d_model)
-            model.decoder.blocks[-1].norm3.weight.zero_()  # every hidden state becomes this bias
-            model.decoder.blocks[-1].norm3.bias.copy_(hidden + 1)
+            for norm in model.decoder.blocks[-1].modules():
+                if isinstance(norm, nn.LayerNorm):  # every hidden state becomes a row of ones
+                    norm.weight.zero_()
+                    norm.bias.fill_(1.0)
             model.projection.weight.zero_()
             model.projection.weight[4] = 1.0
         for beam_size in (1, 2):

@@ -54,7 +54,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(corpus: Path, changes: Sections | None = None) -> Recipe:
-    """Twelve steps of a tiny model with dropout, two micro-batches each; records at 4, 8, 12 and checkpoints at 5, 10."""
+    """Twelve steps of a tiny model with dropout, two micro-batches each; records at 4, 8, 12, checkpoints at 5, 10."""
     sections: Sections = {
         "data": {
             "folder": str(corpus),
@@ -352,7 +352,9 @@ class TestAverage:
             average(tmp_path, 5, tmp_path / "mean")
 
 
-def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accumulated_micro_batches_equal_one_batch(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A step of plain gradient descent over two batches, and over one that holds the rows of both."""
     no_dropout: Sections = {"model": {"dropout": 0.0}}
     prepared = prepare(recipe(corpus), tmp_path, Silence())
@@ -456,7 +458,7 @@ class TestFailures:
 
 
 def test_it_learns_to_translate_exactly(corpus: Path, tmp_path: Path) -> None:
-    """Trained on all 60 pairs it knows them by heart, in the opposite order: attention has to look from end to start."""
+    """It knows all 60 pairs by heart, in the opposite order: attention has to look from end to start."""
     changes: Sections = {
         "data": {"max_tokens": 200, "pool_size": 1000},
         "model": {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0, "encoder_layers": 1, "decoder_layers": 1},

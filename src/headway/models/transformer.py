@@ -36,7 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class TransformerConfig(Config):
     """The sizes and options of a Transformer; the defaults are the paper's base model."""
 
-    kind: Literal["transformer"] = "transformer"
+    kind: Literal["transformer"] = Field("transformer", description="The architecture.")
     d_model: int = Field(512, ge=1, description="Width of the residual stream, in units.")
     num_heads: int = Field(8, ge=1, description="Attention heads.")
     d_key: int | None = Field(None, ge=1, description="Width of a head's queries and keys; none: d_model / num_heads.")
