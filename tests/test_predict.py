@@ -26,9 +26,8 @@ SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der 
 
 def translator(kind: str = "bpe", max_tokens: int = 2048, **changes: Any) -> Translator:
     """Random weights with the end symbol made likely, so that outputs differ in length and end soon."""
-    words = [
-        " ".join(random.Random(seed).sample(["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"], 6)) for seed in range(9)
-    ]
+    words = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
+    more = [" ".join(random.Random(seed).sample(words, 6)) for seed in range(9)]
     config = TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test")
     tokenizer = Tokenizer.train([*SOURCES, *more], config)
     torch.manual_seed(3)

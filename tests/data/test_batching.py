@@ -205,6 +205,6 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
         batch = corpora.batch(rows)
         assert max(batch.source.size, batch.target.size) <= 4096
         cells += batch.source.size + batch.target.size
-        real += np.count_nonzero(batch.source) + np.count_nonzero(batch.target)
+        real += int(np.count_nonzero(batch.source) + np.count_nonzero(batch.target))
     assert share == pytest.approx(1 - real / cells)
     assert share < 0.06

@@ -33,7 +33,7 @@ class Numbers:
 
 def build(
     folder: Path,
-    examples: list[tuple[str, ...]],
+    examples: Sequence[tuple[str, ...]],
     key: str = "key",
     filters: FilterConfig | None = None,
     vocab_size: int = 100,

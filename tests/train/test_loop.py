@@ -16,13 +16,14 @@ import pytest
 import torch
 
 import headway
-from headway.bundle import Bundle
+from headway.bundle import Bundle, read_weights
 from headway.data.batching import Batch
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
 from headway.train import loop, state
 from headway.train.average import average
 from headway.train.loop import Result, train
+from headway.train.optim import learning_rate
 from headway.train.prepare import prepare
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
@@ -86,9 +87,9 @@ def tensors(run: Path) -> dict[str, torch.Tensor]:
     newest = state.checkpoint_folders(run / "checkpoints")[0]
     files = [newest / "model.safetensors", newest / "optimizer.safetensors"]
     files += [run / name / "model.safetensors" for name in ("best", "average")]
-    found = {}
+    found: dict[str, torch.Tensor] = {}
     for file in files:
-        found |= {f"{file.relative_to(run)}/{name}": each for name, each in state.read_weights(file).items()}
+        found |= {f"{file.relative_to(run)}/{name}": each for name, each in read_weights(file).items()}
     return found
 
 
@@ -104,12 +105,11 @@ def assert_same_run(one: Path, other: Path) -> None:
 @contextmanager
 def at_step(number: int, act: Callable[[], object]) -> Iterator[None]:
     """Call ``act`` in the middle of the given step."""
-    original = loop.learning_rate
 
     def wrapped(step: int, *rest: Any) -> float:
         if step == number and len(acted) == 0:
             acted.append(act())
-        return original(step, *rest)
+        return learning_rate(step, *rest)
 
     acted: list[object] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -265,8 +265,8 @@ class TestValidation:
         self.assert_best_is(tmp_path, best)
 
     def assert_best_is(self, run: Path, step: int) -> None:
-        best = state.read_weights(run / "best" / "model.safetensors")
-        expected = state.read_weights(run / "checkpoints" / f"step-{step}" / "model.safetensors")
+        best = read_weights(run / "best" / "model.safetensors")
+        expected = read_weights(run / "checkpoints" / f"step-{step}" / "model.safetensors")
         assert all(torch.equal(best[name], expected[name]) for name in expected)
 
     def scripted(self, values: Sequence[float]) -> Callable[[Bundle], list[Score]]:
@@ -335,8 +335,8 @@ class TestAverage:
         assert "the mean of step-12, step-10, step-5" in (tmp_path / "mean" / "README.md").read_text()
 
     def assert_mean(self, model: Path, run: Path, names: list[str]) -> None:
-        found = state.read_weights(model / "model.safetensors")
-        parts = [state.read_weights(run / "checkpoints" / name / "model.safetensors") for name in names]
+        found = read_weights(model / "model.safetensors")
+        parts = [read_weights(run / "checkpoints" / name / "model.safetensors") for name in names]
         for name, tensor in found.items():
             torch.testing.assert_close(tensor, sum((part[name] for part in parts), torch.zeros(())) / len(parts))
             assert not torch.equal(tensor, parts[0][name]) or not tensor.any()

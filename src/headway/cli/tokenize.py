@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from headway.text.tokenizer import MergeStep
 
 __all__ = ["tokenize"]
 
@@ -17,7 +22,11 @@ def tokenize(
     merges: Annotated[bool, typer.Option("--merges", help="Show the merges in the order in which they apply.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the numbers of the tokens.")] = False,
 ) -> None:
-    """Show how a text is cut into tokens. Tokens stand between bars; a space that belongs to a token is shown as ␣."""
+    """Show how a text is cut into tokens.
+
+    Tokens stand between bars; a space that belongs to a token is shown as ␣. Byte-pair encoding starts from the bytes
+    of each word, which are all tokens, so nothing is unknown; then it joins neighbours, always the pair learned first.
+    """
     from headway.bundle import Bundle
     from headway.cli.text import input_lines
 
@@ -25,17 +34,34 @@ def tokenize(
     tokenizer = bundle.source_tokenizer if side == "source" else bundle.target_tokenizer
     for line in [text] if text is not None else input_lines(None):
         if merges:
-            for step in tokenizer.merges_applied(line):
-                joined = _bars(step.segmentation)
-                print(f"merge {step.rank + 1:>6,}  {_visible(step.left)} + {_visible(step.right)}  →  {joined}")
+            for _, steps in groupby(tokenizer.merges_applied(line), key=lambda step: step.word):
+                _print_merges(list(steps))
         print(_bars(tokenizer.tokens(line)))
         if ids:
             print(" ".join(map(str, tokenizer.encode(line))))
 
 
-def _bars(tokens: list[str] | tuple[str, ...]) -> str:
+def _print_merges(steps: list[MergeStep]) -> None:
+    """The merges of one word, below the bytes that it starts from."""
+    first = steps[0]
+    start = [
+        part
+        for piece in first.segmentation
+        for part in ((first.left, first.right) if piece == first.result else (piece,))
+    ]
+    rows = [("bytes", _bars(start))]
+    rows += [
+        (f"{step.rank + 1:,}: {_visible(step.left)} + {_visible(step.right)}", _bars(step.segmentation))
+        for step in steps
+    ]
+    width = max(len(rule) for rule, _ in rows)
+    for rule, segmentation in rows:
+        print(f"    {rule:<{width}}  →  {segmentation}")
+
+
+def _bars(tokens: Sequence[str]) -> str:
     return "|".join(_visible(token) for token in tokens)
 
 
 def _visible(token: str) -> str:
-    return token.replace(" ", "␣").replace("\t", "⇥")
+    return token.replace(" ", "␣").replace("\t", "⇥").replace("\n", "⏎").replace("\r", "␍")

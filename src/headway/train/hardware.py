@@ -52,8 +52,8 @@ def keep_freed_memory() -> None:
 def return_freed_memory() -> None:
     """Give glibc's free pages back to the system, wherever they lie.
 
-    Batches differ in shape, so kept blocks fragment: without this, now and then, the heap of a small model grew from 2 to
-    5 GiB in a thousand steps, a fifth of it in use.
+    Batches differ in shape, so kept blocks fragment: without this, now and then, the heap of a small model grew from 2
+    to 5 GiB in a thousand steps, a fifth of it in use.
     """
     if libc := _glibc():
         libc.malloc_trim(0)

@@ -136,8 +136,8 @@ class _Trainer:
             self.recipe.training.seed, 0, max_tokens=data.max_tokens, pool_size=data.pool_size
         )
         self.listener.say(
-            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches an epoch of at most {data.max_tokens:,} tokens, "
-            f"{self.prepared.train.padding(plan):.1%} padding"
+            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches an epoch of at most {data.max_tokens:,} "
+            f"tokens, {self.prepared.train.padding(plan):.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         with autocast(self.device, self.recipe.training.precision):
