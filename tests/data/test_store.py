@@ -222,3 +222,28 @@ class TestFailures:
         with pytest.raises(type(error)):
             open_or_build(tmp_path / "s", "key", reader, (Numbers(), Numbers()), None, end=END)
         assert list(tmp_path.iterdir()) == []
+
+
+class Characters:
+    """Every character is a token, a space too."""
+
+    vocab_size, fingerprint = 1 << 16, "characters"
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[ord(character) for character in text] for text in texts]
+
+
+def test_a_side_of_nothing_but_spaces_is_empty(tmp_path: Path) -> None:
+    examples = [("ab", "c"), ("  ", "c"), ("ab", "\t"), ("ab", "")]
+    encoders = (Characters(), Characters())
+    store = open_or_build(tmp_path / "s", "key", lambda: iter(examples), encoders, FilterConfig(), end=END)
+    assert store.counts == FilterCounts(read=4, empty=3, too_long=0, ratio=0)
+
+
+def test_the_fingerprint_sees_where_one_file_ends_and_the_next_begins(tmp_path: Path) -> None:
+    keys = set()
+    for first, second in (("ab", "c"), ("a", "bc")):
+        (tmp_path / "first").write_text(first)
+        (tmp_path / "second").write_text(second)
+        keys.add(fingerprint([tmp_path / "first", tmp_path / "second"]))
+    assert len(keys) == 2

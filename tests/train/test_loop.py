@@ -241,7 +241,7 @@ class TestResumeIsRefused:
         assert not train(recipe(corpus), run).interrupted  # the run's own recipe was not overwritten
 
     def test_not_with_another_length_or_other_intervals(self, corpus: Path, run: Path) -> None:
-        changes: Sections = {"training": {"steps": 3}, "validation": {"every": 1}, "checkpoints": {"keep": 1}}
+        changes: Sections = {"training": {"steps": 3}, "validation": {"every": 1}, "checkpoints": {"keep": 2}}
         assert train(recipe(corpus, changes), run).step == 3
 
     def test_with_other_text(self, corpus: Path, run: Path, tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def fingerprint(files: Iterable[Path], *parts: object) -> str:
     digest.update(repr((_FORMAT, *parts)).encode())
     for path in files:
         try:
+            digest.update(f"{path.stat().st_size} ".encode())
             with path.open("rb") as file:
                 while block := file.read(1 << 20):
                     digest.update(block)
@@ -182,29 +183,34 @@ def _build(
     dtype: np.dtype[Any],
     progress: Callable[[int], None] | None,
 ) -> FilterCounts:
-    read = empty = too_long = ratio = 0
+    counts = dict.fromkeys(("read", "empty", "too_long", "ratio"), 0)
     with _Side(folder, "source", dtype) as source_side, _Side(folder, "target", dtype) as target_side:
         while chunk := list(islice(examples, _CHUNK)):
-            read += len(chunk)
+            counts["read"] += len(chunk)
             encoded = [
                 encoder.encode_batch(texts) for encoder, texts in zip(encoders, zip(*chunk, strict=True), strict=True)
             ]
-            for source, target in zip(*encoded, strict=True):
-                shorter, longer = sorted((len(source), len(target)))
-                if filters and not shorter:
-                    empty += 1
-                elif filters and longer > filters.max_length:
-                    too_long += 1
-                elif filters and longer > filters.max_length_ratio * shorter + 10:
-                    ratio += 1
+            for texts, source, target in zip(chunk, *encoded, strict=True):
+                if filters and (reason := _reason_against(texts, len(source), len(target), filters)):
+                    counts[reason] += 1
                 else:
                     source_side.append([*source, end])
                     target_side.append([*target, end])
             source_side.flush()
             target_side.flush()
             if progress:
-                progress(read)
-    return FilterCounts(read, empty, too_long, ratio)
+                progress(counts["read"])
+    return FilterCounts(**counts)
+
+
+def _reason_against(texts: tuple[str, ...], source: int, target: int, filters: FilterConfig) -> str | None:
+    """Why a pair is left out, as the name of a count; None keeps it. Lengths are in tokens."""
+    shorter, longer = sorted((source, target))
+    if not all(text.strip() for text in texts):
+        return "empty"
+    if longer > filters.max_length:
+        return "too_long"
+    return "ratio" if longer > filters.max_length_ratio * shorter + 10 else None
 
 
 class _Side:

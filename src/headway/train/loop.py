@@ -183,12 +183,7 @@ class _Trainer:
             return
         return_freed_memory()
         record = self.window.close()
-        if not math.isfinite(record["loss"]):
-            raise TrainingError(
-                f"the loss is {record['loss']} at step {step}; the last checkpoint is of step {self.saved_step}. Lower "
-                "optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start "
-                "over with --fresh"
-            )
+        self._refuse_non_finite(record["loss"])
         rate = learning_rate(step, steps, self.recipe.optimizer, self.recipe.model.d_model)
         where = {"epoch": self.progress.epoch, "learning_rate": rate}
         whole: dict[str, int | float] = {**where, **record, "elapsed_s": self.progress.elapsed_s}
@@ -217,9 +212,17 @@ class _Trainer:
         if step != self.saved_step and (force or step % self.recipe.checkpoints.every == 0):
             folder = self.run / "checkpoints"
             keep, every = self.recipe.checkpoints.keep, self.recipe.checkpoints.every
-            self.window.note()
+            self._refuse_non_finite(self.window.note())
             state.save(folder, self.progress, self.model, self.optimizer, keep, every=every)
             self.saved_step = step
+
+    def _refuse_non_finite(self, loss: float) -> None:
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the loss is {loss} at step {self.progress.step}; the last checkpoint is of step {self.saved_step}. "
+                "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, "
+                "and start over with --fresh"
+            )
 
     def finish(self) -> Result:
         """Average the newest checkpoints, score the average, and tell which model to use."""
@@ -305,7 +308,7 @@ class _Window:
         self._restart()
 
     def _restart(self) -> None:
-        self._begin = time.perf_counter()
+        self._begin = self._progress.elapsed_s
         self._sources = self._targets = 0
 
     def add(self, loss: Tensor, batches: list[TokenBatch]) -> None:
@@ -316,13 +319,14 @@ class _Window:
         self._targets += targets
         self._sources += sum(batch.num_sources for batch in batches)
 
-    def note(self) -> None:
-        """Put the summed loss into the progress that is to be saved."""
+    def note(self) -> float:
+        """Put the summed loss into the progress that is to be saved, and return it."""
         self._progress.loss = float(self._loss)
+        return self._progress.loss
 
     def close(self) -> dict[str, float]:
-        """Mean loss for each target token and tokens per second since the last report; begins anew."""
-        seconds = time.perf_counter() - self._begin
+        """Mean loss for each target token and tokens per second of training since the last report; begins anew."""
+        seconds = self._progress.elapsed_s - self._begin
         record = {
             "loss": float(self._loss) / self._progress.loss_targets,
             "target_tokens_per_s": self._targets / seconds,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
 from headway.config import Config, override, read_toml
@@ -66,6 +66,12 @@ class CheckpointConfig(Config):
     average: int = Field(
         5, ge=0, description="Newest checkpoints whose mean becomes average/ at the end; 0 or 1: none."
     )
+
+    @model_validator(mode="after")
+    def _keep_what_is_averaged(self) -> CheckpointConfig:
+        if self.average > self.keep:
+            raise ValueError(f"average = {self.average} needs as many checkpoints; keep = {self.keep}: raise keep")
+        return self
 
 
 class Recipe(Config):
