@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,9 @@ class TestBatches:
 
 def test_batches_stay_within_the_budget() -> None:
     sources = [[0] * length for length in (1, 2, 2, 5, 9)]
-    found = list(predict._batches([0, 1, 2, 3, 4], sources, max_tokens=9))
+    found = list(predict._batches([0, 1, 2, 3, 4], sources, max_tokens=9, most=5))
     assert found == [[0, 1, 2], [3], [4]]  # 3 x 3; 6 alone, for 2 x 10 is too much; 10 alone, over the budget
+    assert list(predict._batches([0, 1, 2], sources, max_tokens=9, most=2)) == [[0, 1], [2]]
 
 
 class TestShapes:
@@ -97,7 +99,7 @@ class TestShapes:
         assert list(model.translate_lines([])) == []
 
     def test_candidates_are_different_and_best_first(self, model: Translator) -> None:
-        found = model.translate("das rote Haus", beam_size=4, num_best=4)
+        found = model.translate("das rote Haus", beam_size=4, n_best=4)
         scores = [candidate.score for candidate in found.candidates]
         assert len({candidate.tokens for candidate in found.candidates}) == len(scores) == 4
         assert scores == sorted(scores, reverse=True)
@@ -110,7 +112,7 @@ class TestShapes:
 
     @pytest.mark.parametrize("alpha", [0.0, 0.6])
     def test_the_score_is_the_log_probability_over_the_penalty(self, model: Translator, alpha: float) -> None:
-        for candidate in model.translate("das rote Haus", num_best=4, length_penalty=alpha).candidates:
+        for candidate in model.translate("das rote Haus", n_best=4, length_penalty=alpha).candidates:
             penalty = length_penalty(len(candidate.tokens) + 1, alpha)
             assert candidate.score == pytest.approx(candidate.log_probability / penalty)
             assert candidate.text == "".join(candidate.tokens) or "<0x" in "".join(candidate.tokens)
@@ -118,17 +120,27 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"beam_size": 0}, r"beam_size = 0: expected at least 1"),
-            ({"beam_size": 2, "num_best": 3}, r"num_best = 3: expected from 1 to beam_size = 2"),
-            ({"num_best": 0}, r"num_best = 0: expected from 1"),
+            ({"beam_size": 0}, r"beam size 0: expected from 1 \(greedy search\) to \d+"),
+            ({"beam_size": 10**6}, r"beam size 1000000: expected .* the size of the vocabulary"),
+            ({"beam_size": 2, "n_best": 3}, r"3 best translations: expected from 1 to the beam size, which is 2"),
+            ({"n_best": 0}, r"0 best translations: expected from 1"),
+            ({"length_penalty": -1.0}, r"length penalty -1.0: expected 0"),
+            ({"length_penalty": math.nan}, r"length penalty nan: expected 0"),
         ],
     )
-    def test_options_out_of_range(self, model: Translator, options: dict[str, int], message: str) -> None:
+    def test_options_out_of_range(self, model: Translator, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             model.translate("das", **options)
 
+    def test_damaged_weights_are_told(self) -> None:
+        broken = translator("bpe")
+        with torch.no_grad():
+            broken.bundle.model.projection.weight.fill_(math.nan)
+        with pytest.raises(BundleError, match="weights are damaged"):
+            broken.translate("das")
+
     def test_the_text_never_holds_special_tokens(self, model: Translator) -> None:
-        for translation in model.translate(SOURCES, num_best=4):
+        for translation in model.translate(SOURCES, n_best=4):
             for candidate in translation.candidates:
                 assert not {"<pad>", "<bos>", "<eos>", "<unk>"} & set(candidate.tokens)
 

@@ -123,11 +123,41 @@ def test_a_stop_between_the_two_renames_brings_the_old_folder_back(
 def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path, before: dict[str, str]) -> None:
     for name in (".folder", ".file"):
         for end in ("part", "old"):
-            (tmp_path / f"{name}.{os.getpid()}.{end}").mkdir()
-            (tmp_path / f"{name}.{os.getpid()}.{end}" / "left").write_text("over")
+            (tmp_path / f"{name}.{end}").mkdir()
+            (tmp_path / f"{name}.{end}" / "left").write_text("over")
     write_folder(tmp_path)
     assert (tmp_path / "folder" / "a").read_text() == "new a"
     assert not (tmp_path / "folder" / "left").exists()
+
+
+def test_a_folder_lost_between_two_renames_comes_back(tmp_path: Path, before: dict[str, str]) -> None:
+    (tmp_path / "folder").rename(tmp_path / ".folder.old")  # as a process killed there leaves it
+    with pytest.raises(RuntimeError), replaced_folder(tmp_path / "folder"):
+        raise RuntimeError
+    assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_link_is_followed_and_the_mode_is_kept(tmp_path: Path, before: dict[str, str]) -> None:
+    (tmp_path / "file").chmod(0o640)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with replaced_file(tmp_path / "link") as aside:
+        aside.write_text("new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with replaced_file(tmp_path / "pipe") as target:
+            target.write_text("through")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_file_is_no_folder_and_a_folder_no_file(tmp_path: Path, before: dict[str, str]) -> None:

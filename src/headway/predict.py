@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,12 +13,13 @@ import torch
 
 from headway.bundle import Bundle
 from headway.decode import Hypothesis, beam_search, greedy_search
-from headway.errors import ConfigError, LengthError
+from headway.errors import BundleError, ConfigError, LengthError
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["Candidate", "Translation", "Translator", "load"]
 
 _CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
+_LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
 
 
 @dataclass(frozen=True)
@@ -62,26 +64,26 @@ class Translator:
 
     Args:
         bundle: The model.
-        device: Where to run it; None is a GPU where there is one.
+        device: Where to run it; None leaves it where it is.
         max_tokens: Size of a batch while decoding: sentences x source tokens.
     """
 
     def __init__(self, bundle: Bundle, *, device: str | torch.device | None = None, max_tokens: int = 2048) -> None:
         self.bundle = bundle
-        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.device = torch.device(device) if device else next(bundle.model.parameters()).device
         self.max_tokens = max_tokens
         bundle.model.to(self.device).eval()
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
-        self, text: str, *, beam_size: int = ..., length_penalty: float = ..., num_best: int = ...
+        self, text: str, *, beam_size: int = ..., length_penalty: float = ..., n_best: int = ...
     ) -> Translation: ...
     @overload
     def translate(
-        self, text: Sequence[str], *, beam_size: int = ..., length_penalty: float = ..., num_best: int = ...
+        self, text: Sequence[str], *, beam_size: int = ..., length_penalty: float = ..., n_best: int = ...
     ) -> list[Translation]: ...
     def translate(
-        self, text: str | Sequence[str], *, beam_size: int = 4, length_penalty: float = 0.6, num_best: int = 1
+        self, text: str | Sequence[str], *, beam_size: int = 4, length_penalty: float = 0.6, n_best: int = 1
     ) -> Translation | list[Translation]:
         """Translate one text, or a list of them in one go.
 
@@ -89,22 +91,19 @@ class Translator:
             text: The source or sources. A blank one translates to an empty text.
             beam_size: Hypotheses kept at each step; 1 is greedy search.
             length_penalty: Exponent of the length penalty ((5 + length) / 6)^length_penalty; 0 ranks by probability.
-            num_best: How many candidates to return for each text, at most ``beam_size``.
+            n_best: How many candidates to return for each text, at most ``beam_size``.
         """
-        if beam_size < 1:
-            raise ConfigError(f"beam_size = {beam_size}: expected at least 1 (1 is greedy search, the paper uses 4)")
-        if not 1 <= num_best <= beam_size:
-            raise ConfigError(f"num_best = {num_best}: expected from 1 to beam_size = {beam_size}")
+        self._check_options(beam_size, length_penalty, n_best)
         texts = [text] if isinstance(text, str) else list(text)
         found = self._search(texts, beam_size, length_penalty)
         results = [
-            Translation(source, tuple(self._candidate(h) for h in hypotheses[:num_best]))
+            Translation(source, tuple(self._candidate(h) for h in hypotheses[:n_best]))
             for source, hypotheses in zip(texts, found, strict=True)
         ]
         return results[0] if isinstance(text, str) else results
 
     def translate_lines(
-        self, lines: Iterable[str], *, beam_size: int = 4, length_penalty: float = 0.6, num_best: int = 1
+        self, lines: Iterable[str], *, beam_size: int = 4, length_penalty: float = 0.6, n_best: int = 1
     ) -> Iterator[Translation]:
         """Translate a stream in its order, reading some lines ahead so that sentences of like length meet.
 
@@ -115,18 +114,35 @@ class Translator:
         done = 0
         while chunk := list(islice(lines, _CHUNK_LINES)):
             try:
-                yield from self.translate(chunk, beam_size=beam_size, length_penalty=length_penalty, num_best=num_best)
+                yield from self.translate(chunk, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best)
             except _TooLongError as error:
                 raise LengthError(f"line {done + error.index + 1}: {error}") from None
             done += len(chunk)
 
+    def _check_options(self, beam_size: int, length_penalty: float, n_best: int) -> None:
+        vocab_size = self.bundle.target_tokenizer.vocab_size
+        if not 1 <= beam_size <= vocab_size:
+            raise ConfigError(
+                f"beam size {beam_size}: expected from 1 (greedy search) to {vocab_size}, the size of the vocabulary; "
+                "the paper uses 4"
+            )
+        if not 1 <= n_best <= beam_size:
+            raise ConfigError(f"{n_best} best translations: expected from 1 to the beam size, which is {beam_size}")
+        if not 0 <= length_penalty < math.inf:
+            raise ConfigError(
+                f"length penalty {length_penalty}: expected 0 (rank by probability) or more; the paper uses 0.6"
+            )
+
     def _search(self, texts: list[str], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
-        sources = [ids if text.strip() else [] for text, ids in zip(texts, self._encode(texts), strict=True)]
+        sources = self._encode([text if text.strip() else "" for text in texts])
         results = [[Hypothesis((), 0.0, 0.0)] for _ in texts]
         order = sorted((index for index, ids in enumerate(sources) if ids), key=lambda index: len(sources[index]))
-        for batch in _batches(order, sources, self.max_tokens):
+        most = max(1, _LOGITS_IN_MEMORY // (beam_size * self.bundle.target_tokenizer.vocab_size))
+        for batch in _batches(order, sources, self.max_tokens, most):
             found = self._search_batch([sources[index] for index in batch], beam_size, alpha)
             for index, hypotheses in zip(batch, found, strict=True):
+                if not hypotheses:
+                    raise BundleError("the model gives no finite probabilities: its weights are damaged")
                 results[index] = hypotheses
         return results
 
@@ -178,11 +194,11 @@ class _TooLongError(LengthError):
         self.index = index
 
 
-def _batches(order: list[int], sources: list[list[int]], max_tokens: int) -> Iterator[list[int]]:
-    """Cut ``order``, which rises in length, so that sentences x the longest stays within ``max_tokens``."""
+def _batches(order: list[int], sources: list[list[int]], max_tokens: int, most: int) -> Iterator[list[int]]:
+    """Cut ``order``, which rises in length: at most ``most`` sentences, ``max_tokens`` with their padding."""
     batch: list[int] = []
     for index in order:
-        if batch and (len(batch) + 1) * (len(sources[index]) + 1) > max_tokens:
+        if batch and (len(batch) == most or (len(batch) + 1) * (len(sources[index]) + 1) > max_tokens):
             yield batch
             batch = []
         batch.append(index)
@@ -192,4 +208,5 @@ def _batches(order: list[int], sources: list[list[int]], max_tokens: int) -> Ite
 
 def load(folder: str | Path, *, device: str | None = None) -> Translator:
     """The model in ``folder``, ready to translate."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Translator(Bundle.load(Path(folder)), device=device)

@@ -16,12 +16,21 @@ __all__ = ["replaced_file", "replaced_folder"]
 
 @contextmanager
 def replaced_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on leaving it becomes ``path``. On any error ``path`` stays as it was."""
+    """Yield a path to write to; on leaving it becomes ``path``. On any error ``path`` stays as it was.
+
+    A link is followed. What is neither a file nor absent (a pipe, a device) cannot be replaced: it is written to.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        yield path
+        return
     aside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield aside
         _flush(aside)
+        if path.exists():
+            shutil.copymode(path, aside)
         aside.replace(path)
     except OSError as error:
         raise _explained(path, error) from None
@@ -32,11 +41,14 @@ def replaced_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; on leaving it becomes ``path``. On any error ``path`` stays as it was."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.part")
-    old = path.with_name(f".{path.name}.{os.getpid()}.old")
+    """Yield an empty folder to fill; on leaving it becomes ``path``. On any error ``path`` stays as it was.
+
+    A process that dies leaves at most ``.NAME.part`` and ``.NAME.old``; the next call puts the old folder back if it
+    died between the two renames, and removes the rest.
+    """
+    aside, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
-        shutil.rmtree(aside, ignore_errors=True)
+        _recover(path, aside, old)
         aside.mkdir(parents=True)
         yield aside
         for file in (aside, *aside.rglob("*")):
@@ -44,7 +56,6 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         if path.exists():
             if not path.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, "it is a file, not a folder")
-            shutil.rmtree(old, ignore_errors=True)
             path.rename(old)
         aside.rename(path)
         _flush(path.parent)
@@ -52,10 +63,14 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         raise _explained(path, error) from None
     finally:
         with suppress(OSError):
-            if old.exists() and not path.exists():  # stopped between the two renames
-                old.rename(path)
-            shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(aside, ignore_errors=True)
+            _recover(path, aside, old)
+
+
+def _recover(path: Path, aside: Path, old: Path) -> None:
+    if old.exists() and not path.exists():
+        old.rename(path)
+    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _explained(path: Path, error: OSError) -> OutputError:

@@ -232,6 +232,14 @@ class TestTrain:
         assert (tmp_path / "run.1" / "checkpoints" / "step-6").is_dir()
         assert (tmp_path / "run.2" / "checkpoints" / "step-2").is_dir()
 
+    def test_a_fresh_run_that_cannot_begin_leaves_the_earlier_one(self, trained: Trained, tmp_path: Path) -> None:
+        folder = tmp_path / "run"
+        shutil.copytree(trained.folder, folder)
+        ended = run("train", trained.recipe, "--run", folder, "--fresh", "--set", f"data.folder={tmp_path / 'gone'}")
+        assert ended.code == 2
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+        assert (folder / "checkpoints" / "step-6").is_dir()
+
     def test_the_run_folder_has_the_recipes_name(
         self, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -271,18 +279,27 @@ class TestTranslate:
         (tmp_path / "in.txt").write_text("\ufeffder Hund\n", encoding="utf-8")
         assert run("translate", trained.model, "-i", tmp_path / "in.txt") == plain
 
+    def test_a_text_on_the_command_line(self, trained: Trained) -> None:
+        piped = run("translate", trained.model, stdin=b"der Hund\n")
+        assert run("translate", trained.model, "der Hund").out == piped.out
+        assert_refused(run("translate", trained.model, "der Hund", "-i", "x"), "give one of them")
+
+    def test_a_dash_is_standard_input_and_output(self, trained: Trained) -> None:
+        piped = run("translate", trained.model, stdin=b"der Hund\n")
+        assert run("translate", trained.model, "-i", "-", "-o", "-", stdin=b"der Hund\n").out == piped.out
+
     def test_n_best(self, trained: Trained) -> None:
         ended = run("translate", trained.model, "--n-best", 3, stdin=b"der Hund\ndie Katze\n")
-        rows = [line.split("\t", 1) for line in ended.out.removesuffix("\n").split("\n")]
-        assert len(rows) == 6
+        rows = [line.split("\t", 2) for line in ended.out.removesuffix("\n").split("\n")]
+        assert [number for number, _, _ in rows] == ["1"] * 3 + ["2"] * 3
         for three in (rows[:3], rows[3:]):
-            scores = [float(score) for score, _ in three]
+            scores = [float(score) for _, score, _ in three]
             assert scores == sorted(scores, reverse=True)
 
     def test_json(self, trained: Trained) -> None:
         ended = run("translate", trained.model, "--format", "json", "--n-best", 2, stdin="Käse\n\n".encode())
         first, second = map(json.loads, ended.out.splitlines())
-        found = headway.load(trained.model).translate("Käse", num_best=2)
+        found = headway.load(trained.model).translate("Käse", n_best=2)
         assert first["source"] == "Käse"
         assert [each["text"] for each in first["candidates"]] == [each.text for each in found.candidates]
         assert first["text"] == found.text
@@ -422,11 +439,11 @@ class TestBadOptions:
     def test_a_beam_of_zero(self, trained: Trained, data: Path, command: str) -> None:
         files = ["--source", data / "dev.de", "--reference", data / "dev.en"] if command == "evaluate" else []
         ended = run(command, trained.model, *files, "--beam-size", 0, stdin=b"der Hund\n")
-        assert_refused(ended, r"beam_size = 0: expected at least 1")
+        assert_refused(ended, r"beam size 0: expected from 1")
 
     def test_more_candidates_than_the_beam(self, trained: Trained) -> None:
         ended = run("translate", trained.model, "--n-best", 5, stdin=b"der Hund\n")
-        assert_refused(ended, r"num_best = 5: expected from 1 to beam_size = 4")
+        assert_refused(ended, r"5 best translations: expected from 1 to the beam size, which is 4")
 
     def test_an_unknown_metric(self, trained: Trained, data: Path) -> None:
         files = ["--source", data / "dev.de", "--reference", data / "dev.en"]
@@ -540,7 +557,9 @@ class TestInterruption:
         assert process.wait(60) == 130, "".join(seen) + rest
         process.stderr.close()
         message = rest.splitlines()[-1]
-        match = re.fullmatch(r"stopped and saved after step ([\d,]+); go on with: (headway train .*)", message)
+        match = re.fullmatch(
+            r"stopped and saved after step ([\d,]+); go on with: ((?:python -m )?headway train .*)", message
+        )
         assert match, rest
         assert "Traceback" not in rest
         assert str(recipe) in match[2]

@@ -318,3 +318,9 @@ def test_each_projection_starts_by_xaviers_rule_for_its_own_shape() -> None:
     bound = math.sqrt(6 / (128 + 64))
     assert 0.99 * bound < float(module.output.weight.detach().abs().max()) <= bound * (1 + 1e-6)
     assert all((tensor == 0).all() for name, tensor in module.state_dict().items() if name.endswith("bias"))
+
+
+def test_a_mask_over_the_keys_alone_broadcasts() -> None:
+    attention, x = MultiHeadAttention(8, 2), torch.randn(3, 5, 8)
+    keys = torch.tensor([True, True, False, True, False])
+    torch.testing.assert_close(attention(x, mask=keys), attention(x, mask=keys.expand(3, 5, 5)))

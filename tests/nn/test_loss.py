@@ -90,3 +90,33 @@ def test_projected_without_gradients_and_in_autocast() -> None:
     torch.testing.assert_close(halved, exact, rtol=1e-2, atol=0)
     (gradient,) = torch.autograd.grad(halved, hidden)
     assert gradient.dtype == torch.float32
+
+
+def test_both_gradients_of_the_projected_loss_are_scaled_alike_in_bfloat16() -> None:
+    """1 / 2737 is no bfloat16: rounded before the product, it would scale one gradient by 1.0013 and not the other."""
+    hidden = torch.randn(40, 16).bfloat16().requires_grad_()
+    weight = torch.randn(30, 16, requires_grad=True)
+    targets = torch.randint(0, 30, (40,))
+    whole = torch.autograd.grad(projected_cross_entropy(hidden, weight, targets, 0.1), (hidden, weight))
+    scaled = torch.autograd.grad(projected_cross_entropy(hidden, weight, targets, 0.1) / 2737, (hidden, weight))
+    for full, part in zip(whole, scaled, strict=True):
+        expected = (full.double() / 2737).to(full.dtype)
+        torch.testing.assert_close(part, expected, rtol=2**-8 if full.dtype == torch.bfloat16 else 1e-6, atol=0.0)
+    ratios = scaled[0].double() * 2737 / whole[0].double()
+    assert ratios.mean().item() == pytest.approx(1.0, abs=3e-4)
+
+
+def test_without_gradients_the_projected_loss_is_the_same() -> None:
+    hidden, weight = torch.randn(40, 16), torch.randn(30, 16, requires_grad=True)
+    targets = torch.randint(0, 30, (40,))
+    with torch.no_grad():
+        without = projected_cross_entropy(hidden, weight, targets, 0.1)
+    assert without.item() == projected_cross_entropy(hidden, weight, targets, 0.1).item()
+    assert not without.requires_grad
+
+
+def test_a_prior_may_be_float64() -> None:
+    hidden, weight, targets = torch.randn(4, 8), torch.randn(5, 8), torch.randint(0, 5, (4,))
+    prior = torch.rand(5, dtype=torch.float64).softmax(0)
+    expected = label_smoothed_cross_entropy(hidden @ weight.T, targets, 0.1, prior.float()).sum()
+    torch.testing.assert_close(projected_cross_entropy(hidden, weight, targets, 0.1, prior), expected)

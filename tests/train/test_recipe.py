@@ -56,6 +56,7 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("data.max_tokens=many", r"data\.max_tokens = 'many': .*integer"),
         ("data.train=[]", r"data\.train"),
         ("validation.beam_size=0", r"validation\.beam_size = 0: .*greater than or equal to 1"),
+        ("tokenizer.joint=false", "model.tie = 'all' shares one embedding"),
         ("checkpoints.average=6", r"average = 6 needs as many checkpoints; keep = 5"),
         ("checkpoints.keep=0", r"checkpoints\.keep = 0"),
         ("task.kind=summary", r"task\.kind = 'summary'"),

@@ -37,8 +37,8 @@ class Trainee:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def save(self, folder: Path, progress: Progress, *, keep: int = 5, every: int = 1) -> Path:
-        return state.save(folder, progress, self.model, self.optimizer, keep, every=every)
+    def save(self, folder: Path, progress: Progress, *, keep: int = 5, regular: bool = True) -> Path:
+        return state.save(folder, progress, self.model, self.optimizer, keep, regular=regular)
 
     def restore(self, folder: Path) -> Progress | None:
         return restore(folder, self.model, self.optimizer)
@@ -159,10 +159,26 @@ class TestPruning:
 
     def test_what_an_interruption_left_goes_when_the_next_is_saved(self, tmp_path: Path, trained: Trainee) -> None:
         for step in (10, 20, 23):
-            trained.save(tmp_path, Progress(step=step), keep=5, every=10)
+            trained.save(tmp_path, Progress(step=step), keep=5, regular=step != 23)
         assert self.names(tmp_path) == ["step-23", "step-20", "step-10"]
-        trained.save(tmp_path, Progress(step=30), keep=5, every=10)
+        trained.save(tmp_path, Progress(step=30), keep=5)
         assert self.names(tmp_path) == ["step-30", "step-20", "step-10"]
+
+    def test_the_newest_save_stays_and_damaged_later_ones_go(self, tmp_path: Path, trained: Trainee) -> None:
+        for step in (10, 20, 30):
+            trained.save(tmp_path, Progress(step=step), keep=5)
+        trained.save(tmp_path, Progress(step=15), keep=1)
+        assert self.names(tmp_path) == ["step-15"]
+
+    def test_another_interval_removes_nothing_that_is_regular(self, tmp_path: Path, trained: Trainee) -> None:
+        for step in (10, 20, 27):
+            trained.save(tmp_path, Progress(step=step), keep=5)
+        assert self.names(tmp_path) == ["step-27", "step-20", "step-10"]
+
+    def test_what_a_killed_save_left_is_removed(self, tmp_path: Path, trained: Trainee) -> None:
+        (tmp_path / ".step-5.part").mkdir()
+        trained.save(tmp_path, Progress(step=10))
+        assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
 
     def test_other_folders_are_none_of_ours(self, tmp_path: Path, trained: Trainee) -> None:
         for name in ("step-x", "step-7.part", ".step-9.1.part", "step-"):

@@ -46,10 +46,11 @@ def _options(
 
 def main() -> None:
     """Run the command line."""
-    debug = "--debug" in sys.argv[1:2]
+    arguments = [word for word in sys.argv[1:] if word != "--debug"]
+    debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn
     try:
-        app()
+        app(arguments)
     except HeadwayError as error:
         if debug:
             raise

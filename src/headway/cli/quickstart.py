@@ -31,16 +31,14 @@ def quickstart(
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations. About two minutes."""
     from headway.cli.progress import ProgressListener
-    from headway.cli.train import move_aside
+    from headway.cli.train import command_name, fresh_start
     from headway.data.builtin import build_corpus, write_corpus
     from headway.predict import load
     from headway.train.loop import train
 
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"
-    with ProgressListener() as listener:
-        if fresh and folder.exists():
-            listener.say(f"the earlier run is now {move_aside(folder)}")
+    with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
         listener.say(
             f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR"
         )
@@ -57,8 +55,8 @@ def quickstart(
         listener.say(f"translating {len(corpus.test):,} held-out texts, none of whose sources is in the training set")
         _show_scores(load(result.model), corpus)
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model}. Try:\n")
-    print(f'    echo "{corpus.test[0].source}" | headway translate {result.model}')
-    print(f"    headway info {result.model}")
+    print(f'    {command_name()} translate {result.model} "{corpus.test[0].source}"')
+    print(f"    {command_name()} info {result.model}")
     sys.stdout.flush()
 
 

@@ -13,17 +13,21 @@ from headway.errors import DataError, LengthError
 
 __all__ = ["input_lines", "locating", "one_line", "output_file", "read_all_lines"]
 
+_STANDARD = Path("-")
+
 
 def input_lines(path: Path | None) -> Iterator[str]:
-    """The lines of a file, which may be compressed, or of standard input. Only ``\\n`` and ``\\r\\n`` end a line."""
+    """The lines of a file, which may be compressed, or of standard input (also "-"); ``\\n`` or ``\\r\\n`` ends one."""
     from headway.data.readers import read_lines
 
-    if path is not None:
+    if path is not None and path != _STANDARD:
         yield from read_lines(path)
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
         if number == 1:
             line = line.removeprefix(codecs.BOM_UTF8)
+        if b"\0" in line:
+            raise DataError(f"standard input, line {number}: looks binary (a NUL byte); expected UTF-8 text")
         try:
             yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
         except UnicodeDecodeError as error:
@@ -40,10 +44,10 @@ def read_all_lines(path: Path) -> list[str]:
 
 @contextmanager
 def output_file(path: Path | None) -> Iterator[IO[str]]:
-    """Standard output, or a file that appears whole when all is written and not at all after an error."""
+    """Standard output (also "-"), or a file that appears whole when all is written and not at all after an error."""
     from headway.storage import replaced_file
 
-    if path is None:
+    if path is None or path == _STANDARD:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
         yield sys.stdout
         sys.stdout.flush()

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["move_aside", "train"]
+from headway.errors import HeadwayError
+
+__all__ = ["command_name", "fresh_start", "train"]
 
 
 def train(
@@ -31,20 +36,38 @@ def train(
 
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / recipe.stem
-    with ProgressListener() as listener:
-        if fresh and folder.exists():
-            listener.say(f"the earlier run is now {move_aside(folder)}")
+    with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
         result = run_training(loaded, folder, validate=translation_validator(loaded), listener=listener)
-    command = shlex.join(["headway", *(word for word in sys.argv[1:] if word != "--fresh")])
     if result.interrupted:
+        command = f"{command_name()} {shlex.join(word for word in sys.argv[1:] if word != '--fresh')}"
         print(f"stopped and saved after step {result.step:,}; go on with: {command}", file=sys.stderr)
         raise typer.Exit(130)
-    print(f"model: {result.model}\ntranslate with: headway translate {result.model}", file=sys.stderr)
+    print(f"model: {result.model}\ntranslate with: {command_name()} translate {result.model}", file=sys.stderr)
 
 
-def move_aside(folder: Path) -> Path:
-    """Rename a folder to the first free NAME.1, NAME.2, … and return that."""
+def command_name() -> str:
+    """How to call this program again: by its name where that is found, as a module, or by its path."""
+    if shutil.which("headway"):
+        return "headway"
+    return "python -m headway" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
+
+
+@contextmanager
+def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[None]:
+    """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, …; back, if the new one cannot begin."""
+    if not (fresh and folder.exists()):
+        yield
+        return
     number = 1
-    while (target := folder.with_name(f"{folder.name}.{number}")).exists():
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    return folder.rename(target)
+    folder.rename(aside)
+    say(f"the earlier run is now {aside}")
+    try:
+        yield
+    except HeadwayError:
+        if not any(folder.glob("checkpoints/step-*")):
+            shutil.rmtree(folder, ignore_errors=True)
+            aside.rename(folder)
+            say(f"the earlier run is {folder} again")
+        raise

@@ -18,6 +18,7 @@ __all__ = ["translate"]
 
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
+    text: Annotated[str | None, typer.Argument(help="A text; default: the lines of the input.")] = None,
     source: Annotated[
         Path | None, typer.Option("-i", "--input", help="Source text, one sentence a line; default: standard input.")
     ] = None,
@@ -33,26 +34,32 @@ def translate(
         Literal["text", "json"],
         typer.Option(
             "--format",
-            help="text: one line in, one line out (with --n-best: score, tab, text); json: one object a line.",
+            help="text: a line in, a line out (with --n-best: line number, score, text); json: an object a line.",
         ),
     ] = "text",
 ) -> None:
-    """Translate text, one line in, one line out."""
+    """Translate a text, or a file line by line: one line in, one line out.
+
+    Lines are read some thousands at a time, so that sentences of like length are translated together.
+    """
+    from headway.errors import ConfigError
     from headway.predict import load
 
+    if text is not None and source is not None:
+        raise ConfigError("a TEXT and --input: give one of them")
     translator = load(model)
+    lines = [text] if text is not None else input_lines(source)
     with locating(source), output_file(output) as file:
-        for translation in translator.translate_lines(
-            input_lines(source), beam_size=beam_size, length_penalty=length_penalty, num_best=n_best
-        ):
-            file.write(_as_json(translation) if form == "json" else _as_text(translation, n_best))
+        found = translator.translate_lines(lines, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best)
+        for number, translation in enumerate(found, start=1):
+            file.write(_as_json(translation) if form == "json" else _as_text(translation, number, n_best))
 
 
-def _as_text(translation: Translation, n_best: int) -> str:
-    """The translation; with several candidates, one a line: score, tab, text. A line stays a line."""
+def _as_text(translation: Translation, number: int, n_best: int) -> str:
+    """The translation; with several candidates, one a line: number of the source line, score, text."""
     if n_best == 1:
         return one_line(translation.text) + "\n"
-    return "".join(f"{candidate.score:.4f}\t{one_line(candidate.text)}\n" for candidate in translation.candidates)
+    return "".join(f"{number}\t{found.score:.4f}\t{one_line(found.text)}\n" for found in translation.candidates)
 
 
 def _as_json(translation: Translation) -> str:

@@ -49,7 +49,7 @@ class Corpus(Config):
     weight: float = Field(
         default=1.0,
         gt=0,
-        description="How many times an epoch shows each example, relative to the other corpora.",
+        description="How many times an epoch shows each example; 0.5 shows half of them, drawn anew each epoch.",
     )
 
     @property

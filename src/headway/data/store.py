@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -28,7 +27,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.config import Config
-from headway.errors import DataError, OutputError
+from headway.errors import DataError
+from headway.storage import replaced_folder
 
 __all__ = ["Encoder", "FilterConfig", "FilterCounts", "TokenStore", "fingerprint", "open_or_build"]
 
@@ -142,20 +142,11 @@ def open_or_build(
     """
     if _fingerprint_of(folder) == key:
         return TokenStore(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        folder.mkdir(parents=True)
-        dtype = np.uint16 if max(encoder.vocab_size for encoder in encoders) <= 1 << 16 else np.uint32
-        counts = _build(folder, examples(), encoders, filters, end, np.dtype(dtype), progress)
-        header = {"format": _FORMAT, "fingerprint": key, "dtype": np.dtype(dtype).name, "counts": asdict(counts)}
-        (folder / "store.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")
-    except BaseException as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        if not isinstance(error, OSError):
-            raise
-        raise OutputError(
-            f"{folder}: cannot write the token store ({error.strerror}); free some space or choose another --run"
-        ) from None
+    dtype = np.dtype(np.uint16 if max(encoder.vocab_size for encoder in encoders) <= 1 << 16 else np.uint32)
+    with replaced_folder(folder) as aside:
+        counts = _build(aside, examples(), encoders, filters, end, dtype, progress)
+        header = {"format": _FORMAT, "fingerprint": key, "dtype": dtype.name, "counts": asdict(counts)}
+        (aside / "store.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")
     return TokenStore(folder)
 
 

@@ -170,7 +170,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Attention of projected queries over keys and values, heads concatenated and projected back."""
         if mask is not None:
-            mask = mask.unsqueeze(-3)
+            mask = (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
         if self.weights._forward_hooks or (self.training and self.dropout.p):
             weights = self.dropout(self.weights(attention_weights(query, kv.keys, mask)))
             heads = weights @ kv.values

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 __all__ = ["label_smoothed_cross_entropy", "projected_cross_entropy"]
 
@@ -58,9 +59,12 @@ def projected_cross_entropy(
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if prior is None:
-        prior = torch.full((weight.size(0),), 1 / weight.size(0), device=weight.device)
+        prior = torch.full((weight.size(0),), 1 / weight.size(0))
+    arguments = (hidden.to(dtype), weight, targets, smoothing, prior.to(weight.device, torch.float32))
     with torch.autocast(device, enabled=False):
-        loss: Tensor = _ProjectedCrossEntropy.apply(hidden.to(dtype), weight, targets, smoothing, prior)  # type: ignore[no-untyped-call]
+        if not torch.is_grad_enabled():
+            return _sum_and_gradients(*arguments, with_gradients=False)[0]
+        loss: Tensor = _ProjectedCrossEntropy.apply(*arguments)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -69,36 +73,43 @@ class _ProjectedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, prior: Tensor) -> Tensor:
-        needs_gradient = any(ctx.needs_input_grad)
-        cast = weight.to(hidden.dtype)
-        total = torch.zeros((), device=hidden.device)
-        grad_hidden = torch.empty_like(hidden) if needs_gradient else None
-        grad_weight = torch.zeros_like(weight) if needs_gradient else None
-        for start in range(0, hidden.size(0), _CHUNK_ROWS):
-            rows = slice(start, start + _CHUNK_ROWS)
-            target = targets[rows].unsqueeze(1)
-            logits = hidden[rows] @ cast.T
-            probabilities = torch.softmax(logits, -1, dtype=torch.float32)
-            # log sum exp = z_k - log p_k for every k; the largest p cannot underflow.
-            normaliser = logits.amax(-1).float() - probabilities.amax(-1).log()
-            total += (normaliser - (1 - smoothing) * logits.gather(1, target).squeeze(1).float()).sum()
-            if grad_hidden is not None and grad_weight is not None:
-                probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, smoothing - 1))
-                error = probabilities.to(hidden.dtype)
-                grad_hidden[rows] = error @ cast
-                grad_weight += error.T @ hidden[rows]
-        if smoothing:
-            mean_weight = prior @ weight.float()
-            hidden_sum = hidden.sum(0, dtype=torch.float32)
-            total -= smoothing * hidden_sum @ mean_weight
-            if grad_hidden is not None and grad_weight is not None:
-                grad_hidden -= (smoothing * mean_weight).to(hidden.dtype)
-                grad_weight -= smoothing * torch.outer(prior, hidden_sum)
-        if needs_gradient:
-            ctx.save_for_backward(grad_hidden, grad_weight)
+        total, *gradients = _sum_and_gradients(hidden, weight, targets, smoothing, prior, with_gradients=True)
+        ctx.save_for_backward(*gradients)
         return total
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        # A scalar keeps its own precision in the product: rounded to bfloat16 it would scale the two differently.
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad_output.to(grad_hidden.dtype), grad_weight * grad_output, None, None, None
+        return grad_hidden * grad_output, grad_weight * grad_output, None, None, None
+
+
+def _sum_and_gradients(
+    hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, prior: Tensor, *, with_gradients: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The summed loss, and its gradients with respect to ``hidden`` and ``weight`` (or zeros)."""
+    cast = weight.to(hidden.dtype)
+    total = torch.zeros((), device=hidden.device)
+    grad_hidden, grad_weight = torch.zeros_like(hidden), torch.zeros_like(weight)
+    for start in range(0, hidden.size(0), _CHUNK_ROWS):
+        rows = slice(start, start + _CHUNK_ROWS)
+        target = targets[rows].unsqueeze(1)
+        logits = hidden[rows] @ cast.T
+        probabilities = torch.softmax(logits, -1, dtype=torch.float32)
+        # log sum exp = z_k - log p_k for every k; the largest p cannot underflow.
+        normaliser = logits.amax(-1).float() - probabilities.amax(-1).log()
+        total += (normaliser - (1 - smoothing) * logits.gather(1, target).squeeze(1).float()).sum()
+        if with_gradients:
+            probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, smoothing - 1))
+            error = probabilities.to(hidden.dtype)
+            grad_hidden[rows] = error @ cast
+            grad_weight += error.T @ hidden[rows]
+    if smoothing:
+        mean_weight = prior @ weight.float()
+        hidden_sum = hidden.sum(0, dtype=torch.float32)
+        total -= smoothing * hidden_sum @ mean_weight
+        if with_gradients:
+            grad_hidden -= (smoothing * mean_weight).to(hidden.dtype)
+            grad_weight -= smoothing * torch.outer(prior, hidden_sum)
+    return total, grad_hidden, grad_weight

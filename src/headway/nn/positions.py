@@ -83,8 +83,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
         """x[:, t] + PE(start + t)."""
         end = start + x.size(1)
-        if end > self.table.size(0):
-            self.table = self._rows(2 ** math.ceil(math.log2(end))).to(self.table)
+        self.reserve(end)
         return x + self.table[start:end]
 
     def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:

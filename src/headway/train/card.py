@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
+from typing import Any
 
 from headway.config import to_toml
 from headway.data.batching import Corpora
@@ -45,9 +46,16 @@ A {recipe.model.kind} with {weights:,} weights, trained with Headway for {progre
 ## Recipe
 
 ```toml
-{to_toml(recipe.as_dict()).strip()}
+{to_toml(_shown(recipe)).strip()}
 ```
 """
+
+
+def _shown(recipe: Recipe) -> dict[str, Any]:
+    """The recipe without the place of its files on one machine."""
+    shown = recipe.as_dict()
+    del shown["data"]["folder"]
+    return shown
 
 
 def _score_lines(scores: dict[str, float | str]) -> str:

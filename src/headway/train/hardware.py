@@ -45,7 +45,8 @@ def keep_freed_memory() -> None:
     Otherwise every step maps and clears its activations anew, page by page, which can cost a third of its time.
     """
     if libc := _glibc():
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        # Older versions accept no more than 32 MiB.
+        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30) or libc.mallopt(_M_MMAP_THRESHOLD, 1 << 25)
         libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 

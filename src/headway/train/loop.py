@@ -131,13 +131,10 @@ class _Trainer:
         self._introduce()
 
     def _introduce(self) -> None:
-        data = self.recipe.data
-        plan = self.prepared.train.epoch(
-            self.recipe.training.seed, 0, max_tokens=data.max_tokens, pool_size=data.pool_size
-        )
+        data, plan = self.prepared.train, self.batches.plan
         self.listener.say(
-            f"{len(self.prepared.train):,} pairs, {len(plan):,} batches an epoch of at most {data.max_tokens:,} "
-            f"tokens, {self.prepared.train.padding(plan):.1%} padding"
+            f"{len(data):,} pairs, {len(plan):,} batches an epoch of at most {self.recipe.data.max_tokens:,} tokens, "
+            f"{data.padding(plan):.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         with autocast(self.device, self.recipe.training.precision):
@@ -198,8 +195,7 @@ class _Trainer:
         record = self._scores()
         self.metrics.write("dev", step, record)
         self.listener.validation(step, record)
-        by_bleu = self.recipe.validation.metric == "bleu" and "BLEU" in record
-        score = float(record["BLEU"]) if by_bleu else -float(record["loss"])
+        score = self._quality(record)
         if self.progress.best is None or score > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.stale = score, step, 0
             self._write_bundle(self.run / "best", record)
@@ -211,9 +207,10 @@ class _Trainer:
         step = self.progress.step
         if step != self.saved_step and (force or step % self.recipe.checkpoints.every == 0):
             folder = self.run / "checkpoints"
-            keep, every = self.recipe.checkpoints.keep, self.recipe.checkpoints.every
+            keep = self.recipe.checkpoints.keep
+            regular = step % self.recipe.checkpoints.every == 0 or step == self.recipe.training.steps
             self._refuse_non_finite(self.window.note())
-            state.save(folder, self.progress, self.model, self.optimizer, keep, every=every)
+            state.save(folder, self.progress, self.model, self.optimizer, keep, regular=regular)
             self.saved_step = step
 
     def _refuse_non_finite(self, loss: float) -> None:
@@ -225,7 +222,7 @@ class _Trainer:
             )
 
     def finish(self) -> Result:
-        """Average the newest checkpoints, score the average, and tell which model to use."""
+        """Average the newest checkpoints, score the average, and tell which model to use: the better one."""
         newest = state.checkpoint_folders(self.run / "checkpoints")[: self.recipe.checkpoints.average]
         model = self.run / "best"
         scores: dict[str, float | str] = {}
@@ -235,17 +232,24 @@ class _Trainer:
                 scores = self._scores()
                 self.metrics.write("average", self.progress.step, scores)
                 self.listener.validation(self.progress.step, scores)
-            model = self.run / "average"
-            self._write_bundle(model, scores)
+            self._write_bundle(self.run / "average", scores)
+            if not scores or self.progress.best is None or self._quality(scores) >= self.progress.best:
+                model = self.run / "average"
         elif self.prepared.dev is None or not model.exists():
             self._write_bundle(model, scores)
         return Result(self.progress.step, False, model, scores)
+
+    def _quality(self, record: dict[str, float | str]) -> float:
+        """What decides which model is better; higher is."""
+        by_bleu = self.recipe.validation.metric == "bleu" and "BLEU" in record
+        return float(record["BLEU"]) if by_bleu else -float(record["loss"])
 
     def _scores(self) -> dict[str, float | str]:
         """Loss and perplexity on the development set, and what ``validate`` adds."""
         assert self.prepared.dev is not None
         self.model.eval()
         loss = _dev_loss(self.model, self.prepared.dev, self.recipe, self.device)
+        self._refuse_non_finite(loss)
         record: dict[str, float | str] = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         for score in self.validate(self._bundle()) if self.validate else ():
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
@@ -278,14 +282,14 @@ class Stream:
 
     def __init__(self, corpora: Corpora, recipe: Recipe, progress: state.Progress) -> None:
         self._corpora, self._recipe, self._progress = corpora, recipe, progress
-        self._plan = self._epoch()
+        self.plan = self._epoch()
 
     def next(self) -> Batch:
         """The next batch."""
-        while self._progress.batch >= len(self._plan):  # weights below 1 can leave an epoch empty
+        while self._progress.batch >= len(self.plan):  # weights below 1 can leave an epoch empty
             self._progress.epoch, self._progress.batch = self._progress.epoch + 1, 0
-            self._plan = self._epoch()
-        batch = self._corpora.batch(self._plan[self._progress.batch])
+            self.plan = self._epoch()
+        batch = self._corpora.batch(self.plan[self._progress.batch])
         self._progress.batch += 1
         return batch
 

@@ -11,7 +11,7 @@ from headway.data.batching import Corpora
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore, fingerprint, open_or_build
 from headway.errors import BundleError, CheckpointError, TrainingError
-from headway.storage import replaced_file
+from headway.storage import replaced_folder
 from headway.text.tokenizer import EOS, Tokenizer
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
@@ -90,10 +90,10 @@ def _tokenizers(recipe: Recipe, folder: Path, run: Path, listener: Listener) -> 
     else:
         source = Tokenizer.train(_texts(recipe, folder, (0,)), recipe.tokenizer)
         target = Tokenizer.train(_texts(recipe, folder, (1,)), recipe.tokenizer)
-    source.save(home, names[0])
-    target.save(home, names[1])
-    with replaced_file(home / "key") as aside:
-        aside.write_text(key, encoding="utf-8")
+    with replaced_folder(home) as aside:
+        source.save(aside, names[0])
+        target.save(aside, names[1])
+        (aside / "key").write_text(key, encoding="utf-8")
     return source, target
 
 

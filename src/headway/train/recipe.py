@@ -86,6 +86,15 @@ class Recipe(Config):
     validation: ValidationConfig = Field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = Field(default_factory=CheckpointConfig)
 
+    @model_validator(mode="after")
+    def _tie_only_what_is_one(self) -> Recipe:
+        if not self.tokenizer.joint and self.model.tie == "all":
+            raise ValueError(
+                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
+                "each has a vocabulary of its own; set model.tie to 'target' or 'none'"
+            )
+        return self
+
     @classmethod
     def load(cls, path: Path, assignments: tuple[str, ...] | list[str] = ()) -> Recipe:
         """Read a recipe file, with ``section.key=value`` assignments from the command line put in."""
@@ -93,14 +102,13 @@ class Recipe(Config):
 
 
 # What may differ when a run is resumed: nothing that decides the path of the weights so far.
-# The metric may not: best scores by different ones cannot be compared.
+# Neither may the metric and its beam: best scores by different ones cannot be compared.
 _MAY_CHANGE = (
     "data.folder",
     "training.steps",
     "training.log_every",
     "training.device",
     "validation.every",
-    "validation.beam_size",
     "validation.patience",
     "checkpoints.",
 )

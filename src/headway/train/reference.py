@@ -5,6 +5,8 @@ Made by ``python -m headway.train.reference``.
 
 from __future__ import annotations
 
+from typing import Literal, get_args, get_origin
+
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
@@ -51,7 +53,9 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         shown = "(required)" if default is PydanticUndefined else "none" if default is None else f"`{_toml(default)}`"
-        lines.append(f"| `{key}` | {shown} | {field.description or ''} |")
+        choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+        accepted = f" One of: {', '.join(choices)}." if len(choices) > 1 else ""
+        lines.append(f"| `{key}` | {shown} | {field.description or ''}{accepted} |")
     return lines
 
 

@@ -93,7 +93,7 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _lines_up_to(path: Path, step: int) -> list[str]:
     kept = []
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
         except ValueError:  # torn by a crash in the middle of a write

@@ -55,26 +55,36 @@ def save(
     optimizer: torch.optim.Optimizer,
     keep: int,
     *,
-    every: int = 1,
+    regular: bool = True,
 ) -> Path:
     """Write ``step-N`` into ``folder``, then remove all but the ``keep`` newest.
 
-    Older ones whose step is no multiple of ``every`` go as well: an interruption left them, and a run without it would
-    not have them to average.
+    A checkpoint that an interruption left between two intervals is not ``regular``: it goes at the next save, because a
+    run without the interruption would not have it to average. Later steps than this one are damaged, or they would have
+    been resumed from: they go too.
     """
     path = folder / f"step-{progress.step}"
     with replaced_folder(path) as aside:
         write_weights(named_weights(model), aside / _WEIGHTS)
         write_weights(_moments(model, optimizer), aside / _MOMENTS)
         checksums = {name: _checksum(aside / name) for name in (_WEIGHTS, _MOMENTS)}
-        content = {"format": 1, "progress": asdict(progress), "checksums": checksums}
+        content = {"format": 1, "regular": regular, "progress": asdict(progress), "checksums": checksums}
         content["checksum"] = _digest(content)
         (aside / _STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     found = checkpoint_folders(folder)
-    regular = [old for old in found if old == path or not _step_of(old) % every]
-    for old in set(found) - set(regular[:keep]):
+    worth_keeping = [old for old in found if old == path or (_step_of(old) < progress.step and _is_regular(old))]
+    for old in set(found) - set(worth_keeping[:keep]):
         shutil.rmtree(old, ignore_errors=True)
+    for stray in folder.glob(".step-*"):  # what a killed process left of a save
+        shutil.rmtree(stray, ignore_errors=True)
     return path
+
+
+def _is_regular(path: Path) -> bool:
+    try:
+        return bool(json.loads((path / _STATE).read_text(encoding="utf-8")).get("regular", True))
+    except _DAMAGE:
+        return False
 
 
 def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
@@ -156,5 +166,4 @@ def _load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: d
             raise CheckpointError(
                 f"{path / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
             )
-        device = "cpu" if key == "step" and parameters[weight].device.type == "cpu" else parameters[weight].device
-        optimizer.state[parameters[weight]][key] = tensor.to(device)
+        optimizer.state[parameters[weight]][key] = tensor.to(parameters[weight].device)
