@@ -29,7 +29,7 @@ def quickstart(
         bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
     ] = False,
 ) -> None:
-    """Build a small corpus from Unicode CLDR, train on it, score the model and show translations. About two minutes."""
+    """Build a small corpus from Unicode CLDR, train on it, score the model and show translations."""
     from headway.cli.progress import ProgressListener
     from headway.cli.train import command_name, fresh_start
     from headway.data.builtin import build_corpus, write_corpus
