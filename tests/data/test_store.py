@@ -207,7 +207,7 @@ class TestFilters:
 
 class TestFailures:
     def test_a_full_disk_is_told_and_leaves_nothing(self, tmp_path: Path) -> None:
-        with disk_full(), pytest.raises(OutputError, match=r"cannot write the token store \(File too large\); free"):
+        with disk_full(), pytest.raises(OutputError, match=r"cannot be written \(File too large\)"):
             build(tmp_path / "s", [(words(4000), "1")])
         assert list(tmp_path.iterdir()) == []
         assert len(build(tmp_path / "s", [(words(4000), "1")])) == 1

@@ -83,7 +83,6 @@ def test_without_data_there_is_no_recipe(tmp_path: Path) -> None:
         "training.device=cpu",
         "validation.every=7",
         "validation.patience=7",
-        "validation.beam_size=7",
         "checkpoints.every=7",
         "checkpoints.keep=7",
         "checkpoints.average=3",
@@ -106,7 +105,8 @@ def test_what_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
         ("data.max_tokens=7", "data.max_tokens was 4096, is 7"),
         ("data.filter.max_length=7", "data.filter.max_length was 256, is 7"),
         ("validation.metric=loss", "validation.metric was 'bleu', is 'loss'"),
-        ("tokenizer.joint=false", "tokenizer.joint was True, is False"),
+        ("validation.beam_size=7", "validation.beam_size was 1, is 7"),
+        ("tokenizer.vocab_size=700", "tokenizer.vocab_size was 8000, is 700"),
     ],
 )
 def test_what_may_not(tmp_path: Path, assignment: str, message: str) -> None:
