@@ -95,7 +95,7 @@ class Translator:
         """
         self._check_options(beam_size, length_penalty, n_best)
         texts = [text] if isinstance(text, str) else list(text)
-        found = self._search(texts, beam_size, length_penalty)
+        found = self._search(texts, beam_size, length_penalty, n_best)
         results = [
             Translation(source, tuple(self._candidate(h) for h in hypotheses[:n_best]))
             for source, hypotheses in zip(texts, found, strict=True)
@@ -133,13 +133,13 @@ class Translator:
                 f"length penalty {length_penalty}: expected 0 (rank by probability) or more; the paper uses 0.6"
             )
 
-    def _search(self, texts: list[str], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
+    def _search(self, texts: list[str], beam_size: int, alpha: float, n_best: int) -> list[list[Hypothesis]]:
         sources = self._encode([text if text.strip() else "" for text in texts])
         results = [[Hypothesis((), 0.0, 0.0)] for _ in texts]
         order = sorted((index for index, ids in enumerate(sources) if ids), key=lambda index: len(sources[index]))
         most = max(1, _LOGITS_IN_MEMORY // (beam_size * self.bundle.target_tokenizer.vocab_size))
         for batch in _batches(order, sources, self.max_tokens, most):
-            found = self._search_batch([sources[index] for index in batch], beam_size, alpha)
+            found = self._search_batch([sources[index] for index in batch], beam_size, alpha, n_best)
             for index, hypotheses in zip(batch, found, strict=True):
                 if not hypotheses:
                     raise BundleError("the model gives no finite probabilities: its weights are damaged")
@@ -154,7 +154,9 @@ class Translator:
                 raise _TooLongError(index, len(ids) + 1, limit)
         return encoded
 
-    def _search_batch(self, sources: list[list[int]], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
+    def _search_batch(
+        self, sources: list[list[int]], beam_size: int, alpha: float, n_best: int
+    ) -> list[list[Hypothesis]]:
         width = max(map(len, sources)) + 1
         rows = [[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in sources]
         source = torch.tensor(rows, device=self.device)
@@ -165,7 +167,15 @@ class Translator:
             greedy = greedy_search(model, source, limits, begin=BOS, end=EOS, alpha=alpha, forbidden=forbidden)
             return [[hypothesis] for hypothesis in greedy]
         return beam_search(
-            model, source, limits, begin=BOS, end=EOS, beam_size=beam_size, alpha=alpha, forbidden=forbidden
+            model,
+            source,
+            limits,
+            begin=BOS,
+            end=EOS,
+            beam_size=beam_size,
+            alpha=alpha,
+            n_best=n_best,
+            forbidden=forbidden,
         )
 
     def _limit(self, source_length: int) -> int:

@@ -86,12 +86,13 @@ def plain_beam_search(
             for token, gain in enumerate(log_probs(prefix))
             if token not in forbidden and (token == END or step < limit)
         ]
-        best = sorted(extensions, key=lambda extension: -extension[0])[: 2 * beam_size]
-        for total, prefix, token in best[:beam_size]:
+        survivors = sorted(extensions, key=lambda extension: -extension[0])[:beam_size]
+        for total, prefix, token in survivors:
             if token == END:
                 finished.append(Hypothesis(prefix, total, total / length_penalty(step + 1, alpha)))
-        beams = [(total, (*prefix, token)) for total, prefix, token in best if token != END][:beam_size]
-        if len(finished) >= beam_size:
+        beams = [(total, (*prefix, token)) for total, prefix, token in survivors if token != END]
+        bound = max((total for total, _ in beams), default=-math.inf) / length_penalty(limit + 1, alpha)
+        if max((hypothesis.score for hypothesis in finished), default=-math.inf) >= bound:
             break
     return sorted(finished, key=lambda hypothesis: -hypothesis.score)[:beam_size]
 
@@ -268,7 +269,7 @@ def test_a_beam_wide_enough_finds_every_target(seed: int) -> None:
     ]
     (found,) = beam_search(
         TableModel(distribution), sources(1), [limit],
-        begin=BEGIN, end=END, beam_size=len(targets), alpha=alpha, forbidden=(PAD, BEGIN),
+        begin=BEGIN, end=END, beam_size=len(targets), alpha=alpha, n_best=len(targets), forbidden=(PAD, BEGIN),
     )  # fmt: skip
     assert_same(found, sorted(expected, key=lambda hypothesis: -hypothesis.score))
 
@@ -279,7 +280,14 @@ def test_a_wide_beam_finds_a_transformers_best_target(transformer: Transformer) 
     targets = [target for length in range(limit + 1) for target in itertools.product(allowed, repeat=length)]
     forbidden = (PAD, BEGIN, 6, 7)
     found = beam_search(
-        transformer, source, [limit] * 3, begin=BEGIN, end=END, beam_size=len(targets), forbidden=forbidden
+        transformer,
+        source,
+        [limit] * 3,
+        begin=BEGIN,
+        end=END,
+        beam_size=len(targets),
+        n_best=len(targets),
+        forbidden=forbidden,
     )
     for row, hypotheses in zip(source, found, strict=True):
         scores = {target: forced(transformer, row, target) / length_penalty(len(target) + 1, 0.6) for target in targets}
@@ -392,3 +400,18 @@ def test_no_sentences_are_no_work(transformer: Transformer) -> None:
 def test_a_beam_needs_a_prefix(beam_size: int) -> None:
     with pytest.raises(ConfigError, match=f"beam_size = {beam_size}: expected at least 1"):
         beam_search(TableModel(two_ways), sources(1), [5], begin=BEGIN, end=END, beam_size=beam_size)
+
+
+def test_noise_that_ends_early_does_not_hide_the_sure_translation() -> None:
+    """The model is sure of 3 3 3 3; four other first tokens, each improbable, would end at once."""
+
+    def sure(_sentence: int, prefix: Prefix) -> list[float]:
+        if prefix == (3,) * len(prefix):
+            nearly = [1e-4] * 8
+            nearly[END if len(prefix) == 4 else 3] = 1 - 7e-4
+            return nearly
+        return [1e-4] * END + [1 - 7e-4] + [1e-4] * (7 - END)
+
+    for beam_size in (1, 2, 4, 7):
+        (found,) = beam_search(TableModel(sure), sources(1), [9], begin=BEGIN, end=END, beam_size=beam_size)
+        assert found[0].tokens == (3, 3, 3, 3)

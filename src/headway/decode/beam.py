@@ -1,14 +1,20 @@
-"""Beam search with the length penalty of Wu et al. 2016 (the paper, section 6.1: beam 4, alpha 0.6, maximum input
-length + 50).
+"""Beam search with the length penalty of Wu et al. 2016.
 
-Each sentence keeps its W most probable unfinished prefixes. A step extends each by every token; of all extensions the 2
-W best are looked at: those that end and stand among the first W are finished hypotheses, the W best that do not end go
-on. A sentence is done when W hypotheses are finished, or at its limit, where all prefixes are ended by force. It then
-leaves the batch. Hypotheses are ranked by log P / length_penalty.
+The paper, section 6.1: beam 4, alpha 0.6, maximum output length input length + 50.
+
+Each sentence keeps prefixes. A step extends each by every token, and the W best of all extensions survive: those that
+end are finished hypotheses, the others go on as prefixes. Hypotheses are ranked by log P / length_penalty. A sentence
+is done when no prefix is left, or none can become better than what is finished: a prefix only loses probability, so
+log P over the penalty at the limit bounds its score. At its limit all prefixes are ended by force. Done, it leaves the
+batch.
+
+Stopping at the first W finished hypotheses, as many toolkits do, loses good translations: where the model is sure of
+one, the other places of the beam hold noise, and W bits of noise may end before the one good prefix does.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -30,6 +36,10 @@ class _Sentence:
     limit: int
     finished: list[Hypothesis] = field(default_factory=list)
 
+    def may_improve(self, bound: float, n_best: int) -> bool:
+        """Whether a prefix, its score at most ``bound``, may come among the ``n_best`` first (-inf: none is left)."""
+        return bound > -math.inf and (len(self.finished) < n_best or self.finished[n_best - 1].score < bound)
+
 
 @torch.inference_mode()
 def beam_search(
@@ -41,9 +51,10 @@ def beam_search(
     end: int,
     beam_size: int = 4,
     alpha: float = 0.6,
+    n_best: int = 1,
     forbidden: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
-    """Up to ``beam_size`` hypotheses for each source, best first.
+    """Up to ``beam_size`` hypotheses for each source, best first; it goes on until the ``n_best`` first are sure.
 
     ``limits`` are the sentences' maximum lengths in tokens, the end symbol not counted; ``forbidden`` tokens are never
     chosen.
@@ -62,21 +73,23 @@ def beam_search(
         full = [row for row, sentence in enumerate(sentences) if sentence.limit <= step]
         totals = scores.unsqueeze(2) + torch.unflatten(log_probs, 0, scores.shape)
         totals[full] = _only(totals[full], end)
-        candidates = _best(totals, beam_size, end)
-        _collect(sentences, candidates, prefixes, beam_size, end, alpha)
-        for row in full:
-            sentences[row].limit = -1
-        going = [row for row, s in enumerate(sentences) if s.limit >= 0 and len(s.finished) < beam_size]
-        for sentence in sentences:
-            results[sentence.index] = sentence.finished
+        candidates = _best(totals, beam_size)
+        _collect(sentences, candidates, prefixes, end, alpha)
+        scores = candidates.scores.masked_fill(candidates.tokens == end, -torch.inf)
+        going = []
+        for row, (sentence, best) in enumerate(zip(sentences, scores.amax(1).tolist(), strict=True)):
+            sentence.finished.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
+            results[sentence.index] = sentence.finished[:beam_size]
+            if sentence.may_improve(best / length_penalty(sentence.limit + 1, alpha), n_best):
+                going.append(row)
         rows = torch.tensor(going, dtype=torch.long, device=source.device)
-        scores, parents, tokens = (part[rows] for part in candidates.unfinished(beam_size, end))
+        scores, parents, tokens = scores[rows], candidates.parents[rows], candidates.tokens[rows]
         state.select(
             (rows.unsqueeze(1) * prefixes.size(1) + parents).flatten(), rows if len(going) < len(sentences) else None
         )
         prefixes = torch.cat([prefixes[rows.unsqueeze(1), parents], tokens.unsqueeze(2)], dim=2)
         sentences = [sentences[row] for row in going]
-    return [sorted(finished, key=lambda h: h.score, reverse=True)[:beam_size] for finished in results]
+    return results
 
 
 @dataclass(frozen=True)
@@ -87,16 +100,6 @@ class _Candidates:
     parents: Int[Tensor, "B C"]
     tokens: Int[Tensor, "B C"]
 
-    def unfinished(self, beam_size: int, end: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The ``beam_size`` best that do not end: scores, parents, tokens.
-
-        Where there are not so many, the rest have probability zero.
-        """
-        # Enders sort behind all others, which keep their order.
-        scores = self.scores.masked_fill(self.tokens == end, -torch.inf)
-        order = (self.tokens == end).to(torch.int8).sort(dim=1, stable=True).indices[:, :beam_size]
-        return scores.gather(1, order), self.parents.gather(1, order), self.tokens.gather(1, order)
-
 
 def _only(totals: Float[Tensor, "F W V"], token: int) -> Float[Tensor, "F W V"]:
     """``totals`` with every other token ruled out."""
@@ -105,10 +108,10 @@ def _only(totals: Float[Tensor, "F W V"], token: int) -> Float[Tensor, "F W V"]:
     return allowed
 
 
-def _best(totals: Float[Tensor, "B W V"], beam_size: int, end: int) -> _Candidates:
-    """The 2 W best extensions: at most W of them end, so at least W do not."""
+def _best(totals: Float[Tensor, "B W V"], beam_size: int) -> _Candidates:
+    """The W best extensions (all of them, where there are fewer)."""
     vocab_size = totals.size(2)
-    scores, indices = totals.flatten(1).topk(min(2 * beam_size, totals.size(1) * vocab_size), dim=1)
+    scores, indices = totals.flatten(1).topk(min(beam_size, totals.size(1) * vocab_size), dim=1)
     return _Candidates(scores, indices // vocab_size, indices % vocab_size)
 
 
@@ -116,14 +119,12 @@ def _collect(
     sentences: list[_Sentence],
     candidates: _Candidates,
     prefixes: Int[Tensor, "B W T"],
-    beam_size: int,
     end: int,
     alpha: float,
 ) -> None:
-    """Give each sentence its hypotheses that end now and stand among the first W candidates."""
+    """Give each sentence its hypotheses that end now."""
     penalty = length_penalty(prefixes.size(2), alpha)
-    first = slice(0, beam_size)
-    ends = (candidates.tokens[:, first] == end) & candidates.scores[:, first].isfinite()
+    ends = (candidates.tokens == end) & candidates.scores.isfinite()
     for row, place in ends.nonzero().tolist():
         log_probability = float(candidates.scores[row, place])
         tokens = prefixes[row, candidates.parents[row, place], 1:].tolist()
