@@ -12,7 +12,6 @@ time, data loading and optimiser inside, start-up and padding not.
 
 import json
 import platform
-import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -30,7 +29,7 @@ from torch import Tensor, nn
 
 from headway.models.transformer import Transformer
 from headway.nn import SinusoidalPositions, TokenEmbedding
-from headway.train.hardware import autocast, choose_device, keep_freed_memory
+from headway.train.hardware import autocast, choose_device, keep_freed_memory, processor_name, product_rate
 from headway.train.loop import Stream
 from headway.train.objective import TokenBatch, batch_loss, to_device
 from headway.train.optim import make_optimizer
@@ -154,17 +153,6 @@ def measure(name: str, setting: Recipe, prepared: Prepared, seconds: float, prec
     return Rate(name, precision, targets / elapsed, sources / elapsed)
 
 
-def matrix_rate(dtype: torch.dtype) -> float:
-    """GFLOP/s of the product of two 2048-square matrices."""
-    a = torch.randn(2048, 2048).to(dtype)
-    best = 0.0
-    for _ in range(10):
-        begin = time.perf_counter()
-        a @ a
-        best = max(best, 2 * 2048**3 / (time.perf_counter() - begin) / 1e9)
-    return best
-
-
 def main(
     data: Annotated[Path, typer.Option(help="Multi30k: train.de, train.en, val.de, val.en.")],
     workdir: Annotated[Path, typer.Option(help="Where the peers' environments are made.")] = peers.ROOT / ".peers",
@@ -176,7 +164,10 @@ def main(
     torch.set_num_threads(threads)
     keep_freed_memory()
     setting = recipe(data)
-    products = {str(dtype).removeprefix("torch."): matrix_rate(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    products = {
+        str(dtype).removeprefix("torch."): product_rate(dtype, choose_device("cpu"))
+        for dtype in (torch.float32, torch.bfloat16)
+    }
     rates = []
     with tempfile.TemporaryDirectory() as run:
         prepared = prepare(setting, Path(run), Silence())
@@ -193,7 +184,7 @@ def main(
                 result.source_tokens_per_s,
             )
         )
-    machine = f"{_processor()}, {threads} threads, PyTorch {version('torch')}, Python {platform.python_version()}"
+    machine = f"{processor_name()}, {threads} threads, PyTorch {version('torch')}, Python {platform.python_version()}"
     table = Table("toolkit", "settings", "target tokens/s", "source tokens/s", "headway is")
     for rate in rates:
         ratio = rates[0].target_tokens_per_s / rate.target_tokens_per_s
@@ -216,12 +207,6 @@ def main(
             "rates": [asdict(r) for r in rates],
         }
         output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-
-
-def _processor() -> str:
-    found = subprocess.run(["lscpu"], capture_output=True, text=True, check=False).stdout
-    names = [line.split(":", 1)[1].strip() for line in found.splitlines() if line.startswith("Model name")]
-    return names[0] if names else platform.processor()
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ def evaluate(
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
     """Translate a test set and score it, with signatures and 95 % confidence intervals."""
-    from headway.cli.text import locating, one_line, output_file, read_all_lines
+    from headway.cli.text import input_lines, locating, one_line, output_file
     from headway.errors import DataError
     from headway.evaluate import evaluate as score
     from headway.predict import load
 
-    sources, references = read_all_lines(source), read_all_lines(reference)
+    sources, references = list(input_lines(source)), list(input_lines(reference))
     if len(sources) != len(references):
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "

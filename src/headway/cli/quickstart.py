@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headway.data.builtin import BuiltinCorpus, BuiltinPair
     from headway.predict import Translator
     from headway.train.recipe import Recipe
@@ -86,8 +88,7 @@ def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
     )
 
 
-def _show_examples(corpus: BuiltinCorpus, say: object) -> None:
-    assert callable(say)
+def _show_examples(corpus: BuiltinCorpus, say: Callable[[str], None]) -> None:
     say(f"{len(corpus.train):,} pairs to train on, such as:")
     seen: set[str] = set()
     for pair in corpus.train:
@@ -97,7 +98,7 @@ def _show_examples(corpus: BuiltinCorpus, say: object) -> None:
 
 
 def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
-    """A table of exact matches for each category, then some translations."""
+    """A table of exact matches for each category, each with a translation."""
     from rich.console import Console
     from rich.table import Table
 

@@ -11,7 +11,7 @@ from typing import IO
 
 from headway.errors import DataError, LengthError
 
-__all__ = ["input_lines", "locating", "one_line", "output_file", "read_all_lines"]
+__all__ = ["input_lines", "locating", "one_line", "output_file"]
 
 _STANDARD = Path("-")
 
@@ -35,11 +35,6 @@ def input_lines(path: Path | None) -> Iterator[str]:
                 f"standard input, line {number}: not UTF-8 text ({error.reason} at byte {error.start + 1}); "
                 "expected UTF-8"
             ) from None
-
-
-def read_all_lines(path: Path) -> list[str]:
-    """All lines of a file."""
-    return list(input_lines(path))
 
 
 @contextmanager

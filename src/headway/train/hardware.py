@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+import platform
 import sys
+import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 
 import torch
 
 from headway.errors import ConfigError
 
-__all__ = ["autocast", "choose_device", "computes_bfloat16", "keep_freed_memory", "return_freed_memory"]
+__all__ = [
+    "autocast",
+    "choose_device",
+    "computes_bfloat16",
+    "keep_freed_memory",
+    "processor_name",
+    "product_rate",
+    "return_freed_memory",
+]
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -37,6 +48,28 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[obj
     if precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device)):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
+
+
+def processor_name() -> str:
+    """The processor's model, as the system names it."""
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
+            return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def product_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """GFLOP/s of the product of two 2048-square matrices: the best of ten."""
+    a = torch.randn(2048, 2048, device=device).to(dtype)
+    best = 0.0
+    for _ in range(10):
+        begin = time.perf_counter()
+        a @ a
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = max(best, 2 * 2048**3 / (time.perf_counter() - begin) / 1e9)
+    return best
 
 
 def keep_freed_memory() -> None:

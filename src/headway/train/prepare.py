@@ -91,8 +91,8 @@ def _tokenizers(recipe: Recipe, folder: Path, run: Path, listener: Listener) -> 
         source = Tokenizer.train(_texts(recipe, folder, (0,)), recipe.tokenizer)
         target = Tokenizer.train(_texts(recipe, folder, (1,)), recipe.tokenizer)
     with replaced_folder(home) as aside:
-        source.save(aside, names[0])
-        target.save(aside, names[1])
+        for name, tokenizer in dict(zip(names, (source, target), strict=True)).items():
+            tokenizer.save(aside, name)
         (aside / "key").write_text(key, encoding="utf-8")
     return source, target
 
