@@ -29,6 +29,18 @@ class DataConfig(Config):
         4096, ge=1, description="Size of a batch: rows x the longer side, in tokens, padding included."
     )
     pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time; larger pools, less padding.")
+    temperature: float | None = Field(
+        None,
+        ge=1,
+        description="Several corpora: an epoch is as long as all of them, and corpus i has a share of it proportional to "
+        "(weight x size)^(1/temperature); 1 keeps the sizes, higher ones favour small corpora; none: only the weights.",
+    )
+    bpe_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Probability that a merge is left out when training text is segmented; bpe only."
+    )
+    segmentations: int = Field(
+        8, ge=1, description="With bpe_dropout: how many segmentations of each text are stored; epochs take turns."
+    )
 
 
 class TrainingConfig(Config):
@@ -39,6 +51,24 @@ class TrainingConfig(Config):
     accumulate: int = Field(1, ge=1, description="Batches that make one optimiser step.")
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
+    )
+    r_drop: float = Field(
+        0.0, ge=0, description="Weight of the divergence between two passes with different dropout (R-Drop); 0: one pass."
+    )
+    ema: float | None = Field(
+        None, gt=0, lt=1, description="Decay, for each step, of a moving average of the weights kept beside them; none: no."
+    )
+    start_from: str | None = Field(
+        None, description="A model folder whose weights and tokenizers training starts from; none: from scratch."
+    )
+    freeze: tuple[str, ...] = Field(
+        (), description="Weights that stay as they start, by name; * stands for anything, as in 'encoder.*'."
+    )
+    sharding: Literal["none", "full"] = Field(
+        "none", description="Under torchrun: a whole model in each process (DDP), or a share of it (full, FSDP2)."
+    )
+    compile: Literal["auto", "on", "off"] = Field(
+        "auto", description="Whether torch.compile builds the model's kernels; auto: on a GPU."
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Of matrix products; auto is bfloat16 where the hardware computes it, else float32."
@@ -63,6 +93,9 @@ class CheckpointConfig(Config):
 
     every: int = Field(1000, ge=1, description="Steps between checkpoints.")
     keep: int = Field(5, ge=1, description="Newest checkpoints that are kept.")
+    keep_best: int = Field(
+        0, ge=0, description="Checkpoints that are kept beside these because their validation scores are the best."
+    )
     average: int = Field(
         5, ge=0, description="Newest checkpoints whose mean becomes average/ at the end; 0 or 1: none."
     )
