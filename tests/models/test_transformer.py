@@ -161,6 +161,14 @@ def test_embeddings_of_both_sides_are_dropped_out_in_training() -> None:
         torch.testing.assert_close(inputs[kept], 2 * whole[kept])
 
 
+def test_blocks_of_both_sides_are_left_out_in_training() -> None:
+    """At a probability of nearly one, the stacks hand on what they are given."""
+    model = transformer(layer_dropout=0.999999).train()
+    x, memory, mask = torch.randn(2, 3, 16), torch.randn(2, 3, 16), torch.ones(1, 3, 3, dtype=torch.bool)
+    assert torch.equal(model.encoder(x, mask), x)
+    assert torch.equal(model.decoder(x, memory, mask), x)
+
+
 # Cached and uncached agree.
 
 

@@ -1,14 +1,31 @@
-"""Adam with the paper's settings, and equation 3 at values worked by hand."""
+"""Schedules and optimisers at values worked by hand; steps that are not finite change nothing."""
 
 from __future__ import annotations
 
+import copy
 import math
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from headway.train.optim import OptimizerConfig, learning_rate, make_optimizer
+from headway.models.build import build_model
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn import TokenEmbedding
+from headway.train.checkpoints import Checkpoints
+from headway.train.optim import (
+    OptimizerConfig,
+    depends_on_length,
+    learning_rate,
+    make_optimizer,
+    step_if_finite,
+)
+from headway.train.state import Progress
+
+Kind = Literal["adam", "adafactor"]
 
 
 class TestSchedule:
@@ -50,15 +67,89 @@ class TestSchedule:
         config = OptimizerConfig(schedule="linear", learning_rate=2.0, warmup_steps=100)
         assert learning_rate(step, 300, config, 64) == pytest.approx(expected, rel=1e-12)
 
+    @pytest.mark.parametrize(("step", "share"), [(50, 0.5), (100, 1.0), (167, 5 / 6), (301, 0.5), (400, 0.5)])
+    def test_linear_falls_to_a_fraction(self, step: int, share: float) -> None:
+        """From 1 at step 100 to 1/2 at step 301: the first 67 of these 201 steps take off a third of a half."""
+        config = OptimizerConfig(schedule="linear", learning_rate=3.0, warmup_steps=100, final_fraction=0.5)
+        assert learning_rate(step, 300, config, 64) == pytest.approx(3 * share, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("step", "share"),
+        [
+            (50, 0.5),  # the warm-up
+            (100, 1.0),  # cos 0 = 1
+            (200, 0.2 + 0.8 * 0.75),  # a third of the way, cos 60 degrees = 1/2: (1 + 1/2) / 2
+            (250, 0.2 + 0.8 * 0.5),  # half of the way, cos 90 degrees = 0
+            (300, 0.2 + 0.8 * 0.25),
+            (400, 0.2),  # one step after the last, and from then on
+            (500, 0.2),
+        ],
+    )
+    def test_cosine(self, step: int, share: float) -> None:
+        config = OptimizerConfig(schedule="cosine", learning_rate=3.0, warmup_steps=100, final_fraction=0.2)
+        assert learning_rate(step, 399, config, 64) == pytest.approx(3 * share, rel=1e-12)
+
+    @pytest.mark.parametrize(("step", "share"), [(1, 0.01), (100, 1.0), (101, 1.0), (10**6, 1.0)])
+    def test_constant(self, step: int, share: float) -> None:
+        config = OptimizerConfig(schedule="constant", learning_rate=3.0, warmup_steps=100)
+        assert learning_rate(step, 10**6, config, 64) == pytest.approx(3 * share, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("every", "halved_after"), [(None, [100, 200]), (100, [100, 200]), (70, [70, 140, 210, 280])]
+    )
+    def test_halving_at_the_thirds_of_the_training_or_every_so_many_steps(
+        self, every: int | None, halved_after: list[int]
+    ) -> None:
+        config = OptimizerConfig(schedule="halve_every", learning_rate=8.0, warmup_steps=1, halve_every=every)
+        rates = [learning_rate(step, 300, config, 64) for step in range(1, 301)]
+        assert rates[0] == 8.0
+        assert [step for step in range(1, 300) if rates[step] == rates[step - 1] / 2] == halved_after
+        assert len(set(rates)) == 1 + len(halved_after)
+
+    def test_which_schedules_depend_on_the_length_of_the_training(self) -> None:
+        for schedule in ("inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"):
+            for every in (None, 7):
+                config = OptimizerConfig(schedule=schedule, halve_every=every, warmup_steps=3)
+                short, long = ([learning_rate(step, steps, config, 64) for step in range(1, 31)] for steps in (30, 60))
+                assert depends_on_length(config) == (short != long)
+
+
+def small_model() -> Transformer:
+    sizes = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    return build_model(TransformerConfig.parse(sizes, "test"), 8, 8)
+
+
+def give_gradients(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator)
+
+
+def optimizer_of(model: nn.Module, kind: Kind = "adam", **settings: Any) -> torch.optim.Optimizer:
+    optimizer = make_optimizer(model, OptimizerConfig(kind=kind, **settings))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    return optimizer
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Copies of weights, moments and step counters."""
+    moments = [tensor for parameter in model.parameters() for _, tensor in sorted(optimizer.state[parameter].items())]
+    return [tensor.detach().clone() for tensor in (*model.parameters(), *moments)]
+
+
+def equal(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
 
 class TestAdam:
     def test_defaults_are_the_papers(self) -> None:
         optimizer = make_optimizer(nn.Linear(2, 2), OptimizerConfig())
-        (group,) = optimizer.param_groups
-        assert group["betas"] == (0.9, 0.98)
-        assert group["eps"] == 1e-9
-        assert group["weight_decay"] == 0
-        assert len(group["params"]) == 2
+        for group in optimizer.param_groups:
+            assert group["betas"] == (0.9, 0.98)
+            assert group["eps"] == 1e-9
+            assert group["weight_decay"] == 0
+        assert sum(len(group["params"]) for group in optimizer.param_groups) == 2
 
     def test_two_steps_by_hand(self) -> None:
         """Kingma and Ba 2015, algorithm 1, with other numbers than the defaults."""
@@ -67,8 +158,7 @@ class TestAdam:
             layer.weight.fill_(1.0)
         optimizer = make_optimizer(layer, OptimizerConfig(beta1=0.8, beta2=0.5, epsilon=0.25))
         optimizer.param_groups[0]["lr"] = 0.1
-        weight = first = second = 0.0
-        weight = 1.0
+        weight, first, second = 1.0, 0.0, 0.0
         for step, gradient in ((1, 2.0), (2, -4.0)):
             layer.weight.grad = torch.full((1, 1), gradient)
             optimizer.step()
@@ -76,3 +166,130 @@ class TestAdam:
             second = 0.5 * second + 0.5 * gradient**2
             weight -= 0.1 * (first / (1 - 0.8**step)) / (math.sqrt(second / (1 - 0.5**step)) + 0.25)
             assert layer.weight.item() == pytest.approx(weight, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["adam", "adafactor"])
+class TestWeightDecay:
+    def test_without_a_gradient_matrices_shrink_and_nothing_else_moves(self, kind: Kind) -> None:
+        """Decoupled from the gradient (0 here): w <- w - 0.01 x 0.5 w."""
+        model = nn.ModuleDict({"embedding": TokenEmbedding(5, 4), "linear": nn.Linear(4, 3), "norm": nn.LayerNorm(4)})
+        optimizer = optimizer_of(model, kind, weight_decay=0.5)
+        before = copy.deepcopy(model.state_dict())
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        for name, weight in model.state_dict().items():
+            shrunk = name in {"embedding.weight", "linear.weight"}
+            torch.testing.assert_close(weight, before[name] * 0.995 if shrunk else before[name])
+
+    def test_frozen_weights_are_left_out(self, kind: Kind) -> None:
+        layer = nn.Linear(3, 2)
+        layer.weight.requires_grad_(False)
+        optimizer = make_optimizer(layer, OptimizerConfig(kind=kind))
+        assert [parameter for group in optimizer.param_groups for parameter in group["params"]] == [layer.bias]
+
+
+def test_a_step_of_adafactor_by_hand() -> None:
+    """Shazeer and Stern 2018, algorithm 4, first step, where beta2 is 0, so that the moments are the gradient's alone.
+
+    Squared gradients (1, 4; 4, 16) are of rank one, so their row means (2.5, 10), column means (2.5, 10) and overall
+    mean 6.25 give them back exactly, and the update is the gradient's sign, whose root mean square is 1. The weight's
+    is 2: each element moves by 2 x 0.01.
+    """
+    layer = nn.Linear(2, 2, bias=False)
+    optimizer = optimizer_of(layer, "adafactor")
+    with torch.no_grad():
+        layer.weight.fill_(2.0)
+    layer.weight.grad = torch.tensor([[1.0, -2.0], [2.0, 4.0]])
+    optimizer.step()
+    torch.testing.assert_close(layer.weight.detach(), torch.tensor([[1.98, 2.02], [1.98, 1.98]]))
+
+
+@pytest.mark.parametrize("kind", ["adam", "adafactor"])
+def test_restored_from_a_checkpoint_training_goes_on_bit_for_bit(tmp_path: Path, kind: Kind) -> None:
+    model, other = small_model(), small_model()
+    optimizer, restored = optimizer_of(model, kind), optimizer_of(other, kind)
+    for seed in (1, 2):
+        give_gradients(model, seed)
+        step_if_finite(optimizer)
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(Progress(step=2), model, optimizer)
+        assert checkpoints.restore(other, restored) is not None
+    assert equal(everything(model, optimizer), everything(other, restored))
+    give_gradients(model, 3)
+    give_gradients(other, 3)
+    assert step_if_finite(optimizer)
+    assert step_if_finite(restored)
+    assert equal(everything(model, optimizer), everything(other, restored))
+
+
+class TestStepIfFinite:
+    @pytest.mark.parametrize("kind", ["adam", "adafactor"])
+    @pytest.mark.parametrize("clip_norm", [None, 0.5])
+    @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+    def test_one_bad_number_leaves_everything_as_it_was(self, kind: Kind, clip_norm: float | None, bad: float) -> None:
+        model = small_model()
+        optimizer = optimizer_of(model, kind, weight_decay=0.1)
+        give_gradients(model, 0)
+        assert step_if_finite(optimizer, clip_norm)
+        before = everything(model, optimizer)
+        give_gradients(model, 1)
+        *_, last = model.parameters()
+        assert last.grad is not None
+        last.grad.flatten()[-1] = bad
+        assert not step_if_finite(optimizer, clip_norm)
+        assert equal(everything(model, optimizer), before)
+        give_gradients(model, 1)
+        assert step_if_finite(optimizer, clip_norm)
+        assert not equal(everything(model, optimizer), before)
+
+    @pytest.mark.parametrize("kind", ["adam", "adafactor"])
+    @pytest.mark.parametrize("clip_norm", [0.5, 1e6])
+    def test_clips_as_pytorch_does(self, kind: Kind, clip_norm: float) -> None:
+        """The norm is about 15, so that 0.5 clips and a million does not."""
+        model = small_model()
+        other = copy.deepcopy(model)
+        optimizer, plain = optimizer_of(model, kind), optimizer_of(other, kind)
+        for seed in (0, 1, 2):
+            give_gradients(model, seed)
+            give_gradients(other, seed)
+            step_if_finite(optimizer, clip_norm)
+            torch.nn.utils.clip_grad_norm_(other.parameters(), clip_norm)
+            plain.step()
+        for ours, theirs in zip(everything(model, optimizer), everything(other, plain), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+    @pytest.mark.parametrize("kind", ["adam", "adafactor"])
+    def test_without_clipping_it_is_the_optimisers_own_step(self, kind: Kind) -> None:
+        model = small_model()
+        other = copy.deepcopy(model)
+        optimizer, plain = optimizer_of(model, kind), optimizer_of(other, kind)
+        for seed in (0, 1):
+            give_gradients(model, seed)
+            give_gradients(other, seed)
+            step_if_finite(optimizer)
+            plain.step()
+        assert equal(everything(model, optimizer), everything(other, plain))
+
+    @pytest.mark.parametrize("clip_norm", [None, 0.5])
+    def test_the_host_waits_for_nothing(
+        self, no_waiting: AbstractContextManager[object], clip_norm: float | None
+    ) -> None:
+        model = small_model()
+        optimizer = optimizer_of(model)
+        give_gradients(model, 0)
+        with no_waiting:
+            finite = step_if_finite(optimizer, clip_norm)
+        assert finite
+
+    def test_what_the_kernel_was_told_is_forgotten(self) -> None:
+        """A later step of the optimiser's own is no longer skipped."""
+        layer = nn.Linear(2, 2)
+        optimizer = optimizer_of(layer)
+        for parameter in layer.parameters():
+            parameter.grad = torch.full_like(parameter, math.nan)
+        assert not step_if_finite(optimizer, 1.0)
+        before = layer.weight.detach().clone()
+        give_gradients(layer, 0)
+        optimizer.step()
+        assert not torch.equal(layer.weight, before)

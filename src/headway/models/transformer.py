@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -49,6 +50,9 @@ class TransformerConfig(Config):
     )
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on attention weights.")
     feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Probability inside the feed-forward layers.")
+    layer_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Probability that a block is left out as a whole while training (LayerDrop)."
+    )
     activation: Activation = Field(
         "relu", description="Of the feed-forward layers; glu, reglu, geglu, swiglu are gated."
     )
@@ -112,6 +116,7 @@ class Transformer(nn.Module):
             dropout=config.dropout,
             attention_dropout=config.attention_dropout,
             feed_forward_dropout=config.feed_forward_dropout,
+            layer_dropout=config.layer_dropout,
             activation=config.activation,
             norm=config.norm,
         )
@@ -137,7 +142,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
         """The memory: one vector for each source token."""
-        x = self.embedding_dropout(self.source_positions(self.source_embedding(source)))
+        x = self.embedding_dropout(_residual_stream(self.source_positions(self.source_embedding(source))))
         memory: Tensor = self.encoder(x, source_mask)
         return memory
 
@@ -145,7 +150,7 @@ class Transformer(nn.Module):
         self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
     ) -> Float[Tensor, "B T D"]:
         """The hidden state at each target position, which sees the memory and the target up to that position."""
-        x = self.embedding_dropout(self.target_positions(self.target_embedding(target)))
+        x = self.embedding_dropout(_residual_stream(self.target_positions(self.target_embedding(target))))
         hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
         return hidden
 
@@ -170,6 +175,16 @@ class Transformer(nn.Module):
         x = self.target_positions.at(self.target_embedding(tokens.unsqueeze(1)).squeeze(1), state.positions)
         logits: Tensor = self.projection(self.decoder.step(x.unsqueeze(1), state).squeeze(1))
         return logits
+
+
+def _residual_stream(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    """``x`` in autocast's type where that is on, and with it all that is added to it.
+
+    Norms compute in float32 inside, so only what passes between two layers is rounded, as in Megatron-LM (Shoeybi et
+    al. 2019) by default; otherwise every product's input and output is converted, and half as much again is in memory.
+    """
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -138,7 +139,7 @@ class PreNorm(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions:
-    """What all blocks of a stack share. Widths are in units; the three dropouts are probabilities."""
+    """What all blocks of a stack share. Widths are in units; the four dropouts are probabilities."""
 
     d_model: int
     num_heads: int
@@ -148,6 +149,7 @@ class BlockOptions:
     dropout: float = 0.0
     attention_dropout: float = 0.0
     feed_forward_dropout: float = 0.0
+    layer_dropout: float = 0.0
     activation: Activation = "relu"
     norm: Literal["post", "pre"] = "post"
 
@@ -231,18 +233,28 @@ class DecoderBlock(nn.Module):
         return transformed
 
 
+def _skips_block(stack: EncoderStack | DecoderStack) -> bool:
+    """LayerDrop (Fan et al. 2020): in training a block as a whole is left out with a probability.
+
+    The draw is of the CPU's generator, so that no device is waited for and it follows from the step's seed.
+    """
+    return stack.training and stack.layer_dropout > 0 and float(torch.rand((), device="cpu")) < stack.layer_dropout
+
+
 class EncoderStack(nn.Module):
     """N encoder blocks (the paper: 6), with a final norm where the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, options: BlockOptions) -> None:
         super().__init__()
+        self.layer_dropout = options.layer_dropout
         self.blocks = nn.ModuleList(EncoderBlock(options) for _ in range(num_layers))
         self.norm = options.final_norm()
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
         """The memory."""
         for block in self.blocks:
-            x = block(x, mask)
+            if not _skips_block(self):
+                x = block(x, mask)
         normed: Tensor = self.norm(x)
         return normed
 
@@ -252,6 +264,7 @@ class DecoderStack(nn.Module):
 
     def __init__(self, num_layers: int, options: BlockOptions) -> None:
         super().__init__()
+        self.layer_dropout = options.layer_dropout
         self.blocks = nn.ModuleList(DecoderBlock(options) for _ in range(num_layers))
         self.norm = options.final_norm()
 
@@ -264,7 +277,8 @@ class DecoderStack(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """The hidden states from which the output projection predicts each next token."""
         for block in self.blocks:
-            x = block(x, memory, mask, memory_mask)
+            if not _skips_block(self):
+                x = block(x, memory, mask, memory_mask)
         normed: Tensor = self.norm(x)
         return normed
 
