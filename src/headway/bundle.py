@@ -27,7 +27,16 @@ from headway.models.build import Model, ModelConfig, build_model
 from headway.storage import replaced_folder
 from headway.text.tokenizer import Tokenizer
 
-__all__ = ["Bundle", "TaskConfig", "load_weights", "named_weights", "read_weights", "write_weights"]
+__all__ = [
+    "Bundle",
+    "TaskConfig",
+    "load_weights",
+    "named_weights",
+    "placed_like",
+    "read_tokenizers",
+    "read_weights",
+    "write_weights",
+]
 
 FORMAT = 1
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
@@ -76,13 +85,9 @@ class Bundle:
         try:
             task = TaskConfig.parse(config["task"], "task")
             model_config = ModelConfig.parse(config["model"], "model")
-            names = config["tokenizers"]
-            source_name, target_name = str(names["source"]), str(names["target"])
         except (KeyError, TypeError, ValueError, ConfigError) as error:
-            detail = f"no {error}" if isinstance(error, KeyError) else error
-            raise BundleError(f"{folder / 'config.json'}: not a Headway model's configuration ({detail})") from None
-        source = Tokenizer.load(folder, source_name)
-        target = source if target_name == source_name else Tokenizer.load(folder, target_name)
+            raise _foreign(folder, error) from None
+        source, target = read_tokenizers(folder)
         weights = read_weights(folder / "model.safetensors")
         try:
             model = build_model(model_config, source.vocab_size, target.vocab_size)
@@ -90,6 +95,23 @@ class Bundle:
             raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
         load_weights(model, weights, folder / "model.safetensors")
         return cls(task, model.eval(), source, target)
+
+
+def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+    """The source's and the target's tokenizer of a model folder; the same object where they are one."""
+    config = _read_config(folder)
+    try:
+        names = config["tokenizers"]
+        source_name, target_name = str(names["source"]), str(names["target"])
+    except (KeyError, TypeError) as error:
+        raise _foreign(folder, error) from None
+    source = Tokenizer.load(folder, source_name)
+    return source, source if target_name == source_name else Tokenizer.load(folder, target_name)
+
+
+def _foreign(folder: Path, error: Exception) -> BundleError:
+    detail = f"no {error}" if isinstance(error, KeyError) else error
+    return BundleError(f"{folder / 'config.json'}: not a Headway model's configuration ({detail})")
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -117,14 +139,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
     """Each weight once, under its public name; of tied weights the first name stays."""
-    weights: dict[str, Tensor] = {}
-    seen: set[tuple[int, tuple[int, ...]]] = set()
-    for name, tensor in model.state_dict().items():
-        identity = (tensor.data_ptr(), tuple(tensor.shape))
-        if identity not in seen:
-            seen.add(identity)
-            weights[name] = tensor.detach()
-    return weights
+    state = model.state_dict(keep_vars=True)  # tied weights are one parameter, of which `state` holds on to each
+    first_names = {id(tensor): name for name, tensor in reversed(state.items())}
+    return {name: tensor.detach() for name, tensor in state.items() if first_names[id(tensor)] == name}
 
 
 def write_weights(weights: dict[str, Tensor], path: Path) -> None:
@@ -170,4 +187,15 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> 
                 f"{origin}: weight {name!r} has shape {list(weights[name].shape)}; "
                 f"config.json and the tokenizers ask for {list(tensor.shape)}"
             )
-    model.load_state_dict(weights, strict=False)
+    model.load_state_dict({name: placed_like(weights[name], tensor) for name, tensor in expected.items()}, strict=False)
+
+
+def placed_like(tensor: Tensor, template: Tensor) -> Tensor:
+    """``tensor`` on the device of ``template``, and split over processes if that is (a DTensor)."""
+    tensor = tensor.to(template.device)
+    if not hasattr(template, "full_tensor"):
+        return tensor
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(template, DTensor)
+    return distribute_tensor(tensor, template.device_mesh, template.placements)

@@ -14,7 +14,7 @@ import torch
 from headway.bundle import Bundle
 from headway.decode import Hypothesis, beam_search, greedy_search
 from headway.errors import BundleError, ConfigError, LengthError
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.text.tokenizer import BOS, EOS, PAD, UNK, language_tag
 
 __all__ = ["Candidate", "Translation", "Translator", "load"]
 
@@ -76,14 +76,32 @@ class Translator:
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
-        self, text: str, *, beam_size: int = ..., length_penalty: float = ..., n_best: int = ...
+        self,
+        text: str,
+        *,
+        beam_size: int = ...,
+        length_penalty: float = ...,
+        n_best: int = ...,
+        target_language: str | None = ...,
     ) -> Translation: ...
     @overload
     def translate(
-        self, text: Sequence[str], *, beam_size: int = ..., length_penalty: float = ..., n_best: int = ...
+        self,
+        text: Sequence[str],
+        *,
+        beam_size: int = ...,
+        length_penalty: float = ...,
+        n_best: int = ...,
+        target_language: str | None = ...,
     ) -> list[Translation]: ...
     def translate(
-        self, text: str | Sequence[str], *, beam_size: int = 4, length_penalty: float = 0.6, n_best: int = 1
+        self,
+        text: str | Sequence[str],
+        *,
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+        n_best: int = 1,
+        target_language: str | None = None,
     ) -> Translation | list[Translation]:
         """Translate one text, or a list of them in one go.
 
@@ -92,10 +110,12 @@ class Translator:
             beam_size: Hypotheses kept at each step; 1 is greedy search.
             length_penalty: Exponent of the length penalty ((5 + length) / 6)^length_penalty; 0 ranks by probability.
             n_best: How many candidates to return for each text, at most ``beam_size``.
+            target_language: Which of its ``target_languages`` a model with several translates into.
         """
+        before = self._tag(target_language)
         self._check_options(beam_size, length_penalty, n_best)
         texts = [text] if isinstance(text, str) else list(text)
-        found = self._search(texts, beam_size, length_penalty, n_best)
+        found = self._search(texts, before, beam_size, length_penalty, n_best)
         results = [
             Translation(source, tuple(self._candidate(h) for h in hypotheses[:n_best]))
             for source, hypotheses in zip(texts, found, strict=True)
@@ -103,9 +123,17 @@ class Translator:
         return results[0] if isinstance(text, str) else results
 
     def translate_lines(
-        self, lines: Iterable[str], *, beam_size: int = 4, length_penalty: float = 0.6, n_best: int = 1
+        self,
+        lines: Iterable[str],
+        *,
+        beam_size: int = 4,
+        length_penalty: float = 0.6,
+        n_best: int = 1,
+        target_language: str | None = None,
     ) -> Iterator[Translation]:
         """Translate a stream in its order, reading some lines ahead so that sentences of like length meet.
+
+        The options are those of :meth:`translate`.
 
         Raises:
             LengthError: A line is longer than the model allows; the message has its number.
@@ -114,10 +142,39 @@ class Translator:
         done = 0
         while chunk := list(islice(lines, _CHUNK_LINES)):
             try:
-                yield from self.translate(chunk, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best)
+                yield from self.translate(
+                    chunk,
+                    beam_size=beam_size,
+                    length_penalty=length_penalty,
+                    n_best=n_best,
+                    target_language=target_language,
+                )
             except _TooLongError as error:
                 raise LengthError(f"line {done + error.index + 1}: {error}") from None
             done += len(chunk)
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The languages that a model with several was trained to be asked for; empty for a model with one."""
+        return tuple(tag.removeprefix("<2").removesuffix(">") for tag in self.bundle.source_tokenizer.tags)
+
+    def _tag(self, target_language: str | None) -> list[int]:
+        """The ids that ask for a language, in front of the source."""
+        known = self.target_languages
+        if target_language in known:
+            return [self.bundle.source_tokenizer.tag_id(language_tag(target_language))]
+        if known:
+            asked = "none was given" if target_language is None else f"got {target_language!r}"
+            raise ConfigError(
+                f"this model translates into several languages and must be told which: {asked}; "
+                f"give one of {', '.join(known)} (target_language=, on the command line --to)"
+            )
+        if target_language is not None:
+            raise ConfigError(
+                f"target language {target_language!r}: this model has one target language "
+                f"({self.bundle.task.target_language}) and is not asked for it; leave it out"
+            )
+        return []
 
     def _check_options(self, beam_size: int, length_penalty: float, n_best: int) -> None:
         vocab_size = self.bundle.target_tokenizer.vocab_size
@@ -133,8 +190,10 @@ class Translator:
                 f"length penalty {length_penalty}: expected 0 (rank by probability) or more; the paper uses 0.6"
             )
 
-    def _search(self, texts: list[str], beam_size: int, alpha: float, n_best: int) -> list[list[Hypothesis]]:
-        sources = self._encode([text if text.strip() else "" for text in texts])
+    def _search(
+        self, texts: list[str], before: list[int], beam_size: int, alpha: float, n_best: int
+    ) -> list[list[Hypothesis]]:
+        sources = self._encode([text if text.strip() else "" for text in texts], before)
         results = [[Hypothesis((), 0.0, 0.0)] for _ in texts]
         order = sorted((index for index, ids in enumerate(sources) if ids), key=lambda index: len(sources[index]))
         most = max(1, _LOGITS_IN_MEMORY // (beam_size * self.bundle.target_tokenizer.vocab_size))
@@ -146,8 +205,8 @@ class Translator:
                 results[index] = hypotheses
         return results
 
-    def _encode(self, texts: list[str]) -> list[list[int]]:
-        encoded = self.bundle.source_tokenizer.encode_batch(texts)
+    def _encode(self, texts: list[str], before: list[int]) -> list[list[int]]:
+        encoded = [ids and before + ids for ids in self.bundle.source_tokenizer.encode_batch(texts)]
         limit = self.bundle.model.max_length
         for index, ids in enumerate(encoded):
             if limit is not None and len(ids) + 1 > limit:

@@ -23,7 +23,9 @@ def translation_validator(recipe: Recipe) -> Callable[[Bundle], list[Score]] | N
     sources, references = [source for source, _ in examples], [target for _, target in examples]
 
     def validate(bundle: Bundle) -> list[Score]:
-        translations = Translator(bundle).translate(sources, beam_size=recipe.validation.beam_size)
+        translations = Translator(bundle).translate(
+            sources, beam_size=recipe.validation.beam_size, target_language=dev.target_language
+        )
         return [bleu([translation.text for translation in translations], references)]
 
     return validate

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headway.data.batching import Corpora, EpochPlan, _cut, token_batches
+from headway.data.batching import Corpora, EpochPlan, _cut, tempered, token_batches
+from headway.data.building import open_or_build
+from headway.data.encoding import Side, Work
 from headway.data.readers import Corpus, read_examples
-from headway.data.store import FilterConfig, TokenStore, open_or_build
+from headway.data.store import FilterConfig, TokenStore
+from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
 from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)
@@ -23,15 +27,27 @@ LENGTHS = st.lists(st.integers(1, 40), max_size=60)
 
 class Numbers:
     vocab_size = 60_000
-    fingerprint = "numbers"
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[int(word) for word in text.split()] for text in texts]
+    def encode(self, texts: Sequence[str]) -> Packed:
+        return pack([id_bytes([int(word) for word in text.split()]) for text in texts])
 
 
-def store(folder: Path, pairs: list[tuple[list[int], list[int]]]) -> TokenStore:
+class Growing(Numbers):
+    """Segmentation k repeats a text's numbers k + 1 times."""
+
+    def __init__(self, segmentations: int) -> None:
+        self.segmentations = segmentations
+
+    def encode(self, texts: Sequence[str]) -> Packed:
+        return super().encode([" ".join([text] * (k + 1)) for text in texts for k in range(self.segmentations)])
+
+
+def store(folder: Path, pairs: list[tuple[list[int], list[int]]], segmentations: int = 1) -> TokenStore:
     examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
-    return open_or_build(folder, "key", lambda: iter(examples), (Numbers(), Numbers()), None, end=EOS)
+    side = Side(Numbers(), Growing(segmentations) if segmentations > 1 else None)
+    built = open_or_build(folder, "key", lambda: iter(examples), Work((side, side), None, EOS))
+    assert built is not None
+    return built
 
 
 def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int]]]:
@@ -42,7 +58,7 @@ def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int]]]
 
 
 def same(one: EpochPlan, other: EpochPlan) -> bool:
-    return np.array_equal(one.rows, other.rows) and np.array_equal(one.bounds, other.bounds)
+    return np.array_equal(one.order, other.order) and np.array_equal(one.bounds, other.bounds)
 
 
 def naive_cut(longer: list[int], max_tokens: int) -> list[list[int]]:
@@ -158,6 +174,64 @@ class TestEpochs:
         assert corpora.padding(corpora.sequential(max_tokens=10)) == 0.0
 
 
+class TestTemperature:
+    def test_shares_by_hand(self) -> None:
+        """Sizes 900 and 100: at 1 the shares are 9/10 and 1/10, at 2 the roots' 30/40 and 10/40, of 1,000 examples."""
+        assert tempered([900, 100], [1.0, 1.0], 1.0) == [1.0, 1.0]
+        assert tempered([900, 100], [1.0, 1.0], 2.0) == pytest.approx([750 / 900, 250 / 100])
+        # A weight of 9 makes the small one as heavy as the large one.
+        assert tempered([900, 100], [1.0, 9.0], 2.0) == pytest.approx([500 / 900, 500 / 100])
+
+    @given(
+        sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=5),
+        temperature=st.floats(1, 1e6),
+    )
+    def test_the_epoch_keeps_its_length_and_small_corpora_gain(self, sizes: list[int], temperature: float) -> None:
+        often = tempered(sizes, [1.0] * len(sizes), temperature)
+        assert sum(size * weight for size, weight in zip(sizes, often, strict=True)) == pytest.approx(sum(sizes))
+        by_size = [weight for _, weight in sorted(zip(sizes, often, strict=True))]
+        assert all(small >= large - 1e-9 for small, large in pairwise(by_size))
+
+    def test_an_epoch_draws_these_shares(self, tmp_path: Path) -> None:
+        stores = [store(tmp_path / "large", random_pairs(900)), store(tmp_path / "small", random_pairs(100))]
+        plan = Corpora(stores, temperature=2.0).epoch(1, 0, max_tokens=100, pool_size=999)
+        counts = Counter(plan.order.tolist())
+        assert {counts[row] for row in range(900)} == {0, 1}
+        assert {counts[row] for row in range(900, 1000)} == {2, 3}
+        # Binomial: n = 900, p = 5/6 has a standard deviation of 11.2; five of them are allowed.
+        assert 694 <= sum(counts[row] for row in range(900)) <= 806
+
+
+class TestSegmentations:
+    def test_epochs_take_turns(self, tmp_path: Path) -> None:
+        """In epoch e every text is repeated e mod 3 + 1 times, and batches are cut by the lengths of that epoch."""
+        pairs = random_pairs(50)
+        corpora = Corpora([store(tmp_path / "s", pairs, segmentations=3)])
+        assert len(corpora) == 50
+        for epoch in range(4):
+            times = epoch % 3 + 1
+            plan = corpora.epoch(1, epoch, max_tokens=100, pool_size=20)
+            seen = []
+            for rows in plan:
+                batch = corpora.batch(rows)
+                assert max(batch.source.size, batch.target.size) <= 100 or len(rows) == 1
+                assert batch.source.shape[1] == corpora.source_lengths[rows].max()
+                assert batch.target.shape[1] == corpora.target_lengths[rows].max()
+                seen += [[token for token in row if token] for row in batch.source.tolist()]
+            assert sorted(seen) == sorted([*(source * times), EOS] for source, _ in pairs)
+            assert 0 < corpora.padding(plan) < 1
+
+    def test_several_corpora(self, tmp_path: Path) -> None:
+        first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
+        corpora = Corpora([store(tmp_path / "a", first, 2), store(tmp_path / "b", second, 2)])
+        expected = sorted([*(source * 2), EOS] for source, _ in first + second)
+        batches = [corpora.batch(rows).source for rows in corpora.epoch(1, 1, max_tokens=100, pool_size=20)]
+        assert sorted([token for token in row if token] for rows in batches for row in rows.tolist()) == expected
+        # Once and twice the tokens of each text, with an end symbol each: the mean of both.
+        once = sum(len(source) for source, _ in first + second)
+        assert corpora.num_tokens("source") == (3 * once + 24) // 2
+
+
 class TestBatch:
     def test_several_corpora_give_the_right_tokens(self, tmp_path: Path) -> None:
         first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
@@ -193,10 +267,11 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     corpus = Corpus(files=("train.de", "train.en"))
     texts = (text for pair in read_examples(corpus, folder) for text in pair)
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=8000))
-    encoders = (tokenizer, tokenizer)
+    side = Side(PackedEncoder(tokenizer))
     built = open_or_build(
-        tmp_path / "s", "key", partial(read_examples, corpus, folder), encoders, FilterConfig(), end=EOS
+        tmp_path / "s", "key", partial(read_examples, corpus, folder), Work((side, side), FilterConfig(), EOS)
     )
+    assert built is not None
     corpora = Corpora([built])
     plan = corpora.epoch(1, 0, max_tokens=4096, pool_size=32768)
     share = corpora.padding(plan)

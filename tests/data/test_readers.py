@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from headway.config import Config
 from headway.data import readers
-from headway.data.readers import Corpus, read_examples, read_lines
+from headway.data.readers import Corpus, count_lines, read_examples, read_lines
 from headway.errors import ConfigError, DataError
 
 
@@ -303,3 +303,15 @@ class TestExamples:
             examples(tmp_path, 1, files=["c.jsonl"])
         with pytest.raises(ConfigError, match="files: 2 plain text files, but an example has 1 text"):
             examples(tmp_path, 1, files=["c.de", "c.en"])
+
+
+@pytest.mark.parametrize("content", ["a\n", "a", "a\nb", "a\n\n", "\n", "a\r\nb\u2028c\n", "x\n" * 200_000])
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_lines_are_counted_as_they_are_read(tmp_path: Path, content: str, suffix: str) -> None:
+    data = content.encode()
+    packed = {"": data, ".gz": gzip.compress(data), ".zst": zstandard.compress(data)}[suffix]
+    path = tmp_path / f"text{suffix}"
+    path.write_bytes(packed)
+    assert count_lines(path) == len(list(read_lines(path))) > 0
+    path.write_bytes(packed[: len(packed) // 2] if suffix else b"")
+    assert count_lines(path) == 0  # reading it tells what is wrong

@@ -13,9 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from headway.data import building
 from headway.data import store as store_module
-from headway.data.store import FilterConfig, FilterCounts, TokenStore, fingerprint, open_or_build
+from headway.data.building import open_or_build
+from headway.data.encoding import Side, Work
+from headway.data.store import FilterConfig, FilterCounts, TokenStore
 from headway.errors import DataError, OutputError
+from headway.text.packed import Packed, id_bytes, pack
 
 END = 2
 
@@ -25,10 +29,29 @@ class Numbers:
 
     def __init__(self, vocab_size: int = 100) -> None:
         self.vocab_size = vocab_size
-        self.fingerprint = f"numbers {vocab_size}"
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[int(word) for word in text.split()] for text in texts]
+    def encode(self, texts: Sequence[str]) -> Packed:
+        return pack([id_bytes([int(word) for word in text.split()]) for text in texts])
+
+
+class Reversing(Numbers):
+    """Two segmentations: as it is, and from the end."""
+
+    segmentations = 2
+
+    def encode(self, texts: Sequence[str]) -> Packed:
+        return super().encode([way for text in texts for way in (text, " ".join(reversed(text.split())))])
+
+
+def work(*vocab_sizes: int, filters: FilterConfig | None = None) -> Work:
+    source, target = vocab_sizes or (100, 100)
+    return Work((Side(Numbers(source)), Side(Numbers(target))), filters, END)
+
+
+def built(folder: Path, key: str, examples: Callable[[], Iterator[tuple[str, ...]]], work: Work) -> TokenStore:
+    store = open_or_build(folder, key, examples, work)
+    assert store is not None
+    return store
 
 
 def build(
@@ -38,8 +61,7 @@ def build(
     filters: FilterConfig | None = None,
     vocab_size: int = 100,
 ) -> TokenStore:
-    encoders = (Numbers(vocab_size), Numbers(vocab_size))
-    return open_or_build(folder, key, lambda: iter(examples), encoders, filters, end=END)
+    return built(folder, key, lambda: iter(examples), work(vocab_size, vocab_size, filters=filters))
 
 
 def rows(store: TokenStore, side: str) -> list[list[int]]:
@@ -79,8 +101,7 @@ class TestRoundTrip:
         assert (tmp_path / "s" / "source.tokens").stat().st_size == 7 * item_bytes
 
     def test_the_wider_vocabulary_decides_for_both_sides(self, tmp_path: Path) -> None:
-        encoders = (Numbers(10), Numbers(1 << 17))
-        store = open_or_build(tmp_path / "s", "key", lambda: iter([("1", "70000")]), encoders, None, end=END)
+        store = built(tmp_path / "s", "key", lambda: iter([("1", "70000")]), work(10, 1 << 17))
         assert rows(store, "target") == [[70000, END]]
 
     def test_rows_are_padded_at_the_end_in_the_order_asked_for(self, tmp_path: Path) -> None:
@@ -100,17 +121,18 @@ class TestRoundTrip:
         folder = tmp_path_factory.mktemp("store") / "s"
         examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in texts]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store_module, "_CHUNK", chunk)
+            patch.setattr(building, "_PIECE", chunk)
+            patch.setattr(building, "num_cores", lambda: 1)
             store = build(folder, examples)
         assert rows(store, "source") == [[*source, END] for source, _ in texts]
         assert rows(store, "target") == [[*target, END] for _, target in texts]
 
     def test_progress_hears_how_many_were_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(store_module, "_CHUNK", 2)
+        monkeypatch.setattr(building, "_PIECE", 2)
+        monkeypatch.setattr(building, "num_cores", lambda: 1)
         heard: list[int] = []
-        encoders = (Numbers(), Numbers())
         examples = [("1", "1")] * 5
-        open_or_build(tmp_path / "s", "key", lambda: iter(examples), encoders, None, end=END, progress=heard.append)
+        open_or_build(tmp_path / "s", "key", lambda: iter(examples), work(), progress=heard.append)
         assert heard == [2, 4, 5]
 
     def test_a_corpus_without_examples_is_an_empty_store(self, tmp_path: Path) -> None:
@@ -124,7 +146,7 @@ class TestRoundTrip:
 class TestReuse:
     def test_the_second_opening_reads_nothing(self, tmp_path: Path) -> None:
         first = build(tmp_path / "s", [("5 6", "7")])
-        again = open_or_build(tmp_path / "s", "key", never, (Numbers(), Numbers()), None, end=END)
+        again = built(tmp_path / "s", "key", never, work())
         assert rows(again, "source") == rows(first, "source") == [[5, 6, END]]
         assert again.counts == first.counts
 
@@ -149,31 +171,14 @@ class TestReuse:
                 file.write_bytes(file.read_bytes()[:-2])
         assert rows(build(folder, [("4", "3")]), "source") == [[4, END]]
 
-    def test_the_fingerprint_follows_files_and_options(self, tmp_path: Path) -> None:
-        one, two = tmp_path / "one", tmp_path / "two"
-        one.write_text("a\n")
-        two.write_text("b\n")
-        base = fingerprint([one, two], "tokenizer", {"max_length": 5})
-        assert base == fingerprint([one, two], "tokenizer", {"max_length": 5})
-        others = {
-            fingerprint([two, one], "tokenizer", {"max_length": 5}),
-            fingerprint([one], "tokenizer", {"max_length": 5}),
-            fingerprint([one, two], "other tokenizer", {"max_length": 5}),
-            fingerprint([one, two], "tokenizer", {"max_length": 6}),
-        }
-        two.write_text("c\n")
-        others.add(fingerprint([one, two], "tokenizer", {"max_length": 5}))
-        assert len(others | {base}) == 6
-
-    def test_the_fingerprint_follows_content_not_names_or_times(self, tmp_path: Path) -> None:
-        one, copy = tmp_path / "one", tmp_path / "copy"
-        one.write_text("a\n")
-        copy.write_text("a\n")
-        assert fingerprint([one]) == fingerprint([copy])
-
-    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"gone\.txt: cannot be read"):
-            fingerprint([tmp_path / "gone.txt"])
+    def test_what_was_read_is_unmapped_and_read_again(self, tmp_path: Path) -> None:
+        """More rows than are read between two unmappings."""
+        count = 3 * store_module._ROWS_BETWEEN_UNMAPPING
+        store = build(tmp_path / "s", [(str(number % 90), "7") for number in range(count)])
+        for _ in range(2):
+            for start in range(0, count, 500):
+                found = store.padded("source", np.arange(start, min(start + 500, count)))
+                assert found[:, 0].tolist() == [number % 90 for number in range(start, start + len(found))]
 
 
 class TestFilters:
@@ -209,7 +214,7 @@ class TestFailures:
     def test_a_full_disk_is_told_and_leaves_nothing(self, tmp_path: Path) -> None:
         with disk_full(), pytest.raises(OutputError, match=r"cannot be written \(File too large\)"):
             build(tmp_path / "s", [(words(4000), "1")])
-        assert list(tmp_path.iterdir()) == []
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
         assert len(build(tmp_path / "s", [(words(4000), "1")])) == 1
 
     @pytest.mark.parametrize("error", [DataError("line 2 is bad"), KeyboardInterrupt()])
@@ -220,30 +225,44 @@ class TestFailures:
 
         reader: Callable[[], Iterator[tuple[str, ...]]] = examples
         with pytest.raises(type(error)):
-            open_or_build(tmp_path / "s", "key", reader, (Numbers(), Numbers()), None, end=END)
-        assert list(tmp_path.iterdir()) == []
+            open_or_build(tmp_path / "s", "key", reader, work())
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 class Characters:
     """Every character is a token, a space too."""
 
-    vocab_size, fingerprint = 1 << 16, "characters"
+    vocab_size = 1 << 16
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[ord(character) for character in text] for text in texts]
+    def encode(self, texts: Sequence[str]) -> Packed:
+        return pack([id_bytes([ord(character) for character in text]) for text in texts])
 
 
 def test_a_side_of_nothing_but_spaces_is_empty(tmp_path: Path) -> None:
     examples = [("ab", "c"), ("  ", "c"), ("ab", "\t"), ("ab", "")]
-    encoders = (Characters(), Characters())
-    store = open_or_build(tmp_path / "s", "key", lambda: iter(examples), encoders, FilterConfig(), end=END)
+    side = Side(Characters())
+    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig(), END))
     assert store.counts == FilterCounts(read=4, empty=3, too_long=0, ratio=0)
 
 
-def test_the_fingerprint_sees_where_one_file_ends_and_the_next_begins(tmp_path: Path) -> None:
-    keys = set()
-    for first, second in (("ab", "c"), ("a", "bc")):
-        (tmp_path / "first").write_text(first)
-        (tmp_path / "second").write_text(second)
-        keys.add(fingerprint([tmp_path / "first", tmp_path / "second"]))
-    assert len(keys) == 2
+def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Path) -> None:
+    filters = FilterConfig(max_length=2)
+    tagged = Work((Side(Numbers(), before=(90, 91)), Side(Numbers())), filters, END)
+    examples = [("5 6", "7"), ("5 6 7", "7"), ("8", "9 9")]
+    store = built(tmp_path / "s", "key", lambda: iter(examples), tagged)
+    assert rows(store, "source") == [[90, 91, 5, 6, END], [90, 91, 8, END]]
+    assert rows(store, "target") == [[7, END], [9, 9, END]]
+
+
+def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
+    """Of the kept examples; the filters go by the encoder's one way to cut."""
+    side = Side(Numbers(), Reversing())
+    examples = [("5 6", "7"), ("1 2 3", "4"), ("8", "9 4")]
+    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig(max_length=2), END))
+    assert len(store) == store.counts.kept == 2
+    assert store.segmentations == 2
+    found = [store.padded("source", np.array([row]))[0].tolist() for row in range(4)]
+    assert found == [[5, 6, END], [6, 5, END], [8, END], [8, END]]
+    assert store.padded("target", np.array([3])).tolist() == [[4, 9, END]]
+    assert store.lengths("target", 1).tolist() == [2, 3]
+    assert store.num_tokens("source") == 3 + 3 + 2 + 2

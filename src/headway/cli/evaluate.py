@@ -27,6 +27,9 @@ def evaluate(
     length_penalty: Annotated[
         float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")
     ] = 0.6,
+    to: Annotated[
+        str | None, typer.Option("--to", help="The language to translate into, for a model that knows several.")
+    ] = None,
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
     """Translate a test set and score it, with signatures and 95 % confidence intervals."""
@@ -44,7 +47,10 @@ def evaluate(
     translator = load(model)
     begin = time.perf_counter()
     with locating(source):
-        found = list(translator.translate_lines(sources, beam_size=beam_size, length_penalty=length_penalty))
+        translations = translator.translate_lines(
+            sources, beam_size=beam_size, length_penalty=length_penalty, target_language=to
+        )
+        found = list(translations)
     seconds = time.perf_counter() - begin
     hypotheses = [translation.text for translation in found]
     if output is not None:

@@ -30,6 +30,9 @@ def translate(
         float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")
     ] = 0.6,
     n_best: Annotated[int, typer.Option("--n-best", help="Candidates for each line.")] = 1,
+    to: Annotated[
+        str | None, typer.Option("--to", help="The language to translate into, for a model that knows several.")
+    ] = None,
     form: Annotated[
         Literal["text", "json"],
         typer.Option(
@@ -50,7 +53,9 @@ def translate(
     translator = load(model)
     lines = [text] if text is not None else input_lines(source)
     with locating(source), output_file(output) as file:
-        found = translator.translate_lines(lines, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best)
+        found = translator.translate_lines(
+            lines, beam_size=beam_size, length_penalty=length_penalty, n_best=n_best, target_language=to
+        )
         for number, translation in enumerate(found, start=1):
             file.write(_as_json(translation) if form == "json" else _as_text(translation, number, n_best))
 

@@ -3,7 +3,7 @@
 Shuffle all examples, cut the order into pools, sort each pool by length, cut it into batches by a budget of tokens,
 shuffle the batches. Sentences of like length come together (Vaswani et al. 2017, section 5.1), so little is padding;
 which ones do, and when, changes every epoch. The position in training is then one number, and resuming needs no state
-but that number.
+but that number. Where a store holds several sampled segmentations of each text, epochs take turns among them.
 
 ``max_tokens`` bounds rows x the longer side, padding included. An example longer than the budget is a batch of its own.
 """
@@ -11,17 +11,18 @@ but that number.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.store import TokenStore
+from headway.data.store import SIDES, TokenStore
 
-__all__ = ["Batch", "Corpora", "EpochPlan", "token_batches"]
+__all__ = ["Batch", "Corpora", "EpochPlan", "tempered", "token_batches"]
 
 Lengths = NDArray[np.int32]
 Rows = NDArray[np.int64]
+Order = NDArray[np.int32] | NDArray[np.int64]  # examples; four bytes each up to two billion of them
 
 
 @dataclass(frozen=True)
@@ -34,41 +35,46 @@ class Batch:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of one epoch: batch i holds the examples ``rows[bounds[i, 0]:bounds[i, 1]]``."""
+    """The batches of one epoch: batch i holds the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
-    rows: Rows
+    Indexing gives rows of the stores: of each example the row of ``segmentation``, one of ``segmentations``.
+    """
+
+    order: Order
     bounds: NDArray[np.int64]
+    segmentation: int = 0
+    segmentations: int = 1
 
     def __len__(self) -> int:
         return len(self.bounds)
 
     def __getitem__(self, index: int) -> Rows:
         start, end = self.bounds[index]
-        return self.rows[start:end]
+        return self.order[start:end].astype(np.int64) * self.segmentations + self.segmentation
 
     def __iter__(self) -> Iterator[Rows]:
         return (self[index] for index in range(len(self)))
 
 
 def token_batches(
-    source: Lengths, target: Lengths, rows: Rows, *, max_tokens: int, pool_size: int, rng: np.random.Generator | None
+    source: Lengths, target: Lengths, order: Order, *, max_tokens: int, pool_size: int, rng: np.random.Generator | None
 ) -> EpochPlan:
-    """Cut ``rows``, in their order, into pools of ``pool_size`` examples and these into batches; see the module.
+    """Cut ``order`` into pools of ``pool_size`` examples and these into batches; see the module.
 
-    ``rng`` shuffles the batches; None leaves them sorted inside their pools.
+    ``order`` is sorted in place. ``rng`` shuffles the batches; None leaves them sorted inside their pools.
     """
-    ordered, bounds = [], []
-    for begin in range(0, len(rows), pool_size):
-        pool = rows[begin : begin + pool_size]
+    bounds = [np.empty((0, 2), np.int64)]
+    for begin in range(0, len(order), pool_size):
+        pool = order[begin : begin + pool_size]
+        sources, targets = source[pool], target[pool]
         # By target, then by source, which runs up and down in turn: neighbours are alike on both sides, seams included.
-        by_source = np.where(target[pool] % 2, source[pool], -source[pool])
-        pool = pool[np.lexsort((by_source, target[pool]))]
-        ordered.append(pool)
-        bounds.append(begin + _cut(np.maximum(source[pool], target[pool]), max_tokens))
-    plan = np.concatenate(bounds) if bounds else np.empty((0, 2), np.int64)
+        ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
+        bounds.append(begin + _cut(np.maximum(sources, targets)[ranking], max_tokens))
+        order[begin : begin + pool_size] = pool[ranking]
+    plan = np.concatenate(bounds)
     if rng is not None:
         rng.shuffle(plan)
-    return EpochPlan(np.concatenate(ordered) if ordered else rows, plan)
+    return EpochPlan(order, plan)
 
 
 def _cut(longer: Lengths, max_tokens: int) -> NDArray[np.int64]:
@@ -87,59 +93,105 @@ def _cut(longer: Lengths, max_tokens: int) -> NDArray[np.int64]:
 class Corpora:
     """Several stores as one training set, each with a weight: how often an epoch shows each of its examples.
 
-    A weight of 2.5 shows every example twice, and half of them, drawn anew each epoch, a third time.
+    A weight of 2.5 shows every example twice, and half of them, drawn anew each epoch, a third time. With a
+    ``temperature`` the weights are those of :func:`tempered`.
     """
 
-    def __init__(self, stores: Sequence[TokenStore], weights: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, stores: Sequence[TokenStore], weights: Sequence[float] | None = None, temperature: float | None = None
+    ) -> None:
         self._stores = list(stores)
         self._weights = list(weights or [1.0] * len(self._stores))
+        if temperature is not None:
+            self._weights = tempered([len(store) for store in self._stores], self._weights, temperature)
         self._starts = np.cumsum([0] + [len(store) for store in self._stores])
-        self.source_lengths: Lengths = np.concatenate([store.lengths("source") for store in self._stores])
-        self.target_lengths: Lengths = np.concatenate([store.lengths("target") for store in self._stores])
+        (self.segmentations,) = {store.segmentations for store in self._stores}
 
     def __len__(self) -> int:
-        return len(self.source_lengths)
+        return int(self._starts[-1])
+
+    @property
+    def source_lengths(self) -> Lengths:
+        """The length of every row's source, read when asked for."""
+        return self._row_lengths("source")
+
+    @property
+    def target_lengths(self) -> Lengths:
+        """The length of every row's target, read when asked for."""
+        return self._row_lengths("target")
+
+    def num_tokens(self, side: str) -> int:
+        """Tokens of all examples on one side, with their end symbols; of several segmentations the mean."""
+        return sum(store.num_tokens(side) for store in self._stores) // self.segmentations
 
     def epoch(self, seed: int, epoch: int, *, max_tokens: int, pool_size: int) -> EpochPlan:
         """The batches of an epoch, the same for the same arguments on every machine."""
         rng = np.random.default_rng((seed, epoch))
+        dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
         parts = []
         for start, store, weight in zip(self._starts, self._stores, self._weights, strict=False):
             whole, fraction = divmod(weight, 1.0)
-            own = start + np.arange(len(store))
-            extra = own[rng.random(len(store)) < fraction] if fraction else own[:0]
-            parts += [np.tile(own, int(whole)), extra]
-        rows = np.concatenate(parts)
-        rng.shuffle(rows)
-        return token_batches(
-            self.source_lengths, self.target_lengths, rows, max_tokens=max_tokens, pool_size=pool_size, rng=rng
-        )
+            own = np.arange(start, start + len(store), dtype=dtype)
+            parts += [own] * int(whole)
+            if fraction:
+                parts.append(own[rng.random(len(store)) < fraction])
+        order = np.concatenate(parts)
+        rng.shuffle(order)
+        return self._batches(order, epoch % self.segmentations, max_tokens, pool_size, rng)
 
     def sequential(self, *, max_tokens: int) -> EpochPlan:
         """Every example once, sorted by length, in no random order: for validation."""
-        rows = np.arange(len(self))
-        return token_batches(
-            self.source_lengths, self.target_lengths, rows, max_tokens=max_tokens, pool_size=max(len(self), 1), rng=None
-        )
+        return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None)
+
+    def _batches(
+        self, order: Order, segmentation: int, max_tokens: int, pool_size: int, rng: np.random.Generator | None
+    ) -> EpochPlan:
+        source, target = self._lengths("source", segmentation), self._lengths("target", segmentation)
+        plan = token_batches(source, target, order, max_tokens=max_tokens, pool_size=pool_size, rng=rng)
+        return replace(plan, segmentation=segmentation, segmentations=self.segmentations)
+
+    def _lengths(self, side: str, segmentation: int) -> Lengths:
+        return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
+
+    def _row_lengths(self, side: str) -> Lengths:
+        return np.stack([self._lengths(side, number) for number in range(self.segmentations)], axis=1).ravel()
 
     def batch(self, rows: Rows) -> Batch:
-        """The padded tokens of some examples."""
+        """The padded tokens of some rows."""
         if len(self._stores) == 1:
             return Batch(self._stores[0].padded("source", rows), self._stores[0].padded("target", rows))
         return Batch(self._mixed("source", rows), self._mixed("target", rows))
 
     def _mixed(self, side: str, rows: Rows) -> NDArray[np.int64]:
-        owners = np.searchsorted(self._starts, rows, side="right") - 1
-        lengths = self.source_lengths if side == "source" else self.target_lengths
-        tokens = np.zeros((len(rows), int(lengths[rows].max())), np.int64)
-        for owner in np.unique(owners):
-            mine = np.flatnonzero(owners == owner)
-            part = self._stores[owner].padded(side, rows[mine] - self._starts[owner])
-            tokens[mine, : part.shape[1]] = part
+        starts = self._starts * self.segmentations
+        owners = np.searchsorted(starts, rows, side="right") - 1
+        parts = {
+            owner: self._stores[owner].padded(side, rows[owners == owner] - starts[owner])
+            for owner in np.unique(owners)
+        }
+        tokens = np.zeros((len(rows), max(part.shape[1] for part in parts.values())), np.int64)
+        for owner, part in parts.items():
+            tokens[owners == owner, : part.shape[1]] = part
         return tokens
 
     def padding(self, plan: EpochPlan) -> float:
         """The share of padding in the source and target tensors of a plan's batches."""
-        real = int(self.source_lengths[plan.rows].sum()) + int(self.target_lengths[plan.rows].sum())
-        cells = sum(len(rows) * int(self.source_lengths[rows].max() + self.target_lengths[rows].max()) for rows in plan)
-        return 1 - real / cells if cells else 0.0
+        if not len(plan):
+            return 0.0
+        starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
+        real = cells = 0
+        for side in SIDES:
+            lengths = self._lengths(side, plan.segmentation)[plan.order]
+            real += int(lengths.sum())
+            cells += int(((ends - starts) * np.maximum.reduceat(lengths, starts)).sum())
+        return 1 - real / cells
+
+
+def tempered(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
+    """How often an epoch as long as all corpora shows each example of each, where corpus i's share of the epoch is
+    proportional to (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively Multilingual Neural Machine
+    Translation in the Wild", 2019, section 4.2)."""
+    mass = [(weight * size) ** (1 / temperature) for weight, size in zip(weights, sizes, strict=True)]
+    shares = [part / max(sum(mass), 1e-300) for part in mass]
+    # Rounded, for 0.9999999999999999 would leave examples out.
+    return [round(share * sum(sizes) / max(size, 1), 12) for share, size in zip(shares, sizes, strict=True)]

@@ -26,7 +26,7 @@ from pydantic import Field, field_validator, model_validator
 from headway.config import Config, nearest
 from headway.errors import ConfigError, DataError
 
-__all__ = ["Corpus", "read_examples", "read_lines"]
+__all__ = ["Corpus", "count_lines", "read_examples", "read_lines"]
 
 _BLOCK_BYTES = 1 << 18
 _COMPRESSIONS = (".gz", ".zst")
@@ -50,6 +50,12 @@ class Corpus(Config):
         default=1.0,
         gt=0,
         description="How many times an epoch shows each example; 0.5 shows half of them, drawn anew each epoch.",
+    )
+    target_language: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="Models with several target languages: that of this corpus; its tag, such as <2en>, is put in "
+        "front of each source. All corpora have the key, or none.",
     )
 
     @property
@@ -243,6 +249,14 @@ def read_lines(path: Path) -> Iterator[str]:
         ) from None
     if not done:
         raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
+
+
+def count_lines(path: Path) -> int:
+    """How many lines :func:`read_lines` yields, found faster; 0 where the file cannot be read, which that reports."""
+    try:
+        return sum(block.count(b"\n") + 1 for block in _line_blocks(path))
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError):
+        return 0
 
 
 def _decode(block: bytes, path: Path, done: int) -> str:

@@ -39,7 +39,7 @@ from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError, DataError
 from headway.storage import replaced_file
 
-__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "MergeStep", "Tokenizer", "TokenizerConfig"]
+__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "MergeStep", "Tokenizer", "TokenizerConfig", "language_tag"]
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -66,6 +66,12 @@ class TokenizerConfig(Config):
     )
     split_digits: bool = Field(
         default=False, description="Whether each digit is a bpe token of its own; helps where numbers are copied."
+    )
+    sample_lines: int = Field(
+        default=2_000_000,
+        ge=1,
+        description="Most training examples that a vocabulary is learned from, evenly spread over all corpora; this "
+        "bounds time and memory.",
     )
 
 
@@ -204,12 +210,12 @@ class Tokenizer:
         _refuse_surrogates(text, 1)
         if self.kind != "bpe":
             return []
-        words = [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
-        return [step for index, word in enumerate(words) for step in self._merge_steps(index, word)]
+        words = enumerate(self.spelled_words(text))
+        return [step for index, word in words for step in self._merge_steps(index, word)]
 
     def _merge_steps(self, index: int, word: str) -> Iterator[MergeStep]:
         symbols = list(word)
-        while places := [(self._ranks[pair], at) for at, pair in enumerate(pairwise(symbols)) if pair in self._ranks]:
+        while places := [(self.ranks[pair], at) for at, pair in enumerate(pairwise(symbols)) if pair in self.ranks]:
             rank, at = min(places)
             left, right = symbols[at : at + 2]
             symbols[at : at + 2] = [left + right]
@@ -249,8 +255,17 @@ class Tokenizer:
         return _pipeline(models.BPE(vocab=vocabulary, merges=list(self._merges)), self.split_digits)
 
     @functools.cached_property
-    def _ranks(self) -> Mapping[tuple[str, str], int]:
+    def ranks(self) -> Mapping[tuple[str, str], int]:
+        """The merges of "bpe", spelled in the byte alphabet, and the rank of each."""
         return {pair: rank for rank, pair in enumerate(self._merges)}
+
+    def spelled_words(self, text: str) -> list[str]:
+        """The words of ``text`` that "bpe" never joins, spelled in the byte alphabet."""
+        return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
+
+    def piece_ids(self, pieces: Iterable[str]) -> list[int]:
+        """The ids of pieces as the vocabulary spells them."""
+        return [self._ids[piece] for piece in pieces]
 
     @functools.cached_property
     def _names(self) -> list[str]:
@@ -263,6 +278,12 @@ class Tokenizer:
                 f"id {wrong[0]} is not in this vocabulary, whose ids are 0 to {self.vocab_size - 1}; "
                 "were the ids made by another tokenizer?"
             )
+
+
+def language_tag(language: str) -> str:
+    """The name of the tag before a source that asks for ``language``, such as "<2en>" (Johnson et al., "Google's
+    Multilingual Neural Machine Translation System", 2017, section 3)."""
+    return f"<2{language}>"
 
 
 def _tag_problem(tags: Sequence[str]) -> str | None:

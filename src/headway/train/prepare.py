@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from headway.data.batching import Corpora
+from headway.data.building import Shard, open_or_build
+from headway.data.encoding import Side, Work
+from headway.data.inputs import ContentHashes, fingerprint
 from headway.data.readers import Corpus, read_examples
-from headway.data.store import FilterConfig, TokenStore, fingerprint, open_or_build
-from headway.errors import BundleError, CheckpointError, TrainingError
-from headway.storage import replaced_folder
-from headway.text.tokenizer import EOS, Tokenizer
+from headway.data.store import FilterConfig, TokenStore
+from headway.errors import TrainingError
+from headway.text.dropout import SampledEncoder
+from headway.text.packed import PackedEncoder
+from headway.text.tokenizer import EOS, Tokenizer, language_tag
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
-from headway.train.state import checkpoint_folders
+from headway.train.vocabulary import Tokenizers, run_tokenizers
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Prepared", "prepare", "prepare_shard"]
 
 
 @dataclass(frozen=True)
@@ -32,73 +35,83 @@ class Prepared:
 
 def prepare(recipe: Recipe, run: Path, listener: Listener) -> Prepared:
     """Train the tokenizers and tokenise the corpora, or find both done already."""
-    folder = Path(recipe.data.folder)
-    source_tokenizer, target_tokenizer = _tokenizers(recipe, folder, run, listener)
-    tokenizers = (source_tokenizer, target_tokenizer)
-    stores = []
-    for number, corpus in enumerate(recipe.data.train):
-        store = _store(corpus, folder, run / "tokens" / f"train-{number}", tokenizers, recipe.data.filter, listener)
-        listener.say(f"{' + '.join(corpus.files)}: {store.counts}")
-        stores.append(store)
-    train = Corpora(stores, [corpus.weight for corpus in recipe.data.train])
-    if not len(train):
+    prepared = prepare_shard(recipe, run, listener, Shard())
+    assert prepared is not None
+    return prepared
+
+
+def prepare_shard(recipe: Recipe, run: Path, listener: Listener, shard: Shard) -> Prepared | None:
+    """One shard's part of what :func:`prepare` does; None while parts of other shards are missing."""
+    hashes = ContentHashes(run / "tokens" / "inputs.json")
+    stores = _Stores(recipe, run, run_tokenizers(recipe, run, hashes, listener), hashes, listener, shard)
+    train = [stores.train(number) for number in range(len(recipe.data.train))]
+    dev = stores.dev(recipe.data.dev) if recipe.data.dev else None
+    whole = [store for store in train if store is not None]
+    if len(whole) < len(train) or (recipe.data.dev and dev is None):
+        return None
+    corpora = Corpora(whole, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
+    if not len(corpora):
         raise TrainingError(
             "no training pair is left after filtering; raise data.filter.max_length or max_length_ratio"
         )
-    dev = None
-    if recipe.data.dev:
-        dev = Corpora([_store(recipe.data.dev, folder, run / "tokens" / "dev", tokenizers, None, listener)])
-    return Prepared(source_tokenizer, target_tokenizer, train, dev)
+    return Prepared(stores.tokenizers.source, stores.tokenizers.target, corpora, Corpora([dev]) if dev else None)
 
 
-def _store(
-    corpus: Corpus,
-    folder: Path,
-    path: Path,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    filters: FilterConfig | None,
-    listener: Listener,
-) -> TokenStore:
-    prints = [tokenizer.fingerprint for tokenizer in tokenizers]
-    options = filters.as_dict() if filters else None
-    key = fingerprint([folder / file for file in corpus.files], corpus.fields, prints, options)
-    progress = partial(listener.work, "pairs tokenised")
-    return open_or_build(
-        path, key, partial(read_examples, corpus, folder), tokenizers, filters, end=EOS, progress=progress
-    )
+@dataclass(frozen=True)
+class _Stores:
+    """The token stores of a run."""
 
+    recipe: Recipe
+    run: Path
+    tokenizers: Tokenizers
+    hashes: ContentHashes
+    listener: Listener
+    shard: Shard
 
-def _tokenizers(recipe: Recipe, folder: Path, run: Path, listener: Listener) -> tuple[Tokenizer, Tokenizer]:
-    """Those of the run, if they were trained on these files with these options; else new ones."""
-    home = run / "tokenizer"
-    files = [folder / file for corpus in recipe.data.train for file in corpus.files]
-    key = fingerprint(files, recipe.tokenizer.as_dict(), [corpus.fields for corpus in recipe.data.train])
-    names = ("joint", "joint") if recipe.tokenizer.joint else ("source", "target")
-    try:
-        if (home / "key").read_text(encoding="utf-8") == key:
-            return Tokenizer.load(home, names[0]), Tokenizer.load(home, names[1])
-    except (OSError, BundleError):
-        pass
-    if checkpoint_folders(run / "checkpoints"):
-        raise CheckpointError(
-            f"{run}: its tokenizer was trained on other files than {folder} holds now; "
-            "restore the corpus to go on, or start over with --fresh"
+    def train(self, number: int) -> TokenStore | None:
+        """That of a training corpus, where all of its parts are there."""
+        corpus, data = self.recipe.data.train[number], self.recipe.data
+        store = self._store(f"train-{number}", corpus, data.filter, data.bpe_dropout)
+        counts = store.counts if store else "some parts are left to other shards"
+        self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
+        return store
+
+    def dev(self, corpus: Corpus) -> TokenStore | None:
+        """That of the development set: nothing left out, and segmented as a trained model does it."""
+        return self._store("dev", corpus, None, 0.0)
+
+    def _store(self, name: str, corpus: Corpus, filters: FilterConfig | None, dropout: float) -> TokenStore | None:
+        folder, tokenizers = Path(self.recipe.data.folder), self.tokenizers
+        sampling = (dropout, self.recipe.data.segmentations, self.recipe.training.seed) if dropout else None
+        key = fingerprint(
+            [self.hashes.of(folder / file) for file in corpus.files],
+            corpus.fields,
+            corpus.target_language,
+            [tokenizers.source.fingerprint, tokenizers.target.fingerprint],
+            filters.as_dict() if filters else None,
+            sampling,
         )
-    listener.say(f"training the tokenizer ({recipe.tokenizer.kind})")
-    if recipe.tokenizer.joint:
-        source = target = Tokenizer.train(_texts(recipe, folder, (0, 1)), recipe.tokenizer)
-    else:
-        source = Tokenizer.train(_texts(recipe, folder, (0,)), recipe.tokenizer)
-        target = Tokenizer.train(_texts(recipe, folder, (1,)), recipe.tokenizer)
-    with replaced_folder(home) as aside:
-        for name, tokenizer in dict(zip(names, (source, target), strict=True)).items():
-            tokenizer.save(aside, name)
-        (aside / "key").write_text(key, encoding="utf-8")
-    return source, target
+        return open_or_build(
+            self.run / "tokens" / name,
+            key,
+            partial(read_examples, corpus, folder),
+            Work(_sides(tokenizers, corpus.target_language, sampling), filters, EOS),
+            shard=self.shard,
+            progress=partial(self.listener.work, "pairs tokenised"),
+        )
 
 
-def _texts(recipe: Recipe, folder: Path, sides: tuple[int, ...]) -> Iterator[str]:
-    for corpus in recipe.data.train:
-        for example in read_examples(corpus, folder):
-            for side in sides:
-                yield example[side]
+def _sides(
+    tokenizers: Tokenizers, target_language: str | None, sampling: tuple[float, int, int] | None
+) -> tuple[Side, Side]:
+    """How both sides are cut. A joint vocabulary has one encoder, which remembers the words of both."""
+    tag = (tokenizers.source.tag_id(language_tag(target_language)),) if target_language else ()
+    source, target = tokenizers.source, tokenizers.target
+    encoder = PackedEncoder(source)
+    sampler = SampledEncoder(source, *sampling) if sampling else None
+    if target is source:
+        return Side(encoder, sampler, tag), Side(encoder, sampler)
+    return (
+        Side(encoder, sampler, tag),
+        Side(PackedEncoder(target), SampledEncoder(target, *sampling) if sampling else None),
+    )

@@ -1,0 +1,47 @@
+"""``headway prepare``."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["prepare"]
+
+
+def prepare(
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a TOML file.")],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE.")] = None,
+    shard: Annotated[
+        str, typer.Option(metavar="I/N", help="Do part I of N; run all parts on one file system, in any order.")
+    ] = "1/1",
+) -> None:
+    """Train the tokenizer and tokenise the corpora ahead of training, on all cores.
+
+    Training finds what is done. Running again after an interruption goes on with the rest. Of several parts, on as
+    many machines that share the run folder, the one that finishes last joins them; so does training.
+    """
+    from headway.cli.progress import ProgressListener
+    from headway.data.building import Shard
+    from headway.train.prepare import prepare_shard
+    from headway.train.recipe import Recipe
+
+    part = Shard.parse(shard)
+    loaded = Recipe.load(recipe, assignments or [])
+    folder = run or Path("runs") / recipe.stem
+    begin = time.perf_counter()
+    with ProgressListener() as listener:
+        prepared = prepare_shard(loaded, folder, listener, part)
+    seconds = time.perf_counter() - begin
+    if prepared is None:
+        print(f"part {part.number} of {part.total} is done, others are not yet ({seconds:.1f} s)", file=sys.stderr)
+        return
+    tokens = prepared.train.num_tokens("source") + prepared.train.num_tokens("target")
+    print(f"{len(prepared.train):,} pairs, {tokens:,} tokens are ready in {folder} ({seconds:.1f} s)", file=sys.stderr)

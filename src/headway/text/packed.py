@@ -1,0 +1,100 @@
+"""Ids of much text at once, packed into arrays: how corpora are tokenised.
+
+:class:`PackedEncoder` gives the ids of :meth:`~headway.text.tokenizer.Tokenizer.encode_batch`, an order of magnitude
+faster. Byte-pair merges never cross words, so a word is segmented once and remembered. A *chunk* is what stands between
+two single spaces, with the space before it: GPT-2's expression cuts there in any case, so that the ids of a text are
+those of its chunks, one after the other. Other white space may belong to the word before or after it, depending on what
+follows; a text that has some goes to the library whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headway.text.tokenizer import Tokenizer
+
+__all__ = ["Packed", "PackedEncoder", "id_bytes", "pack", "single_spaced"]
+
+_REMEMBERED = 1 << 18  # chunks; about 50 MB
+_LONGEST_REMEMBERED = 40  # characters; in scripts without spaces a chunk is a sentence, seen once
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The ids of several texts: ``ids`` one text after the other, ``lengths`` how many belong to each."""
+
+    ids: NDArray[np.uint32]
+    lengths: NDArray[np.int64]
+
+
+def pack(rows: Sequence[bytes]) -> Packed:
+    """Pack texts that are each the bytes of an array of uint32."""
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
+    return Packed(np.frombuffer(b"".join(rows), np.uint32), lengths)
+
+
+def single_spaced(text: str) -> list[str] | None:
+    """The words of a text whose only white space is single spaces between words, or None for any other text."""
+    words = text.split()
+    return words if words and " ".join(words) == text else None
+
+
+class PackedEncoder:
+    """The ids of ``tokenizer``, for much text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._first = _Chunks(self._segment, "")
+        self._later = _Chunks(self._segment, " ")
+
+    @property
+    def vocab_size(self) -> int:
+        """How many ids there are."""
+        return self._tokenizer.vocab_size
+
+    def encode(self, texts: Sequence[str]) -> Packed:
+        """The ids of each text, without special tokens around them."""
+        if self._tokenizer.kind == "bpe":
+            return pack([self._row(text) for text in texts])
+        rows = self._tokenizer.encode_batch(texts)
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return Packed(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
+
+    def _row(self, text: str) -> bytes:
+        words = single_spaced(text)
+        if words is None:
+            return self._segment(text)
+        first, *later = words
+        return b"".join([self._first[first], *map(self._later.__getitem__, later)])
+
+    def _segment(self, text: str) -> bytes:
+        return id_bytes(self._tokenizer.encode(text))
+
+
+def id_bytes(ids: list[int]) -> bytes:
+    """Ids as the bytes of an array of uint32."""
+    return np.array(ids, np.uint32).tobytes()
+
+
+class _Chunks(dict[str, bytes]):
+    """Word -> the ids of ``before + word``, found when first asked for; forgets all when there are too many."""
+
+    def __init__(self, segment: Callable[[str], bytes], before: str) -> None:
+        super().__init__()
+        self._segment, self._before = segment, before
+
+    def __missing__(self, word: str) -> bytes:
+        ids = self._segment(self._before + word)
+        if len(word) <= _LONGEST_REMEMBERED:
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[word] = ids
+        return ids
+
+    def __reduce__(self) -> tuple[type[_Chunks], tuple[Callable[[str], bytes], str]]:
+        return _Chunks, (self._segment, self._before)  # another process remembers its own

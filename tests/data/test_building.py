@@ -1,0 +1,225 @@
+"""Stores are built in pieces: by many, after any interruption, always the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from headway.data import building
+from headway.data.building import Shard, open_or_build
+from headway.data.encoding import Side, Work, load_piece, save_piece
+from headway.data.store import FilterConfig, Piece, TokenStore
+from headway.data.workers import Workers
+from headway.errors import ConfigError, DataError, OutputError
+from headway.text.dropout import SampledEncoder
+from headway.text.packed import PackedEncoder
+from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
+
+TEXTS: list[tuple[str, ...]] = [
+    (f"eins zwei {number}", f"one two {number} three" if number % 7 else "") for number in range(45)
+]
+KEY = "0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train((text for pair in TEXTS for text in pair), TokenizerConfig(vocab_size=300))
+
+
+@pytest.fixture
+def work(tokenizer: Tokenizer) -> Work:
+    side = Side(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1))
+    return Work((side, side), FilterConfig(), EOS)
+
+
+@pytest.fixture(autouse=True)
+def _five_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(building, "_PIECE", 10)
+
+
+def on_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr(building, "num_cores", lambda: cores)
+
+
+def texts() -> Iterator[tuple[str, ...]]:
+    yield from TEXTS
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def expected(tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    """The files of the store, made by this process alone in one piece."""
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "_PIECE", 1000)
+        store = open_or_build(tmp_path / "expected", KEY, texts, work)
+    assert store is not None
+    assert (len(store), store.counts.read, store.counts.empty) == (38, 45, 7)
+    return content(tmp_path / "expected")
+
+
+def test_workers_build_the_same_store_bit_for_bit(
+    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    real = subprocess.Popen
+
+    def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+        started.append(command)
+        return real(command, **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr("headway.data.workers.subprocess.Popen", popen)
+    on_cores(monkeypatch, 2)
+    heard: list[int] = []
+    assert isinstance(open_or_build(tmp_path / "s", KEY, texts, work, progress=heard.append), TokenStore)
+    assert len(started) == 2
+    assert content(tmp_path / "s") == expected
+    assert heard[-1] == 45
+    assert all(later > earlier for earlier, later in pairwise(heard))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["expected", "expected.lock", "s", "s.lock"]
+
+
+def test_workers_load_no_torch() -> None:
+    code = "import headway.data.workers, headway.text.dropout, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_what_is_done_is_not_done_again(
+    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    on_cores(monkeypatch, cores)
+
+    def breaking() -> Iterator[tuple[str, ...]]:
+        yield from TEXTS[:25]
+        raise DataError("line 26 is bad")
+
+    with pytest.raises(DataError, match="line 26 is bad"):
+        open_or_build(tmp_path / "s", KEY, breaking, work)
+    done = sorted(tmp_path.glob("s.pieces-*/*.npz"))
+    assert len(done) == 2 if cores == 1 else len(done) <= 2
+    for path in done:
+        os.utime(path, ns=(5, 5))
+    kept = dict.fromkeys(done, 5)
+    seen: dict[Path, int] = {}
+
+    def load(path: Path) -> Piece:
+        seen[path] = path.stat().st_mtime_ns
+        return load_piece(path)
+
+    monkeypatch.setattr("headway.data.building.load_piece", load)
+    open_or_build(tmp_path / "s", KEY, texts, work)
+    assert len(seen) == 5
+    assert seen | kept == seen
+    assert content(tmp_path / "s") == expected
+
+
+def test_pieces_of_another_key_are_not_used_and_go(
+    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cores(monkeypatch, 1)
+    assert open_or_build(tmp_path / "s", "another key", lambda: iter(TEXTS[:20]), work, shard=Shard(1, 2)) is None
+    assert len(list(tmp_path.glob("s.pieces-*/*.npz"))) == 1
+    open_or_build(tmp_path / "s", KEY, texts, work)
+    assert content(tmp_path / "s") == expected
+    assert list(tmp_path.glob("s.pieces-*")) == []
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
+def test_shards_in_any_order_make_the_same_store(
+    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+) -> None:
+    on_cores(monkeypatch, 1)
+    *early, last = order
+    for number in early:
+        assert open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(number, 3)) is None
+    assert open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(last, 3)) is not None
+    assert content(tmp_path / "s") == expected
+    again = open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(early[0], 3))
+    assert again is not None
+    assert again.fingerprint == KEY
+
+
+def test_shards_at_the_same_time(
+    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cores(monkeypatch, 1)
+    threads = [
+        threading.Thread(target=open_or_build, args=(tmp_path / "s", KEY, texts, work), kwargs={"shard": Shard(n, 2)})
+        for n in (1, 2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert open_or_build(tmp_path / "s", KEY, texts, work) is not None
+    assert content(tmp_path / "s") == expected
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/2", "3/2", "a/b", "1/2/3", "-1/2", "1/", "²/3"])
+def test_bad_shards_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--shard '.*': expected I/N with 1 <= I <= N, for example 2/4"):
+        Shard.parse(text)
+    assert Shard.parse("2/4") == Shard(2, 4)
+
+
+def test_a_damaged_piece_is_told_and_made_anew(
+    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cores(monkeypatch, 1)
+    open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(1, 2))
+    piece = min(tmp_path.glob("s.pieces-*/*.npz"))
+    piece.write_bytes(piece.read_bytes()[:100])
+    with pytest.raises(OutputError, match=r"000000\.npz: damaged, and now removed; run the same command again"):
+        open_or_build(tmp_path / "s", KEY, texts, work)
+    open_or_build(tmp_path / "s", KEY, texts, work)
+    assert content(tmp_path / "s") == expected
+
+
+def test_a_piece_comes_back(tmp_path: Path, work: Work) -> None:
+    piece = work.piece(TEXTS[:9])
+    save_piece(piece, tmp_path / "new" / "piece.npz")
+    loaded = load_piece(tmp_path / "new" / "piece.npz")
+    assert loaded.counts == piece.counts
+    for side in ("source", "target"):
+        assert loaded.tokens[side].tolist() == piece.tokens[side].tolist()
+        assert loaded.lengths[side].tolist() == piece.lengths[side].tolist()
+
+
+class TestWorkers:
+    def test_an_error_in_a_worker_is_raised_here(self, tmp_path: Path, work: Work) -> None:
+        (tmp_path / "file").write_text("")
+        with Workers(work, 1, lambda _: None) as some:
+            some.submit(tmp_path / "file" / "piece.npz", TEXTS)
+            with pytest.raises(OutputError, match="cannot be written"):
+                some.finish()
+
+    def test_a_worker_that_is_killed_is_told(self, tmp_path: Path, work: Work) -> None:
+        with Workers(work, 1, lambda _: None) as some:
+            some.submit(tmp_path / "piece.npz", TEXTS * 100)
+            os.kill(some._all[0].pid, signal.SIGKILL)
+            with pytest.raises(OutputError, match=r"has ended \(exit code -9; .*what is done is kept"):
+                some.finish()
+
+    def test_none_is_left_after_an_error(self, tmp_path: Path, work: Work) -> None:
+        some = Workers(work, 2, lambda _: None)
+
+        def fail() -> None:
+            with some:
+                some.submit(tmp_path / "1.npz", TEXTS)
+                some.submit(tmp_path / "2.npz", TEXTS)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            fail()
+        assert [worker.returncode for worker in some._all] == [-signal.SIGKILL] * 2

@@ -1,0 +1,65 @@
+"""Hashes of files' contents: never stale, and not computed twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from headway.data.inputs import ContentHashes, fingerprint
+from headway.errors import DataError
+
+LONG_AGO_NS = 10**18
+
+
+def write(path: Path, text: str, time_ns: int = LONG_AGO_NS) -> Path:
+    path.write_text(text)
+    os.utime(path, ns=(time_ns, time_ns))
+    return path
+
+
+def test_hashes_follow_content_not_names_or_times(tmp_path: Path) -> None:
+    hashes = ContentHashes(tmp_path / "memory.json")
+    one = hashes.of(write(tmp_path / "one", "a\n"))
+    assert hashes.of(write(tmp_path / "copy", "a\n", LONG_AGO_NS + 5)) == one
+    assert hashes.of(write(tmp_path / "other", "b\n")) != one
+
+
+def test_a_settled_file_is_read_once_also_by_later_programs(tmp_path: Path) -> None:
+    """Content that changes behind an unchanged size and time is not seen: so it was not read."""
+    memory, path = tmp_path / "memory.json", tmp_path / "file"
+    first = ContentHashes(memory).of(write(path, "a\n"))
+    write(path, "b\n")
+    assert ContentHashes(memory).of(path) == first
+    for text, time_ns in [("b\n", LONG_AGO_NS + 1), ("bb\n", LONG_AGO_NS + 1)]:  # another time, another size
+        found = ContentHashes(memory).of(write(path, text, time_ns))
+        assert found == ContentHashes(tmp_path / "none.json").of(path) != first
+
+
+def test_a_file_that_just_changed_is_read_again(tmp_path: Path) -> None:
+    """Written twice at one time of a coarse clock."""
+    hashes, path, now = ContentHashes(tmp_path / "memory.json"), tmp_path / "file", time.time_ns()
+    first = hashes.of(write(path, "a\n", now))
+    assert hashes.of(write(path, "b\n", now)) != first
+
+
+@pytest.mark.parametrize("damage", ["", "[1]", '{"x": 5}', "{"])
+def test_a_damaged_memory_is_no_obstacle(tmp_path: Path, damage: str) -> None:
+    memory, path = tmp_path / "memory.json", write(tmp_path / "file", "a\n")
+    expected = ContentHashes(memory).of(path)
+    memory.write_text(damage.replace("x", json.dumps(str(path))[1:-1]))
+    assert ContentHashes(memory).of(path) == expected
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"gone\.txt: cannot be read \(No such file or directory\); expected a corpus"):
+        ContentHashes(tmp_path / "memory.json").of(tmp_path / "gone.txt")
+
+
+def test_fingerprints_differ_where_any_part_does() -> None:
+    parts = [("a", "b"), ("b", "a"), ("ab",), ("a", "b", None), ("a", {"b": 1}), ("a", {"b": 2})]
+    assert len({fingerprint(*part) for part in parts}) == len(parts)
+    assert fingerprint("a", {"b": 1}) == fingerprint("a", {"b": 1})

@@ -1,0 +1,69 @@
+"""The packed encoder gives the tokenizer's ids, whatever the text."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headway.text import Tokenizer, TokenizerConfig
+from headway.text import packed as packed_module
+from headway.text.packed import Packed, PackedEncoder, single_spaced
+
+CORPUS = ["the quick brown fox's 12 foxes don't jump", "  der  schnelle\tFuchs 2024, 1.5 €", "привет мир 😀😀"] * 3
+WORDS = st.sampled_from(
+    ["the", "fox", "don't", "12", "€5", "'s", "Ġ", "привет", "😀", "\u00a0", "\t", "\n", "", "\u3000x"]
+)
+TEXTS = st.lists(WORDS).map(" ".join) | st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def tokenizer(**options: object) -> Tokenizer:
+    return Tokenizer.train(CORPUS, TokenizerConfig.model_validate({"vocab_size": 320, **options}), tags=["<2en>"])
+
+
+TOKENIZERS = [tokenizer(), tokenizer(split_digits=True), tokenizer(kind="characters"), tokenizer(kind="whitespace")]
+
+
+def rows(packed: Packed) -> list[list[int]]:
+    return (
+        [part.tolist() for part in np.split(packed.ids, np.cumsum(packed.lengths)[:-1])] if len(packed.lengths) else []
+    )
+
+
+@given(texts=st.lists(TEXTS, max_size=5))
+@example(
+    texts=["a b", " a b", "a b ", "a  b", "a \u00a0b", "a\u00a0 b", "a\t b", "a \tb", "", " ", "a\x1c b", "a 1 2b 3"]
+)
+def test_agrees_with_the_tokenizer(texts: list[str]) -> None:
+    for each in TOKENIZERS:
+        encoder = PackedEncoder(each)
+        for _ in range(2):  # segmented, then remembered
+            assert rows(encoder.encode(texts)) == each.encode_batch(texts)
+
+
+def test_only_single_spaces_between_words_are_single_spaced() -> None:
+    assert single_spaced("a bc d") == ["a", "bc", "d"]
+    assert single_spaced("a") == ["a"]
+    for text in ["", " ", " a", "a ", "a  b", "a\tb", "a\u00a0b", "a \t b"]:
+        assert single_spaced(text) is None
+
+
+def test_forgets_when_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed_module, "_REMEMBERED", 3)
+    encoder = PackedEncoder(TOKENIZERS[0])
+    texts = ["x " + " ".join(f"w{number}" for number in range(10)), "x " + "y" * 1000]
+    assert rows(encoder.encode(texts)) == TOKENIZERS[0].encode_batch(texts)
+    assert len(encoder._later) <= 3
+    assert "y" * 1000 not in encoder._later
+
+
+def test_travels_to_another_process_without_what_it_remembers() -> None:
+    encoder = PackedEncoder(TOKENIZERS[0])
+    encoder.encode(CORPUS)
+    copy = pickle.loads(pickle.dumps(encoder))
+    assert len(copy._later) == 0 < len(encoder._later)
+    assert rows(copy.encode(CORPUS)) == rows(encoder.encode(CORPUS))
+    assert copy.vocab_size == TOKENIZERS[0].vocab_size
