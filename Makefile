@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check lint format clean
+.PHONY: quickstart test check soak lint format clean
 
 quickstart: $(VENV)/.ready
 	$(BIN)/headway quickstart
@@ -12,6 +12,10 @@ test: lint
 	$(BIN)/python -m pytest
 
 check: test
+
+# Kills training 50 times, resumes it, and compares it with an undisturbed run. It needs Multi30k: see tests/soak.py.
+soak: $(VENV)/.ready
+	$(BIN)/python tests/soak.py
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .

@@ -1,12 +1,17 @@
 import errno
+import fcntl
 import os
+import signal
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headway.errors import OutputError
-from headway.storage import replaced_file, replaced_folder
+from headway.errors import CheckpointError, OutputError
+from headway.storage import held_folder, locked, replaced_file, replaced_folder
 
 UNCHANGED = "cannot be written .*; what was there before is unchanged"
 
@@ -180,3 +185,82 @@ def test_everything_is_flushed_before_it_appears(tmp_path: Path, monkeypatch: py
     written = [path for path in flushed if ".part" in path]
     assert {Path(path).name for path in written} >= {"a", "deep", "c"}
     assert any(path.endswith(".part") for path in written), "the folder's own entries"
+
+
+class TestHeldFolder:
+    def test_a_second_one_is_told_who_is_there(self, tmp_path: Path) -> None:
+        message = rf"run: process {os.getpid()} is training there; wait for it, stop it .* another --run"
+        with held_folder(tmp_path / "run"):
+            with pytest.raises(CheckpointError, match=message), held_folder(tmp_path / "run"):
+                raise AssertionError("two at once")
+            with held_folder(tmp_path / "other"):
+                pass
+        with held_folder(tmp_path / "run"):
+            pass
+
+    def test_the_lock_goes_with_a_killed_process(self, tmp_path: Path) -> None:
+        code = (
+            "import pathlib, sys, time\nfrom headway.storage import held_folder\n"
+            "with held_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+        )
+        with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as holder:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == b"held\n"
+            with pytest.raises(CheckpointError, match=f"process {holder.pid} is training"), held_folder(tmp_path):
+                pass
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+        with held_folder(tmp_path):
+            assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+    def test_files_that_a_killed_holder_left_are_removed(self, tmp_path: Path) -> None:
+        for name in (".metrics.jsonl.7.part", "metrics.jsonl", ".hidden"):
+            (tmp_path / name).write_text("")
+        (tmp_path / ".average.part").mkdir()  # another command may be at it
+        with held_folder(tmp_path):
+            assert {path.name for path in tmp_path.iterdir()} == {".hidden", "metrics.jsonl", ".average.part", "lock"}
+
+    def test_without_locks_there_is_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_locks(*_: object) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+        expected = pytest.warns(UserWarning, match=r"has no locks \(No locks available\); .* one training")
+        with expected, held_folder(tmp_path):
+            pass
+
+    def test_where_nothing_can_be_written(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OutputError, match="lock: cannot be written"), held_folder(tmp_path / "file"):
+            pass
+
+
+class TestLock:
+    def test_one_process_after_the_other(self, tmp_path: Path) -> None:
+        """Another process that asks for the lock gets it only when it is free again, or its holder is dead."""
+        path, out = tmp_path / "new" / "lock", tmp_path / "out"
+        code = (
+            "import sys; from pathlib import Path; from headway.storage import locked\n"
+            "with locked(Path(sys.argv[1])):\n    print('mine', flush=True)\n    sys.stdin.read()"
+        )
+        command = [sys.executable, "-c", code, str(path)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"mine\n"
+            waiting = threading.Thread(target=lambda: _write_under(path, out))
+            waiting.start()
+            waiting.join(0.3)
+            assert not out.exists()
+            other.kill()
+            waiting.join(30)
+        assert out.read_text() == "done"
+
+    def test_a_lock_that_cannot_be_made_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        with pytest.raises(OutputError, match="cannot be written"), locked(tmp_path / "file" / "lock"):
+            pass
+
+
+def _write_under(lock: Path, path: Path) -> None:
+    with locked(lock):
+        path.write_text("done")

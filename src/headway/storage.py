@@ -1,17 +1,22 @@
-"""Files and folders that appear whole or not at all: written aside, flushed to the disk, then renamed into place."""
+"""Files and folders that appear whole or not at all: written aside, flushed to the disk, then renamed into place.
+
+And locks, for what one process at a time may do.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from headway.errors import OutputError
+from headway.errors import CheckpointError, OutputError
 
-__all__ = ["replaced_file", "replaced_folder"]
+__all__ = ["held_folder", "locked", "replaced_file", "replaced_folder"]
 
 
 @contextmanager
@@ -64,6 +69,65 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             _recover(path, aside, old)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file ``path``; other processes, on other machines that share the file system too, wait.
+
+    A process that dies lets go of it. The file stays.
+    """
+    descriptor = _opened_lock(path)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def held_folder(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this training alone; :class:`CheckpointError` where another process holds it.
+
+    The file ``lock`` in it is locked with flock(2) and tells who holds it; the system frees it when that process ends,
+    however it ends. What a killed holder left of :func:`replaced_file` is removed.
+    """
+    descriptor = _opened_lock(folder / "lock")
+    try:
+        _hold(descriptor, folder)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        for stray in folder.glob(".*.part"):
+            if stray.is_file():
+                stray.unlink(missing_ok=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _hold(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "?"
+        raise CheckpointError(
+            f"{folder}: process {holder} is training there; wait for it, stop it (kill {holder}: it saves first), or "
+            "choose another --run"
+        ) from None
+    except OSError as error:  # on a network, say
+        warnings.warn(
+            f"{folder}: this file system has no locks ({error.strerror}); see to it that one training at a time "
+            "works there",
+            stacklevel=4,
+        )
+
+
+def _opened_lock(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise _explained(path, error) from None
 
 
 def _recover(path: Path, aside: Path, old: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +23,15 @@ from headway.errors import CheckpointError, DataError, HeadwayError, LengthError
 from headway.evaluate import Score
 from headway.train import loop, state
 from headway.train.average import average
+from headway.train.checkpoints import Checkpoints
+from headway.train.distributed import World
 from headway.train.loop import Result, train
+from headway.train.objective import to_device
 from headway.train.optim import learning_rate
 from headway.train.prepare import prepare
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
+from headway.train.stream import MicroBatch, Stream, Work
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 TIMES = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
@@ -352,9 +357,7 @@ class TestAverage:
             average(tmp_path, 5, tmp_path / "mean")
 
 
-def test_accumulated_micro_batches_equal_one_batch(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path) -> None:
     """A step of plain gradient descent over two batches, and over one that holds the rows of both."""
     no_dropout: Sections = {"model": {"dropout": 0.0}}
     prepared = prepare(recipe(corpus), tmp_path, Silence())
@@ -365,13 +368,17 @@ def test_accumulated_micro_batches_equal_one_batch(
 
     def weights_after(accumulate: int, batches: list[Batch]) -> list[torch.Tensor]:
         chosen = recipe(corpus, {**no_dropout, "training": {"accumulate": accumulate}})
-        trainer = loop._Trainer(chosen, tmp_path / str(accumulate), prepared, None, Silence())
-        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)  # type: ignore[assignment]
+        run = tmp_path / str(accumulate)
+        checkpoints = Checkpoints(run / "checkpoints", keep=1)
+        world = World(torch.device("cpu"))
+        trainer = loop._Trainer(chosen, run, world, prepared, checkpoints, None, Silence())
+        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)
         start = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-        remaining = iter(batches)
-        monkeypatch.setattr(trainer.batches, "next", lambda: next(remaining))
-        trainer.step()
-        trainer.metrics.close()
+        tokens = [to_device(batch, trainer.device) for batch in batches]
+        targets = sum(batch.targets.numel() for batch in tokens)
+        with trainer:
+            trainer.works = (work for work in [Work(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)])
+            trainer.step()
         return [new.detach() - old for new, old in zip(trainer.model.parameters(), start, strict=True)]
 
     (tmp_path / "1").mkdir()
@@ -390,23 +397,29 @@ def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: P
     (whole,) = [record for record in records(tmp_path / "coarse") if record["kind"] == "train"]
     losses = [record["loss"] for record in steps]
     prepared = prepare(recipe(corpus), tmp_path / "fine", Silence())
-    progress = state.Progress()
-    stream = loop.Stream(prepared.train, recipe(corpus), progress)
-    tokens = [sum(int((stream.next().target != 0).sum()) for _ in range(2)) for _ in range(12)]
+    stream = Stream(prepared.train, recipe(corpus), torch.device("cpu"))
+    tokens = [stream.next().num_targets for _ in range(12)]
     assert whole["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-6)
     assert whole["learning_rate"] == steps[-1]["learning_rate"] == pytest.approx(0.01 * (5 / 12) ** 0.5)
 
 
 class TestFailures:
-    def test_a_loss_that_is_not_finite_ends_training_with_advice(self, corpus: Path, tmp_path: Path) -> None:
+    def test_losses_that_stay_infinite_end_training_with_the_last_good_weights(
+        self, corpus: Path, tmp_path: Path
+    ) -> None:
         changes: Sections = {
             "optimizer": {"learning_rate": 1e30, "warmup_steps": 1},
-            "training": {"log_every": 1},
+            "training": {"log_every": 1, "steps": 100},
             "data": {"dev": None},
         }
-        with pytest.raises(TrainingError, match=r"the loss is (nan|inf) at step \d+; .*Lower optimizer\.learning_rate"):
+        expected = r"the last 20 steps, up to step (\d+), .* after step \d+, saved in .*Lower optimizer\.learning_rate"
+        with pytest.raises(TrainingError, match=expected) as caught:
             train(recipe(corpus, changes), tmp_path)
-        assert state.checkpoint_folders(tmp_path / "checkpoints") == []
+        (step,) = re.findall(r"up to step (\d+)", str(caught.value))
+        weights = read_weights(tmp_path / "checkpoints" / f"step-{step}" / "model.safetensors")
+        assert all(tensor.isfinite().all() for tensor in weights.values())
+        skipped = [record["skipped_steps"] for record in records(tmp_path) if record["kind"] == "train"]
+        assert skipped[-19:] == [1] * 19
 
     def test_a_full_disk_while_saving_keeps_the_checkpoint_before(
         self, corpus: Path, straight: Path, tmp_path: Path

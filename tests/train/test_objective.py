@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +13,7 @@ from torch import Tensor
 from headway.data.batching import Batch
 from headway.models.build import build_model
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.train.objective import batch_loss, to_device
+from headway.train.objective import Objective, batch_loss, to_device
 
 VOCABULARY = 11
 CPU = torch.device("cpu")
@@ -37,10 +40,9 @@ SOURCES, TARGETS = [[5, 6, 7], [8], [4, 9]], [[6], [9, 10, 4, 5], []]
 
 def test_targets_are_shifted_behind_the_begin_symbol() -> None:
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
-    assert tokens.target.tolist() == [[6, 2, 0, 0, 0], [9, 10, 4, 5, 2], [2, 0, 0, 0, 0]]
+    assert tokens.targets.tolist() == [6, 2, 9, 10, 4, 5, 2, 2]
+    assert tokens.positions.tolist() == [0, 1, 5, 6, 7, 8, 9, 10]
     assert tokens.shifted.tolist() == [[1, 6, 2, 0, 0], [1, 9, 10, 4, 5], [1, 2, 0, 0, 0]]
-    assert tokens.num_sources == 4 + 2 + 3
-    assert tokens.num_targets == 2 + 5 + 1
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -64,7 +66,7 @@ def test_smoothing_changes_the_loss(model: Transformer) -> None:
 def gradients(model: Transformer, batches: list[Batch]) -> list[Tensor]:
     """Of the mean over all real target tokens, summed up batch by batch."""
     tokens = [to_device(one, CPU) for one in batches]
-    total = sum(one.num_targets for one in tokens)
+    total = sum(one.targets.numel() for one in tokens)
     model.zero_grad()
     for one in tokens:
         (batch_loss(model, one, 0.1) / total).backward()  # type: ignore[no-untyped-call]
@@ -78,3 +80,49 @@ def test_two_micro_batches_give_the_gradient_of_one_batch(model: Transformer) ->
     assert max(float(gradient.abs().max()) for gradient in together) > 1e-3
     for one, other in zip(apart, together, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(model: Transformer) -> None:
+    """Without dropout both passes are equal, so that nothing is left of the divergence; with it they differ."""
+    tokens = to_device(batch(SOURCES, TARGETS), CPU)
+    assert float(Objective(model, 0.1, 5.0)(tokens).detach()) == pytest.approx(
+        float(batch_loss(model, tokens, 0.1).detach()), rel=1e-5
+    )
+    dropping = build_model(model.config.model_copy(update={"dropout": 0.5}), VOCABULARY, VOCABULARY)
+    losses = []
+    for alpha in (1e-9, 4.0):
+        torch.manual_seed(3)
+        losses.append(float(Objective(dropping, 0.1, alpha)(tokens).detach()))
+    torch.manual_seed(3)
+    twice = [row + row for row in (SOURCES, TARGETS)]
+    both = to_device(batch(*twice), CPU)
+    logits = dropping.projection(dropping.hidden(both.source, both.shifted)).detach().double()
+    first, second = (half.reshape(-1, VOCABULARY)[tokens.positions].log_softmax(-1) for half in logits.chunk(2))
+    divergence = ((first.exp() - second.exp()) * (first - second)).sum()  # KL(p1 || p2) + KL(p2 || p1)
+    assert losses[0] == pytest.approx(float(batch_loss_of(first, second, tokens.targets)), rel=1e-5)
+    assert losses[1] - losses[0] == pytest.approx(float(divergence), rel=1e-4)
+
+
+def batch_loss_of(first: Tensor, second: Tensor, targets: Tensor) -> Tensor:
+    """The mean of two passes' summed cross-entropies with smoothing 0.1."""
+    return -sum(
+        (0.9 * each.gather(1, targets.unsqueeze(1)).sum() + 0.1 * each.mean(1).sum() for each in (first, second)),
+        torch.zeros(()),
+    ) / 2
+
+
+def test_compiled_it_is_one_graph_for_all_shapes(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced and differentiated as on a GPU, but run without generating kernels, which takes minutes."""
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend, fullgraph=True))
+    compiled = Objective(model, 0.1, compiled=True)
+    for count in (3, 2, 7):
+        sources, targets = [[5, 6, 7, *range(count)]] * count, [[8] * (count + 2)] * count
+        tokens = to_device(batch(sources, targets), CPU)
+        torch.testing.assert_close(compiled(tokens), batch_loss(model, tokens, 0.1), rtol=1e-5, atol=1e-5)
+    assert len(graphs) == 1

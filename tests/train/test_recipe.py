@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from headway.config import to_toml
-from headway.errors import ConfigError
-from headway.train.recipe import Recipe, changed_keys
+from headway.errors import CheckpointError, ConfigError
+from headway.train.recipe import Recipe, changed_keys, refuse_changes
 
 MINIMAL = '[data]\ntrain = [{ files = ["a.de", "a.en"] }]\n'
 
@@ -52,13 +52,18 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("training.seed=-1", r"training\.seed = -1"),
         ("optimizer.learning_rate=0", r"optimizer\.learning_rate = 0: .*greater than 0"),
         ("optimizer.learning_rate=nan", r"optimizer\.learning_rate = nan: .*finite"),
-        ("optimizer.schedule=cosine", "inverse_sqrt"),
+        ("optimizer.schedule=sine", "inverse_sqrt"),
         ("data.max_tokens=many", r"data\.max_tokens = 'many': .*integer"),
         ("data.train=[]", r"data\.train"),
         ("validation.beam_size=0", r"validation\.beam_size = 0: .*greater than or equal to 1"),
         ("tokenizer.joint=false", "model.tie = 'all' shares one embedding"),
         ("checkpoints.average=6", r"average = 6 needs as many checkpoints; keep = 5"),
         ("checkpoints.keep=0", r"checkpoints\.keep = 0"),
+        ("optimizer.kind=sgd", r"optimizer\.kind = 'sgd': .*'adam' or 'adafactor'"),
+        ("optimizer.final_fraction=2", r"optimizer\.final_fraction = 2: .*less than or equal to 1"),
+        ("optimizer.halve_every=0", r"optimizer\.halve_every = 0: .*greater than or equal to 1"),
+        ("optimizer.weight_decay=-1", r"optimizer\.weight_decay = -1: .*greater than or equal to 0"),
+        ("model.layer_dropout=1", r"model\.layer_dropout = 1: .*less than 1"),
         ("task.kind=summary", r"task\.kind = 'summary'"),
     ],
 )
@@ -67,6 +72,19 @@ def test_what_is_refused(tmp_path: Path, assignment: str, message: str) -> None:
         load(tmp_path, MINIMAL, assignment)
     assert "recipe.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("optimizer.kind=adafactor", r"cannot split Adafactor's state; set optimizer\.kind to 'adam'"),
+        ("model.layer_dropout=0.2", r"layer_dropout = 0\.2 lets processes leave out different blocks"),
+    ],
+)
+def test_what_is_refused_with_shares_of_the_model(tmp_path: Path, assignment: str, message: str) -> None:
+    load(tmp_path, MINIMAL, assignment)
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, MINIMAL, assignment, "training.sharding=full")
 
 
 def test_without_data_there_is_no_recipe(tmp_path: Path) -> None:
@@ -81,10 +99,12 @@ def test_without_data_there_is_no_recipe(tmp_path: Path) -> None:
         "training.steps=7",
         "training.log_every=7",
         "training.device=cpu",
+        "training.compile=off",
         "validation.every=7",
         "validation.patience=7",
         "checkpoints.every=7",
         "checkpoints.keep=7",
+        "checkpoints.keep_best=3",
         "checkpoints.average=3",
     ],
 )
@@ -100,7 +120,7 @@ def test_what_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
         ("training.seed=7", "training.seed was 1, is 7"),
         ("training.accumulate=7", "training.accumulate was 1, is 7"),
         ("training.precision=float32", "training.precision was 'auto', is 'float32'"),
-        ("optimizer.clip_norm=7", "optimizer.clip_norm was None, is 7.0"),
+        ("optimizer.clip_norm=7", "optimizer.clip_norm was not set, is 7.0"),
         ("model.dropout=0.7", "model.dropout was 0.1, is 0.7"),
         ("data.max_tokens=7", "data.max_tokens was 4096, is 7"),
         ("data.filter.max_length=7", "data.filter.max_length was 256, is 7"),
@@ -113,7 +133,58 @@ def test_what_may_not(tmp_path: Path, assignment: str, message: str) -> None:
     assert changed_keys(load(tmp_path).as_dict(), load(tmp_path, MINIMAL, assignment).as_dict()) == [message]
 
 
-def test_the_length_is_fixed_where_it_decides_the_learning_rates(tmp_path: Path) -> None:
-    before = load(tmp_path, MINIMAL, "optimizer.schedule=linear", "training.steps=5")
-    after = load(tmp_path, MINIMAL, "optimizer.schedule=linear", "training.steps=6")
-    assert changed_keys(before.as_dict(), after.as_dict()) == ["training.steps was 5, is 6"]
+@pytest.mark.parametrize(
+    ("assignments", "fixed"),
+    [
+        (["optimizer.schedule=linear"], True),
+        (["optimizer.schedule=cosine"], True),
+        (["optimizer.schedule=constant"], False),
+        (["optimizer.schedule=halve_every"], True),
+        (["optimizer.schedule=halve_every", "optimizer.halve_every=7"], False),
+    ],
+)
+def test_the_length_is_fixed_where_it_decides_the_learning_rates(
+    tmp_path: Path, assignments: list[str], fixed: bool
+) -> None:
+    before = load(tmp_path, MINIMAL, *assignments, "training.steps=5")
+    after = load(tmp_path, MINIMAL, *assignments, "training.steps=6")
+    assert changed_keys(before.as_dict(), after.as_dict()) == ["training.steps was 5, is 6"] * fixed
+
+
+def test_a_corpus_is_compared_file_by_file(tmp_path: Path) -> None:
+    other = 'data.train=[{ files = ["a.de", "b.en"], weight = 2.0 }, { files = ["c.de", "c.en"] }]'
+    changed = changed_keys(load(tmp_path).as_dict(), load(tmp_path, MINIMAL, other).as_dict())
+    assert "data.train.0.files was ['a.de', 'a.en'], is ['a.de', 'b.en']" in changed
+    assert "data.train.0.weight was 1.0, is 2.0" in changed
+    assert "data.train.1.files was not set, is ['c.de', 'c.en']" in changed
+
+
+class TestRefusal:
+    def refusal(self, before: Recipe, after: Recipe) -> str:
+        with pytest.raises(CheckpointError) as caught:
+            refuse_changes(before, after, Path("runs/x"))
+        return str(caught.value)
+
+    def test_it_names_what_differs_and_what_may(self, tmp_path: Path) -> None:
+        """Both values of both keys that must not differ; not the one that may; every key of the list exists."""
+        changes = ("training.seed=7", "model.dropout=0.5", "training.log_every=9")
+        message = self.refusal(load(tmp_path), load(tmp_path, MINIMAL, *changes))
+        differs, may_change = message.split("Only these may change on resuming: ")
+        assert "runs/x was trained with another recipe" in differs
+        assert "model.dropout was 0.1, is 0.5; training.seed was 1, is 7." in differs
+        assert "log_every" not in differs
+        assert "--fresh" in differs
+        for key in may_change.split(", "):
+            section, name = key.split(".")
+            assert name in type(getattr(load(tmp_path), section)).model_fields
+        assert {"training.log_every", "checkpoints.keep_best"} <= set(may_change.split(", "))
+
+    def test_the_length_is_not_offered_where_it_may_not_change(self, tmp_path: Path) -> None:
+        linear = load(tmp_path, MINIMAL, "optimizer.schedule=linear")
+        message = self.refusal(linear, load(tmp_path, MINIMAL, "optimizer.schedule=linear", "training.steps=6"))
+        assert "training.steps" not in message.split("Only these may change")[1]
+        assert "training.steps" in self.refusal(load(tmp_path), linear).split("Only these may change")[1]
+
+    def test_the_same_recipe_and_what_may_change_pass(self, tmp_path: Path) -> None:
+        refuse_changes(load(tmp_path), load(tmp_path), tmp_path)
+        refuse_changes(load(tmp_path), load(tmp_path, MINIMAL, "training.steps=7", "checkpoints.every=3"), tmp_path)

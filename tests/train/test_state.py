@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import shutil
+import threading
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from headway.errors import CheckpointError, HeadwayError
+from headway.bundle import named_weights
+from headway.errors import CheckpointError, HeadwayError, OutputError
 from headway.models.build import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.train import state
+from headway.train.checkpoints import Checkpoints
 from headway.train.optim import OptimizerConfig, make_optimizer
-from headway.train.state import Progress, average_weights, checkpoint_folders, restore
+from headway.train.state import Progress, Snapshot, average_weights, checkpoint_folders
 
 SIZES = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
@@ -37,11 +47,18 @@ class Trainee:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def save(self, folder: Path, progress: Progress, *, keep: int = 5, regular: bool = True) -> Path:
-        return state.save(folder, progress, self.model, self.optimizer, keep, regular=regular)
+    def save(self, folder: Path, progress: Progress, *, keep: int = 5, keep_best: int = 0, **options: Any) -> Path:
+        """Save, and wait for it."""
+        with Checkpoints(folder, keep=keep, keep_best=keep_best) as checkpoints:
+            checkpoints.save(progress, self.model, self.optimizer, **options)
+        return folder / f"step-{progress.step}"
 
     def restore(self, folder: Path) -> Progress | None:
-        return restore(folder, self.model, self.optimizer)
+        snapshot = self.snapshot(folder)
+        return snapshot.progress if snapshot else None
+
+    def snapshot(self, folder: Path) -> Snapshot | None:
+        return Checkpoints(folder, keep=99).restore(self.model, self.optimizer)
 
     def tensors(self) -> list[Tensor]:
         """Weights and moments."""
@@ -95,10 +112,163 @@ def test_without_checkpoints_there_is_nothing_to_restore(tmp_path: Path) -> None
     assert Trainee(0).restore(tmp_path / "missing") is None
 
 
+def test_a_moving_average_and_a_score_come_back(tmp_path: Path, trained: Trainee) -> None:
+    ema = {name: tensor.detach() / 3 for name, tensor in named_weights(trained.model).items()}
+    trained.save(tmp_path, PROGRESS, ema=ema, score=-1 / 3, regular=False)
+    snapshot = Trainee(99).snapshot(tmp_path)
+    assert snapshot is not None
+    assert snapshot.ema is not None
+    assert snapshot.ema.keys() == ema.keys()
+    assert all(torch.equal(snapshot.ema[name], ema[name]) for name in ema)
+    assert (snapshot.score, snapshot.regular) == (-1 / 3, False)
+    assert equal_tensors(average_weights([tmp_path / "step-2"]), snapshot.weights)  # not the moving average
+
+
+def equal_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def rewrite_state(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change state.json and leave out its own checksum, as the first version did."""
+    content = json.loads((path / "state.json").read_text())
+    del content["checksum"]
+    change(content)
+    (path / "state.json").write_text(json.dumps(content))
+
+
+def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder: Path, trained: Trainee) -> None:
+    rewrite_state(folder / "step-2", lambda content: (content.pop("score"), content.pop("regular")))
+    other = Trainee(99)
+    snapshot = other.snapshot(folder)
+    assert snapshot is not None
+    assert (snapshot.progress, snapshot.score, snapshot.regular, snapshot.ema) == (PROGRESS, None, True, None)
+    assert equal(other, trained)
+
+
+def test_a_newer_format_is_not_taken_for_damage(folder: Path) -> None:
+    rewrite_state(folder / "step-2", lambda content: content.update(format=2, checksums="elsewhere"))
+    message = r"step-2: written by a newer Headway \(format 2, this one reads up to 1\); update Headway"
+    with pytest.raises(CheckpointError, match=message):
+        Trainee(99).restore(folder)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adafactor])
+def test_moments_of_every_optimiser_come_back(tmp_path: Path, kind: type[torch.optim.Optimizer]) -> None:
+    """Three steps, against two, a save, another process's restore and the third."""
+    trainees = [Trainee(seed) for seed in (0, 99)]
+    for trainee in trainees:
+        trainee.optimizer = kind(trainee.model.parameters(), lr=0.01)  # type: ignore[call-arg]
+    first, second = trainees
+    first.step(0)
+    first.step(1)
+    first.save(tmp_path, Progress(step=2))
+    second.restore(tmp_path)
+    for trainee in trainees:
+        trainee.step(2)
+    assert equal_tensors(named_weights(first.model), named_weights(second.model))
+    mine, yours = (state.moments(each.model, each.optimizer) for each in trainees)
+    assert mine
+    assert equal_tensors(mine, yours)
+
+
+class TestInTheBackground:
+    @pytest.fixture
+    def gate(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+        """Writing waits until it is set."""
+        gate, write = threading.Event(), state.write
+
+        def late(folder: Path, snapshot: Snapshot) -> Path:
+            assert gate.wait(30)
+            return write(folder, snapshot)
+
+        monkeypatch.setattr(state, "write", late)
+        yield gate
+        gate.set()
+
+    def test_training_goes_on_and_the_file_holds_what_was(
+        self, tmp_path: Path, trained: Trainee, gate: threading.Event
+    ) -> None:
+        before = {name: tensor.clone() for name, tensor in named_weights(trained.model).items()}
+        moments = {name: each.clone() for name, each in state.moments(trained.model, trained.optimizer).items()}
+        progress = Progress(step=2)
+        with Checkpoints(tmp_path, keep=5) as checkpoints:
+            checkpoints.save(progress, trained.model, trained.optimizer)
+            assert checkpoint_folders(tmp_path) == []  # nothing is written yet, and here we are
+            trained.step(2)
+            progress.step = 3
+            gate.set()
+            assert checkpoints.newest(5) == [tmp_path / "step-2"]
+        snapshot = state.read(tmp_path / "step-2")
+        assert snapshot.progress == Progress(step=2)
+        assert equal_tensors(snapshot.weights, before)
+        assert equal_tensors(snapshot.moments, moments)
+        assert not equal_tensors(before, named_weights(trained.model))
+
+    def test_the_next_save_waits_and_reuses_the_memory(
+        self, tmp_path: Path, trained: Trainee, gate: threading.Event
+    ) -> None:
+        checkpoints = Checkpoints(tmp_path, keep=5)
+        checkpoints.save(Progress(step=2), trained.model, trained.optimizer)
+        threading.Timer(0.1, gate.set).start()
+        trained.step(2)
+        checkpoints.save(Progress(step=3), trained.model, trained.optimizer)
+        assert (tmp_path / "step-2").is_dir()
+        checkpoints.wait()
+        assert not equal_tensors(*(state.read(tmp_path / f"step-{step}").weights for step in (2, 3)))
+        assert equal_tensors(state.read(tmp_path / "step-3").weights, named_weights(trained.model))
+
+    def test_leaving_waits(self, tmp_path: Path, trained: Trainee, gate: threading.Event) -> None:
+        threading.Timer(0.1, gate.set).start()
+        checkpoints = Checkpoints(tmp_path, keep=5)
+        checkpoints.save(Progress(step=2), trained.model, trained.optimizer)
+        with pytest.raises(KeyboardInterrupt), checkpoints:
+            raise KeyboardInterrupt
+        assert checkpoint_folders(tmp_path) == [tmp_path / "step-2"]
+
+
+class TestFullDisk:
+    @pytest.fixture
+    def full(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A folder with two checkpoints and no room for another."""
+
+        def no_room(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(state, "write_weights", no_room)
+        return folder
+
+    MESSAGE = r"step-3: cannot be written \(No space left on device\); what was there before is unchanged"
+
+    @pytest.mark.parametrize("call", ["save", "wait", "newest", "restore", "leave"])
+    def test_the_next_call_tells_and_nothing_is_lost(self, full: Path, trained: Trainee, call: str) -> None:
+        checkpoints = Checkpoints(full, keep=1)
+        checkpoints.save(Progress(step=3), trained.model, trained.optimizer)
+        calls: dict[str, Callable[[], object]] = {
+            "save": lambda: checkpoints.save(Progress(step=4), trained.model, trained.optimizer),
+            "wait": checkpoints.wait,
+            "newest": lambda: checkpoints.newest(1),
+            "restore": lambda: checkpoints.restore(trained.model, trained.optimizer),
+            "leave": lambda: checkpoints.__exit__(None, None, None),
+        }
+        with pytest.raises(OutputError, match=self.MESSAGE):
+            calls[call]()
+        assert sorted(path.name for path in full.iterdir()) == ["step-1", "step-2"]
+        checkpoints.wait()  # it has been told
+
+    def test_another_error_in_flight_is_not_replaced(self, full: Path, trained: Trainee) -> None:
+        checkpoints = Checkpoints(full, keep=1)
+        checkpoints.save(Progress(step=3), trained.model, trained.optimizer)
+        with pytest.warns(UserWarning, match=self.MESSAGE):
+            checkpoints.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
+
+
 class TestDamage:
-    @pytest.mark.parametrize("file", FILES)
+    @pytest.mark.parametrize("file", [*FILES, "ema.safetensors"])
     @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "delete", "garbage"])
-    def test_the_one_before_a_damaged_checkpoint_is_used(self, folder: Path, file: str, damage: str) -> None:
+    def test_the_one_before_a_damaged_checkpoint_is_used(
+        self, folder: Path, trained: Trainee, file: str, damage: str
+    ) -> None:
+        trained.save(folder, PROGRESS, ema=named_weights(trained.model))
         path = folder / "step-2" / file
         content = bytearray(path.read_bytes())
         match damage:
@@ -114,11 +284,33 @@ class TestDamage:
             case _:
                 path.unlink()
         trainee = Trainee(99)
-        with pytest.warns(UserWarning, match=r"step-2 is damaged \(.+\); trying the one before it"):
+        with pytest.warns(UserWarning, match=r"step-2 is damaged \(.+\); going on from step-1 instead"):
             assert trainee.restore(folder) == Progress(step=1)
         earlier = Trainee(0)
         earlier.step(0)
         assert equal(trainee, earlier)
+
+    @pytest.mark.parametrize("file", FILES[:2])
+    def test_a_flipped_bit_is_noticed_wherever_it_is(self, folder: Path, file: str) -> None:
+        path = folder / "step-2" / file
+        content = path.read_bytes()
+        for place in range(0, len(content), len(content) // 50):
+            path.write_bytes(content[:place] + bytes([content[place] ^ (1 << place % 8)]) + content[place + 1 :])
+            with pytest.warns(UserWarning, match=f"step-2 is damaged .{file} does not match its checksum"):
+                assert Trainee(99).restore(folder) == Progress(step=1)
+
+    def test_two_damaged_ones_are_both_named(self, folder: Path, trained: Trainee) -> None:
+        trained.save(folder, Progress(step=3))
+        (folder / "step-3" / "model.safetensors").unlink()
+        shutil.rmtree(folder / "step-2")
+        (folder / "step-2").mkdir()
+        with pytest.warns(UserWarning, match="damaged") as caught:
+            assert Trainee(99).restore(folder) == Progress(step=1)
+        assert [str(each.message).split(" is damaged")[0] for each in caught] == [
+            str(folder / "step-3"),
+            str(folder / "step-2"),
+        ]
+        assert all("going on from step-1 instead" in str(each.message) for each in caught)
 
     def test_no_flipped_byte_of_the_state_gives_a_wrong_position(self, folder: Path) -> None:
         """A flip between values changes nothing and may pass; any other is noticed."""
@@ -138,14 +330,14 @@ class TestDamage:
     def test_all_damaged(self, folder: Path) -> None:
         for name in ("step-1", "step-2"):
             (folder / name / "state.json").write_text("{")
-        message = "every checkpoint is damaged; start over with --fresh"
-        with pytest.warns(UserWarning, match="damaged"), pytest.raises(CheckpointError, match=message):
+        message = r"every checkpoint is damaged \(step-2: .+; step-1: .+\); put back .* --fresh"
+        with pytest.raises(CheckpointError, match=message):
             Trainee(0).restore(folder)
 
     def test_a_checkpoint_of_another_model_is_refused(self, folder: Path) -> None:
         model = build_model(TransformerConfig.parse(SIZES | {"d_ff": 8}, "test"), 8, 8)
         with pytest.raises(HeadwayError, match=r"step-2.model\.safetensors: weight"):
-            restore(folder, model, make_optimizer(model, OptimizerConfig()))
+            Checkpoints(folder, keep=5).restore(model, make_optimizer(model, OptimizerConfig()))
 
 
 class TestPruning:
@@ -191,6 +383,65 @@ class TestPruning:
         trained.save(tmp_path, Progress(step=1, stale=1))
         trained.save(tmp_path, Progress(step=1, stale=2))
         assert Trainee(0).restore(tmp_path) == Progress(step=1, stale=2)
+
+    def test_the_best_are_kept_beside_the_newest(self, tmp_path: Path, trained: Trainee) -> None:
+        """Scores by step; 10 and 40 are the best two, 60 and 50 the newest two; of the equal 20 and 40 the earlier."""
+        for step, score in {10: 3.0, 20: 2.0, 30: None, 40: 2.0, 50: 1.0, 60: None}.items():
+            trained.save(tmp_path, Progress(step=step), keep=2, keep_best=2, score=score)
+        assert self.names(tmp_path) == ["step-60", "step-50", "step-20", "step-10"]
+
+    def test_an_irregular_one_takes_no_place_however_good(self, tmp_path: Path, trained: Trainee) -> None:
+        for step, score, regular in ((10, 1.0, True), (20, 0.0, True), (30, 0.0, True), (33, 9.0, False)):
+            trained.save(tmp_path, Progress(step=step), keep=2, keep_best=1, score=score, regular=regular)
+        assert self.names(tmp_path) == ["step-33", "step-30", "step-20", "step-10"]
+        trained.save(tmp_path, Progress(step=40), keep=2, keep_best=1, score=0.5)
+        assert self.names(tmp_path) == ["step-40", "step-30", "step-10"]
+
+    def test_resuming_removes_what_a_killed_process_did_not(
+        self, tmp_path: Path, trained: Trainee, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoints, "_remove", lambda *_: None)
+            for step in (10, 20, 23, 30):
+                trained.save(tmp_path, Progress(step=step), keep=2, regular=step != 23)
+        assert Checkpoints(tmp_path, keep=2).restore(trained.model, trained.optimizer) is not None
+        assert self.names(tmp_path) == ["step-30", "step-20"]
+
+    @given(
+        scores=st.lists(st.none() | st.sampled_from([0.0, 1.0, 2.0]), min_size=1, max_size=7),
+        stops=st.lists(st.tuples(st.integers(0, 34), st.sampled_from(["kill", "interrupt"])), max_size=4),
+        keep=st.integers(1, 3),
+        keep_best=st.integers(0, 2),
+    )
+    @settings(max_examples=25)
+    def test_stops_leave_the_same_as_none(
+        self, scores: list[float | None], stops: list[tuple[int, str]], keep: int, keep_best: int
+    ) -> None:
+        """A save after every fifth step; each stop comes after a step and is followed by a resumption."""
+
+        def run(stops: list[tuple[int, str]]) -> list[str]:
+            with TemporaryDirectory() as name:
+                folder, waiting = Path(name), list(stops)
+                step = 0
+                while step < 5 * len(scores):
+                    step += 1
+                    regular = step % 5 == 0
+                    stop = waiting.pop(0)[1] if waiting and waiting[0][0] == step else None
+                    if regular or stop == "interrupt":
+                        score = scores[step // 5 - 1] if regular else 9.0
+                        options = {"score": score, "regular": regular}
+                        TRAINEE.save(folder, Progress(step=step), keep=keep, keep_best=keep_best, **options)
+                    if stop is not None:
+                        restored = Checkpoints(folder, keep=keep, keep_best=keep_best).restore(
+                            TRAINEE.model, TRAINEE.optimizer
+                        )
+                        step = restored.progress.step if restored else 0
+                return self.names(folder)
+
+        assert run(stops) == run([])
+
+
+TRAINEE = Trainee(0)
 
 
 class TestAverage:

@@ -22,7 +22,7 @@ def model_card(recipe: Recipe, progress: Progress, scores: dict[str, float | str
     task = recipe.task
     weights = sum(parameter.numel() for parameter in model.parameters())
     files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
-    sources, targets = int(data.source_lengths.sum()), int(data.target_lengths.sum())
+    sources, targets = data.num_tokens("source"), data.num_tokens("target")
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"""# {task.kind.capitalize()} from {task.source_language} to {task.target_language}
 

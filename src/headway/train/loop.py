@@ -2,49 +2,62 @@
 
 A step takes ``accumulate`` batches; its loss is the sum over their real target tokens divided by the number of these,
 so that many small batches equal one large one. Dropout is seeded from (seed, step, micro-batch) and the order of the
-data from (seed, epoch): running again after any interruption continues as if there had been none.
+data from (seed, epoch): running again after any interruption continues as if there had been none, and the course does
+not depend on how many processes share the work.
 """
 
 from __future__ import annotations
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from headway.bundle import Bundle, load_weights
+from headway.bundle import Bundle, load_weights, named_weights
 from headway.config import read_toml, to_toml
-from headway.data.batching import Batch, Corpora, EpochPlan
+from headway.data.batching import Corpora
 from headway.errors import CheckpointError, LengthError, TrainingError
 from headway.evaluate import Score
 from headway.models.build import Model, build_model
-from headway.storage import replaced_file
-from headway.train import state
+from headway.storage import held_folder, replaced_file
 from headway.train.card import model_card
-from headway.train.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
-from headway.train.objective import TokenBatch, batch_loss, to_device
-from headway.train.optim import learning_rate, make_optimizer
+from headway.train.checkpoints import Checkpoints
+from headway.train.distributed import World, joined
+from headway.train.ema import MovingAverage
+from headway.train.environment import note_start
+from headway.train.freeze import freeze
+from headway.train.hardware import autocast, keep_freed_memory, return_freed_memory
+from headway.train.interrupt import interruptible
+from headway.train.objective import Objective, batch_loss, to_device
+from headway.train.optim import learning_rate, make_optimizer, step_if_finite
 from headway.train.prepare import Prepared, prepare
-from headway.train.recipe import Recipe, changed_keys
+from headway.train.recipe import Recipe, refuse_changes
 from headway.train.report import Listener, Metrics, Silence
+from headway.train.sharding import ShardedCheckpoints, whole
+from headway.train.start import load_start
+from headway.train.state import Progress, average_weights, checkpoint_folders, load
+from headway.train.stream import Stream, prefetched
+from headway.train.window import Window
 
-__all__ = ["Result", "Stream", "Validate", "train"]
+__all__ = ["Result", "Validate", "train"]
 
 Validate = Callable[[Bundle], Sequence[Score]]
+
+_PREFETCHED_STEPS = 2
+_MOST_SKIPPED = 20  # steps in a row; a rare bad batch skips one
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a call of :func:`train` ended. ``model`` is the folder to use: the average, or the best."""
+    """How a call of :func:`train` ended. ``model`` is the folder to use: an average, or the best."""
 
     step: int
     interrupted: bool
@@ -56,42 +69,42 @@ def train(recipe: Recipe, run: Path, *, validate: Validate | None = None, listen
     """Train ``recipe`` in the folder ``run``, or go on where that folder stands.
 
     ``validate`` scores a model by translating; without it the loss on the development set decides which model is
-    best. Ctrl-C or SIGTERM ends the step, saves and returns with ``interrupted`` set; a second one stops at once.
+    best. Ctrl-C or SIGTERM ends the step, saves and returns with ``interrupted`` set; a second one stops at once. Under
+    torchrun every process calls this, and gets the same result.
     """
-    listener = listener or Silence()
-    _check_recipe(recipe, run)
     keep_freed_memory()
-    prepared = prepare(recipe, run, listener)
-    trainer = _Trainer(recipe, run, prepared, validate, listener)
-    with _interruptible() as interrupted:
-        try:
-            while trainer.progress.step < recipe.training.steps and not trainer.stale:
-                trainer.step()
-                trainer.report()
-                trainer.validate_if_due()
-                trainer.save_if_due(force=interrupted.is_set())
-                if interrupted.is_set():
-                    return Result(trainer.progress.step, True, None, {})
-            trainer.save_if_due(force=True)
-            return trainer.finish()
-        finally:
-            trainer.metrics.close()
+    with joined(recipe.training.device) as world, ExitStack() as stack:
+        world.on_main(lambda: stack.enter_context(held_folder(run)))
+        world.on_main(partial(_check_recipe, recipe, run))
+        listener = (listener if world.is_main else None) or Silence()
+        prepared = world.main_first(partial(prepare, recipe, run, listener))
+        interrupted = stack.enter_context(interruptible())
+        checkpoints = stack.enter_context(_checkpoints(recipe, run, world))
+        trainer = stack.enter_context(_Trainer(recipe, run, world, prepared, checkpoints, validate, listener))
+        while trainer.progress.step < recipe.training.steps and not trainer.stale:
+            trainer.step()
+            trainer.report()
+            trainer.validate_if_due()
+            stop = world.any(interrupted.is_set())
+            trainer.save_if_due(force=stop)
+            if stop:
+                return Result(trainer.progress.step, True, None, {})
+        trainer.save_if_due(force=True)
+        return trainer.finish()
+
+
+def _checkpoints(recipe: Recipe, run: Path, world: World) -> Checkpoints:
+    kind = partial(ShardedCheckpoints, world) if world.shards(recipe.training.sharding) else Checkpoints
+    return kind(run / "checkpoints", keep=recipe.checkpoints.keep, keep_best=recipe.checkpoints.keep_best)
 
 
 def _check_recipe(recipe: Recipe, run: Path) -> None:
     """Refuse to resume another recipe's run; write down the one that is run."""
     path = run / "recipe.toml"
-    resolved = recipe.as_dict()
-    if path.exists() and state.checkpoint_folders(run / "checkpoints"):
-        old = Recipe.parse(read_toml(path), str(path)).as_dict()
-        if changed := changed_keys(old, resolved):
-            raise CheckpointError(
-                f"{run} was trained with another recipe: {'; '.join(changed)}. Training length and the intervals of "
-                "validation and checkpoints may change on resuming, these may not: put them back, choose another "
-                "--run, or start over with --fresh"
-            )
+    if path.exists() and checkpoint_folders(run / "checkpoints"):
+        refuse_changes(Recipe.parse(read_toml(path), str(path)), recipe, run)
     with replaced_file(path) as aside:
-        aside.write_text(to_toml(resolved), encoding="utf-8")
+        aside.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
 
 
 def _check_lengths(model: Model, prepared: Prepared) -> None:
@@ -109,37 +122,103 @@ def _check_lengths(model: Model, prepared: Prepared) -> None:
 
 
 class _Trainer:
-    """One run: model, optimiser, position in the data, and what is reported about them."""
+    """One run: model, optimiser, position in the data, and what is reported about them.
+
+    ``model`` is what is validated and written, ``trained`` what is trained: the same, or shards of it.
+    """
 
     def __init__(
-        self, recipe: Recipe, run: Path, prepared: Prepared, validate: Validate | None, listener: Listener
+        self,
+        recipe: Recipe,
+        run: Path,
+        world: World,
+        prepared: Prepared,
+        checkpoints: Checkpoints,
+        validate: Validate | None,
+        listener: Listener,
     ) -> None:
-        self.recipe, self.run, self.prepared = recipe, run, prepared
-        self.validate, self.listener = validate, listener
-        self.device = choose_device(recipe.training.device)
-        torch.manual_seed(recipe.training.seed)
+        self.recipe, self.run, self.prepared, self.checkpoints = recipe, run, prepared, checkpoints
+        self.world, self.validate, self.listener = world, validate, listener
+        training = recipe.training
+        self.device = world.device
+        torch.manual_seed(training.seed)
         self.model: Model = build_model(
             recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
-        ).to(self.device)
+        )
         _check_lengths(self.model, prepared)
-        self.optimizer = make_optimizer(self.model, recipe.optimizer)
-        self.progress = state.restore(run / "checkpoints", self.model, self.optimizer) or state.Progress()
-        self.metrics = Metrics(run, self.progress.step)
+        if training.start_from is not None:
+            load_start(self.model, Path(training.start_from))
+        freeze(self.model, training.freeze)
+        self.sharded = world.shards(training.sharding)
+        self.trained = deepcopy(self.model) if self.sharded else self.model.to(self.device)
+        self.objective = self._objective()
+        self.optimizer = make_optimizer(self.trained, recipe.optimizer)
+        self.ema = None if training.ema is None else MovingAverage(self.trained, training.ema)
+        self.progress = self._restore()
+        self.score: float | None = None  # of the weights as they are now, where they were validated
+        start = partial(note_start, run, self.device, training.precision, step=self.progress.step)
+        self.precision = world.on_main(partial(start, processes=world.processes)).precision
+        self.stream = Stream(
+            prepared.train,
+            recipe,
+            self.device,
+            epoch=self.progress.epoch,
+            batch=self.progress.batch,
+            rank=world.rank,
+            processes=world.processes,
+        )
+        self.metrics = Metrics(run, self.progress.step) if world.is_main else None
         self.saved_step = self.progress.step
-        self.batches = Stream(prepared.train, recipe, self.progress)
-        self.window = _Window(self.progress, self.device)
+        self.window = Window(self.progress, world)
         self._introduce()
 
+    def __enter__(self) -> _Trainer:
+        # On a GPU batches are there before they are needed; a CPU has no hands free for that.
+        ahead = self.device.type == "cuda"
+        self.works = prefetched(self.stream.next, _PREFETCHED_STEPS) if ahead else iter(self.stream)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.works.close()
+        if self.metrics is not None:
+            self.metrics.close()
+
+    def _objective(self) -> nn.Module:
+        """What computes a micro-batch's loss, its gradients shared with the other processes."""
+        training, model = self.recipe.training, self.trained
+        compiled = training.compile == "on" or (training.compile == "auto" and self.device.type == "cuda")
+        return self.world.spread(
+            Objective(model, training.label_smoothing, training.r_drop, compiled=compiled and not self.sharded),
+            blocks=[*model.encoder.blocks, *model.decoder.blocks] if self.sharded else None,
+            unused=self.recipe.model.layer_dropout > 0,
+        )
+
+    def _restore(self) -> Progress:
+        """Go on from the newest checkpoint, if there is one."""
+        found = self.world.main_first(self.checkpoints.find)
+        path, snapshot = found or (None, None)
+        if self.world.on_main(lambda: path) != path:
+            raise CheckpointError(
+                f"process {self.world.rank} finds other checkpoints in {self.run} than process 0; put the run folder "
+                "on a file system that all processes share"
+            )
+        if path is None or snapshot is None:
+            return Progress()
+        load(snapshot, path, self.trained, self.optimizer)
+        if self.ema is not None and snapshot.ema is not None:
+            self.ema.load(snapshot.ema, path)
+        return snapshot.progress
+
     def _introduce(self) -> None:
-        data, plan = self.prepared.train, self.batches.plan
+        data, plan = self.prepared.train, self.stream.plan
         self.listener.say(
             f"{len(data):,} pairs, {len(plan):,} batches an epoch of at most {self.recipe.data.max_tokens:,} tokens, "
             f"{data.padding(plan):.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
-        with autocast(self.device, self.recipe.training.precision):
-            precision = "bfloat16" if torch.is_autocast_enabled(self.device.type) else "float32"
-        self.listener.say(f"{weights:,} weights on {self.device}, {precision}, {torch.get_num_threads()} threads")
+        processes = f"{self.world.processes} processes, " if self.world.processes > 1 else ""
+        threads = torch.get_num_threads()
+        self.listener.say(f"{weights:,} weights on {processes}{self.device}, {self.precision}, {threads} threads")
         if self.progress.step:
             self.listener.say(f"resuming after step {self.progress.step:,}")
 
@@ -151,27 +230,32 @@ class _Trainer:
 
     def step(self) -> None:
         """One optimiser step over the next micro-batches."""
-        training, optimizer = self.recipe.training, self.recipe.optimizer
+        recipe, progress = self.recipe, self.progress
         begin = time.perf_counter()
-        self.model.train()
-        micro_batches = [to_device(self.batches.next(), self.device) for _ in range(training.accumulate)]
-        targets = sum(batch.num_targets for batch in micro_batches)
+        self.objective.train()
+        work = next(self.works)
         total = torch.zeros((), device=self.device)
-        for index, batch in enumerate(micro_batches):
-            torch.manual_seed(_stream_seed(training.seed, self.progress.step, index))
-            with autocast(self.device, training.precision):
-                loss = batch_loss(self.model, batch, training.label_smoothing) / targets
-            loss.backward()  # type: ignore[no-untyped-call]
+        for batch in work.micro_batches:
+            torch.manual_seed(_dropout_seed(recipe.training.seed, progress.step, batch.index))
+            with self.world.sharing(self.objective, last=batch is work.micro_batches[-1]):
+                with autocast(self.device, self.precision):
+                    loss = self.objective(batch.tokens)
+                (loss * self.world.processes / work.num_targets).backward()
             total += loss.detach()
-        if optimizer.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), optimizer.clip_norm)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.progress.step + 1, training.steps, optimizer, self.recipe.model.d_model)
-        self.optimizer.step()
+            group["lr"] = self._learning_rate(progress.step + 1)
+        taken = step_if_finite(self.optimizer, recipe.optimizer.clip_norm)
         self.optimizer.zero_grad()
-        self.progress.step += 1
-        self.progress.elapsed_s += time.perf_counter() - begin
-        self.window.add(total * targets, micro_batches)
+        progress.step += 1
+        progress.epoch, progress.batch = work.epoch, work.batch
+        if self.ema is not None:
+            self.ema.update(progress.step, taken)
+        self.window.add(total, work, taken)
+        self.score = None
+        progress.elapsed_s += time.perf_counter() - begin
+
+    def _learning_rate(self, step: int) -> float:
+        return learning_rate(step, self.recipe.training.steps, self.recipe.optimizer, self.recipe.model.d_model)
 
     def report(self) -> None:
         """Write a line of metrics where one is due, and show progress."""
@@ -179,65 +263,100 @@ class _Trainer:
         if step % self.recipe.training.log_every and step != steps:
             return
         return_freed_memory()
-        record = self.window.close()
-        self._refuse_non_finite(record["loss"])
-        rate = learning_rate(step, steps, self.recipe.optimizer, self.recipe.model.d_model)
-        where = {"epoch": self.progress.epoch, "learning_rate": rate}
-        whole: dict[str, int | float] = {**where, **record, "elapsed_s": self.progress.elapsed_s}
-        self.metrics.write("train", step, whole)
+        if self.window.skipped_in_a_row >= _MOST_SKIPPED:
+            self._stop_skipping()
+        where = {"epoch": self.progress.epoch, "learning_rate": self._learning_rate(step)}
+        whole: dict[str, int | float] = {**where, **self.window.close(), "elapsed_s": self.progress.elapsed_s}
+        self._write("train", whole)
         self.listener.step(step, steps, whole)
+
+    def _write(self, kind: str, record: Mapping[str, int | float | str]) -> None:
+        """Add a line to the metrics."""
+        if self.metrics is not None:
+            self.metrics.write(kind, self.progress.step, record)
+
+    def _stop_skipping(self) -> None:
+        """The weights are still those before the first of the steps that were skipped: save them, and give up."""
+        self.save_if_due(force=True)
+        self.world.on_main(self.checkpoints.wait)
+        skipped, step = self.window.skipped_in_a_row, self.progress.step
+        raise TrainingError(
+            f"the last {skipped} steps, up to step {step:,}, gave an infinite loss or gradient and were skipped; the "
+            f"weights are still those after step {step - skipped:,}, saved in {self.run / 'checkpoints'}. Lower "
+            "optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start over "
+            "with --fresh"
+        )
 
     def validate_if_due(self) -> None:
         """Score the development set, and keep the model if it is the best so far."""
         step = self.progress.step
         if self.prepared.dev is None or (step % self.recipe.validation.every and step != self.recipe.training.steps):
             return
-        record = self._scores()
-        self.metrics.write("dev", step, record)
+        self._gather()
+        record = self.world.on_main(self._scores)
+        self._write("dev", record)
         self.listener.validation(step, record)
-        score = self._quality(record)
-        if self.progress.best is None or score > self.progress.best:
-            self.progress.best, self.progress.best_step, self.progress.stale = score, step, 0
-            self._write_bundle(self.run / "best", record)
+        self.score = self._quality(record)
+        if self.progress.best is None or self.score > self.progress.best:
+            self.progress.best, self.progress.best_step, self.progress.stale = self.score, step, 0
+            self.world.on_main(lambda: self._write_bundle(self.run / "best", record))
         else:
             self.progress.stale += 1
 
-    def save_if_due(self, *, force: bool) -> None:
-        """Save the training state at its interval, or now."""
-        step = self.progress.step
-        if step != self.saved_step and (force or step % self.recipe.checkpoints.every == 0):
-            folder = self.run / "checkpoints"
-            keep = self.recipe.checkpoints.keep
-            regular = step % self.recipe.checkpoints.every == 0 or step == self.recipe.training.steps
-            self._refuse_non_finite(self.window.note())
-            state.save(folder, self.progress, self.model, self.optimizer, keep, regular=regular)
-            self.saved_step = step
+    def _gather(self) -> None:
+        """Put the weights as they are now into the model that process 0 validates and writes."""
+        if self.sharded:
+            load_weights(self.model, whole(named_weights(self.trained)), self.run)
 
-    def _refuse_non_finite(self, loss: float) -> None:
-        if not math.isfinite(loss):
-            raise TrainingError(
-                f"the loss is {loss} at step {self.progress.step}; the last checkpoint is of step {self.saved_step}. "
-                "Lower optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, "
-                "and start over with --fresh"
+    def save_if_due(self, *, force: bool) -> None:
+        """Save the training state at its interval, where it may be among the best, or now."""
+        step, settings = self.progress.step, self.recipe.checkpoints
+        may_be_best = settings.keep_best > 0 and self.score is not None
+        regular = step % settings.every == 0 or step == self.recipe.training.steps or may_be_best
+        if step == self.saved_step or not (force or regular):
+            return
+        self.window.note()
+        if self.sharded or self.world.is_main:
+            self.checkpoints.save(
+                self.progress,
+                self.trained,
+                self.optimizer,
+                ema=None if self.ema is None else self.ema.named_weights(),
+                score=self.score,
+                regular=regular,
             )
+        self.saved_step = step
 
     def finish(self) -> Result:
-        """Average the newest checkpoints, score the average, and tell which model to use: the better one."""
-        newest = state.checkpoint_folders(self.run / "checkpoints")[: self.recipe.checkpoints.average]
-        model = self.run / "best"
-        scores: dict[str, float | str] = {}
+        """Make the averages of the weights, score them, and tell which model to use: the one that scores best."""
+        self._gather()
+        averaged = None if self.ema is None else whole(self.ema.named_weights())
+        self.checkpoints.wait()
+        return self.world.on_main(lambda: self._finish(averaged))
+
+    def _finish(self, ema: dict[str, Tensor] | None) -> Result:
+        folder = self.run / "best"
+        quality, scores = self.progress.best, dict[str, float | str]()
+        for name, weights in self._averages(ema):
+            load_weights(self.model, weights, self.run / name)
+            record = self._scores() if self.prepared.dev is not None else {}
+            if record:
+                self._write(name, record)
+                self.listener.validation(self.progress.step, record)
+            self._write_bundle(self.run / name, record)
+            if quality is None or not record or self._quality(record) >= quality:
+                folder, scores = self.run / name, record
+                quality = self._quality(record) if record else None
+        if folder.name == "best" and (self.prepared.dev is None or not folder.exists()):
+            self._write_bundle(folder, scores)
+        return Result(self.progress.step, False, folder, scores)
+
+    def _averages(self, ema: dict[str, Tensor] | None) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        if ema is not None:
+            yield "ema", ema
+        newest = self.checkpoints.newest(self.recipe.checkpoints.average)
         if len(newest) > 1:
-            load_weights(self.model, state.average_weights(newest), newest[0])
-            if self.prepared.dev is not None:
-                scores = self._scores()
-                self.metrics.write("average", self.progress.step, scores)
-                self.listener.validation(self.progress.step, scores)
-            self._write_bundle(self.run / "average", scores)
-            if not scores or self.progress.best is None or self._quality(scores) >= self.progress.best:
-                model = self.run / "average"
-        elif self.prepared.dev is None or not model.exists():
-            self._write_bundle(model, scores)
-        return Result(self.progress.step, False, model, scores)
+            yield "average", average_weights(newest)
 
     def _quality(self, record: dict[str, float | str]) -> float:
         """What decides which model is better; higher is."""
@@ -247,12 +366,13 @@ class _Trainer:
     def _scores(self) -> dict[str, float | str]:
         """Loss and perplexity on the development set, and what ``validate`` adds."""
         assert self.prepared.dev is not None
-        self.model.eval()
-        loss = _dev_loss(self.model, self.prepared.dev, self.recipe, self.device)
-        self._refuse_non_finite(loss)
+        self.model.to(self.device).eval()  # whole, the weights of shards wait in host memory
+        loss = _dev_loss(self.model, self.prepared.dev, self.recipe, self.device, self.precision)
         record: dict[str, float | str] = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         for score in self.validate(self._bundle()) if self.validate else ():
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
+        if self.sharded:
+            self.model.cpu()
         return record
 
     def _bundle(self) -> Bundle:
@@ -266,106 +386,17 @@ class _Trainer:
 
 
 @torch.inference_mode()
-def _dev_loss(model: Model, dev: Corpora, recipe: Recipe, device: torch.device) -> float:
+def _dev_loss(model: Model, dev: Corpora, recipe: Recipe, device: torch.device, precision: str) -> float:
     """Cross-entropy without smoothing, in nats for each target token."""
     total, targets = 0.0, 0
     for rows in dev.sequential(max_tokens=recipe.data.max_tokens):
         batch = to_device(dev.batch(rows), device)
-        with autocast(device, recipe.training.precision):
+        with autocast(device, precision):
             total += float(batch_loss(model, batch, 0.0))
-        targets += batch.num_targets
+        targets += batch.targets.numel()
     return total / max(targets, 1)
 
 
-class Stream:
-    """The batches from a position on, epoch after epoch; taking one moves the position."""
-
-    def __init__(self, corpora: Corpora, recipe: Recipe, progress: state.Progress) -> None:
-        self._corpora, self._recipe, self._progress = corpora, recipe, progress
-        self.plan = self._epoch()
-
-    def next(self) -> Batch:
-        """The next batch."""
-        while self._progress.batch >= len(self.plan):  # weights below 1 can leave an epoch empty
-            self._progress.epoch, self._progress.batch = self._progress.epoch + 1, 0
-            self.plan = self._epoch()
-        batch = self._corpora.batch(self.plan[self._progress.batch])
-        self._progress.batch += 1
-        return batch
-
-    def _epoch(self) -> EpochPlan:
-        data = self._recipe.data
-        return self._corpora.epoch(
-            self._recipe.training.seed, self._progress.epoch, max_tokens=data.max_tokens, pool_size=data.pool_size
-        )
-
-
-class _Window:
-    """Sums since the last report. The loss stays on the device until then, so that no step waits for it.
-
-    The loss and its targets go on from ``progress``, so that a record is the same with and without an interruption.
-    """
-
-    def __init__(self, progress: state.Progress, device: torch.device) -> None:
-        self._progress = progress
-        self._loss = torch.tensor(progress.loss, dtype=torch.float64, device=device)
-        self._restart()
-
-    def _restart(self) -> None:
-        self._begin = self._progress.elapsed_s
-        self._sources = self._targets = 0
-
-    def add(self, loss: Tensor, batches: list[TokenBatch]) -> None:
-        """Count a step with its summed loss."""
-        targets = sum(batch.num_targets for batch in batches)
-        self._loss += loss
-        self._progress.loss_targets += targets
-        self._targets += targets
-        self._sources += sum(batch.num_sources for batch in batches)
-
-    def note(self) -> float:
-        """Put the summed loss into the progress that is to be saved, and return it."""
-        self._progress.loss = float(self._loss)
-        return self._progress.loss
-
-    def close(self) -> dict[str, float]:
-        """Mean loss for each target token and tokens per second of training since the last report; begins anew."""
-        seconds = self._progress.elapsed_s - self._begin
-        record = {
-            "loss": float(self._loss) / self._progress.loss_targets,
-            "target_tokens_per_s": self._targets / seconds,
-            "source_tokens_per_s": self._sources / seconds,
-        }
-        self._progress.loss_targets = 0
-        self._loss.zero_()
-        self._restart()
-        return record
-
-
-def _stream_seed(seed: int, step: int, micro_batch: int) -> int:
+def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
     """One seed of 63 bits for each (seed, step, micro-batch)."""
     return int(np.random.SeedSequence((seed, step, micro_batch)).generate_state(1, np.uint64)[0]) >> 1
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C or SIGTERM sets; the next one acts as usual. Only the main thread hears
-    signals."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    signals = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: signal.getsignal(number) for number in signals}
-
-    def note(number: int, _frame: FrameType | None) -> None:
-        event.set()
-        signal.signal(number, previous[signal.Signals(number)])
-
-    for number in signals:
-        signal.signal(number, note)
-    try:
-        yield event
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

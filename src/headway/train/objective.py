@@ -1,50 +1,82 @@
-"""What training minimises: the label-smoothed cross-entropy of a batch's real target tokens (section 5.4)."""
+"""What training minimises: the label-smoothed cross-entropy of a batch's real target tokens (section 5.4).
+
+With R-Drop (Wu et al. 2021) every sentence passes twice, each time with other dropout, and the divergence between the
+two predictions is added.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import Batch
 from headway.models.build import Model
-from headway.nn.loss import projected_cross_entropy
+from headway.nn.loss import projected_cross_entropy, projected_r_drop
 from headway.text.tokenizer import BOS, PAD
 
-__all__ = ["TokenBatch", "batch_loss", "to_device"]
+__all__ = ["Objective", "TokenBatch", "batch_loss", "to_device"]
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """A batch as the model sees it: sources, targets shifted right behind the begin symbol, and the targets to predict.
+    """A batch as the model sees it.
 
-    ``num_targets`` counts the real target tokens, end symbols included; ``num_sources`` the real source tokens.
+    ``shifted`` is the target right behind the begin symbol. ``targets`` are the real target tokens to predict, end
+    symbols included, row after row, and ``positions`` their places in the flattened (B, T). They are found on the host:
+    selecting by a mask would make a GPU's host wait for their number.
     """
 
     source: Int[Tensor, "B S"]
     shifted: Int[Tensor, "B T"]
-    target: Int[Tensor, "B T"]
-    num_sources: int
-    num_targets: int
+    positions: Int[Tensor, " N"]
+    targets: Int[Tensor, " N"]
 
 
 def to_device(batch: Batch, device: torch.device) -> TokenBatch:
-    """Make the decoder's input and move all to the device."""
-    target = torch.from_numpy(batch.target)
+    """Make the decoder's input and the list of targets, and move all to the device, without waiting for it."""
+    positions = np.flatnonzero(batch.target != PAD)
+
+    def moved(array: NDArray[np.int64]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+    target = moved(batch.target)
     return TokenBatch(
-        source=torch.from_numpy(batch.source).to(device, non_blocking=True),
-        shifted=F.pad(target[:, :-1], (1, 0), value=BOS).to(device, non_blocking=True),
-        target=target.to(device, non_blocking=True),
-        num_sources=int((batch.source != PAD).sum()),
-        num_targets=int((batch.target != PAD).sum()),
+        source=moved(batch.source),
+        shifted=F.pad(target[:, :-1], (1, 0), value=BOS),
+        positions=moved(positions),
+        targets=moved(batch.target.reshape(-1)[positions]),
     )
 
 
+class Objective(nn.Module):
+    """From a batch to its summed loss, in nats: a module, so that it can be compiled and spread over processes."""
+
+    def __init__(self, model: Model, label_smoothing: float, r_drop: float = 0.0, *, compiled: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
+        # One graph for all shapes. The loss stays outside: it has its own gradient, and a loop over chunks.
+        self._hidden = torch.compile(model.hidden, dynamic=True) if compiled else model.hidden
+
+    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """The summed loss over the batch's real target tokens; padding gets no logits."""
+        weight = self.model.projection.weight
+        if not self.r_drop:
+            hidden = self._hidden(batch.source, batch.shifted).flatten(0, 1).index_select(0, batch.positions)
+            return projected_cross_entropy(hidden, weight, batch.targets, self.label_smoothing)
+        twice = self._hidden(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
+        first, second = (half.index_select(0, batch.positions) for half in twice.chunk(2))
+        return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
+
+
 def batch_loss(model: Model, batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-    """The summed loss in nats over the batch's real target tokens; padding gets no logits."""
-    real = batch.target != PAD
-    hidden = model.hidden(batch.source, batch.shifted)[real]
-    return projected_cross_entropy(hidden, model.projection.weight, batch.target[real], smoothing)
+    """The summed loss in nats over the batch's real target tokens, in one pass."""
+    loss: Tensor = Objective(model, smoothing)(batch)
+    return loss

@@ -11,11 +11,20 @@ from headway.bundle import TaskConfig
 from headway.config import Config, override, read_toml
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
+from headway.errors import CheckpointError
 from headway.models.build import ModelConfig
 from headway.text.tokenizer import TokenizerConfig
-from headway.train.optim import OptimizerConfig
+from headway.train.optim import OptimizerConfig, depends_on_length
 
-__all__ = ["CheckpointConfig", "DataConfig", "Recipe", "TrainingConfig", "ValidationConfig", "changed_keys"]
+__all__ = [
+    "CheckpointConfig",
+    "DataConfig",
+    "Recipe",
+    "TrainingConfig",
+    "ValidationConfig",
+    "changed_keys",
+    "refuse_changes",
+]
 
 
 class DataConfig(Config):
@@ -33,14 +42,30 @@ class DataConfig(Config):
         None,
         ge=1,
         description="Several corpora: an epoch is as long as all of them, and corpus i has a share of it proportional to "
-        "(weight x size)^(1/temperature); 1 keeps the sizes, higher ones favour small corpora; none: only the weights.",
+        "(weight x pairs)^(1/temperature); 1 keeps the sizes, higher ones favour small corpora; none: only the weights.",
     )
     bpe_dropout: float = Field(
-        0.0, ge=0, lt=1, description="Probability that a merge is left out when training text is segmented; bpe only."
+        0.0,
+        ge=0,
+        lt=1,
+        description="Probability that a merge is left out when training text is segmented (BPE-dropout); bpe only.",
     )
     segmentations: int = Field(
         8, ge=1, description="With bpe_dropout: how many segmentations of each text are stored; epochs take turns."
     )
+
+    @model_validator(mode="after")
+    def _tag_all_or_none(self) -> DataConfig:
+        """A model that was never asked for a language cannot be, and one that always was must be."""
+        known = {corpus.target_language for corpus in self.train}
+        if None in known and len(known) > 1:
+            raise ValueError("train: some corpora have a target_language and others none; give it to all or to none")
+        if self.dev and self.dev.target_language not in known:
+            languages = ", ".join(sorted(language for language in known if language)) or "none"
+            raise ValueError(
+                f"dev: target_language is {self.dev.target_language or 'not given'}, but those of train are: {languages}"
+            )
+        return self
 
 
 class TrainingConfig(Config):
@@ -53,13 +78,20 @@ class TrainingConfig(Config):
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
     )
     r_drop: float = Field(
-        0.0, ge=0, description="Weight of the divergence between two passes with different dropout (R-Drop); 0: one pass."
+        0.0,
+        ge=0,
+        description="Weight of the divergence between two passes with different dropout (R-Drop); 0: one pass.",
     )
     ema: float | None = Field(
-        None, gt=0, lt=1, description="Decay, for each step, of a moving average of the weights kept beside them; none: no."
+        None,
+        gt=0,
+        lt=1,
+        description="Decay, for each step, of a moving average of the weights kept beside them; none: no.",
     )
     start_from: str | None = Field(
-        None, description="A model folder whose weights and tokenizers training starts from; none: from scratch."
+        None, 
+        description="A model folder whose weights and tokenizers training starts from; of [tokenizer], kind, joint and "
+        "split_digits must then agree with it, and the rest is not used. None: from scratch.",
     )
     freeze: tuple[str, ...] = Field(
         (), description="Weights that stay as they start, by name; * stands for anything, as in 'encoder.*'."
@@ -128,39 +160,83 @@ class Recipe(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _shard_only_what_all_processes_do_alike(self) -> Recipe:
+        if self.training.sharding == "none":
+            return self
+        if self.optimizer.kind == "adafactor":
+            raise ValueError("training.sharding = 'full' cannot split Adafactor's state; set optimizer.kind to 'adam'")
+        if self.training.compile == "on":
+            raise ValueError(
+                "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would join; set "
+                "training.compile to 'auto' or 'off', or sharding to 'none'"
+            )
+        if self.model.layer_dropout:
+            raise ValueError(
+                f"model.layer_dropout = {self.model.layer_dropout} lets processes leave out different blocks, but "
+                "training.sharding = 'full' gathers each block from all of them; set one to 0 or the other to 'none'"
+            )
+        return self
+
     @classmethod
     def load(cls, path: Path, assignments: tuple[str, ...] | list[str] = ()) -> Recipe:
         """Read a recipe file, with ``section.key=value`` assignments from the command line put in."""
         return cls.parse(override(read_toml(path), assignments), str(path))
 
 
-# What may differ when a run is resumed: nothing that decides the path of the weights so far.
+# What may differ when a run is resumed: nothing that decides the path of the weights so far, but for their last bits.
 # Neither may the metric and its beam: best scores by different ones cannot be compared.
 _MAY_CHANGE = (
     "data.folder",
     "training.steps",
     "training.log_every",
     "training.device",
+    "training.compile",
+    "training.sharding",
     "validation.every",
     "validation.patience",
-    "checkpoints.",
+    *(f"checkpoints.{name}" for name in CheckpointConfig.model_fields),
 )
+
+
+def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
+    """Refuse to go on with ``old``'s run under ``new``: :class:`CheckpointError` names the keys that hinder it."""
+    before = old.as_dict()
+    if changed := changed_keys(before, new.as_dict()):
+        raise CheckpointError(
+            f"{run} was trained with another recipe: {'; '.join(changed)}. Put back what was, choose another --run, or "
+            f"start over with --fresh. Only these may change on resuming: {', '.join(_may_change(_flat(before)))}"
+        )
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """The keys that differ between two resolved recipes and may not when a run is resumed, each with both values."""
     before, after = _flat(old), _flat(new)
-    # Under this schedule the number of steps decides every learning rate.
-    fixed = ("training.steps",) if before.get("optimizer.schedule") == "linear" else ()
+    may_change = _may_change(before)
     return [
-        f"{key} was {before.get(key)!r}, is {after.get(key)!r}"
+        f"{key} was {_shown(before.get(key))}, is {_shown(after.get(key))}"
         for key in sorted(before.keys() | after.keys())
-        if before.get(key) != after.get(key) and (key in fixed or not key.startswith(_MAY_CHANGE))
+        if before.get(key) != after.get(key) and key not in may_change
     ]
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _shown(value: Any) -> str:
+    return "not set" if value is None else repr(value)
+
+
+def _may_change(before: dict[str, Any]) -> list[str]:
+    settings = {key.removeprefix("optimizer."): before[key] for key in before if key.startswith("optimizer.")}
+    fixed = ("training.steps",) if depends_on_length(OptimizerConfig.parse(settings, "optimizer")) else ()
+    return [key for key in _MAY_CHANGE if key not in fixed]
+
+
+def _flat(value: Any, key: str = "") -> dict[str, Any]:
+    """Every value by its whole key; tables in a list have their number in it."""
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        value = dict(enumerate(value))
+    if not isinstance(value, dict):
+        return {key: value}
     flat: dict[str, Any] = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    for name, inner in value.items():
+        flat |= _flat(inner, f"{key}.{name}" if key else str(name))
     return flat

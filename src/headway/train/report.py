@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from headway.errors import OutputError
 from headway.storage import replaced_file
 
 __all__ = ["Listener", "Metrics", "Silence"]
+
+_AT_THE_END = ("average", "ema")  # records that the end of a run writes anew, however often it comes to its end
 
 
 @runtime_checkable
@@ -66,13 +69,15 @@ class Metrics:
             self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
 
     def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
-        """Append a record of ``kind`` ("train", "dev" or "average")."""
+        """Append a record of ``kind`` ("train", "dev", or "average" and "ema" at the end)."""
         with _explained(self._path):
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
             self._file.flush()
+            os.fsync(self._file.fileno())  # a checkpoint that outlives a power cut must find its records
             for key, value in record.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
                     self._board.add_scalar(f"{kind}/{key}", value, step)
+            self._board.flush()
 
     def close(self) -> None:
         """Close both. What is not written by now is lost, and :meth:`write` has told so."""
@@ -98,6 +103,6 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
             record = json.loads(line)
         except ValueError:  # torn by a crash in the middle of a write
             break
-        if record["step"] <= step and record["kind"] != "average":  # written anew at the end
+        if record["step"] <= step and record["kind"] not in _AT_THE_END:
             kept.append(line + "\n")
     return kept

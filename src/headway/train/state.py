@@ -1,16 +1,25 @@
-"""The training state: all that changes, and how it is saved and found again.
+"""The training state: all that changes, and how it is written down and read again.
 
-A checkpoint is a folder ``checkpoints/step-N`` with the weights, the optimiser's moments and ``state.json``: the
-position in the data, the best score so far, and a checksum of each file. It appears whole or not at all. Random
-numbers need no state: they are seeded from (seed, step, micro-batch).
+A checkpoint is a folder ``checkpoints/step-N``:
+
+    model.safetensors      the weights
+    optimizer.safetensors  the optimiser's moments, each named WEIGHT/MOMENT
+    ema.safetensors        the moving average of the weights, where the recipe asks for one
+    state.json             format version, position in the data, validation score, and a checksum of each file
+
+Where the state is split over processes, a folder ``shards`` takes the place of the first three; see
+:mod:`headway.train.sharding`. Either is read by one process as by many.
+
+It appears whole or not at all. Random numbers need no state: they are seeded from (seed, step, micro-batch). Which
+checkpoints stay, and when they are written, is decided in :mod:`headway.train.checkpoints`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 import warnings
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -18,14 +27,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.bundle import load_weights, named_weights, read_weights, write_weights
+from headway.bundle import load_weights, placed_like, read_weights, write_weights
 from headway.errors import BundleError, CheckpointError
 from headway.storage import replaced_folder
 
-__all__ = ["Progress", "average_weights", "checkpoint_folders", "restore", "save"]
+__all__ = [
+    "DamageError",
+    "Progress",
+    "Snapshot",
+    "average_weights",
+    "checkpoint_folders",
+    "header",
+    "load",
+    "moments",
+    "read",
+    "read_header",
+    "step_of",
+    "write",
+    "write_header",
+]
 
-_WEIGHTS, _MOMENTS, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+FORMAT = 1
+SHARDS = "shards"
+_WEIGHTS, _MOMENTS, _EMA, _STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BundleError)
 
 
 @dataclass
@@ -34,7 +59,8 @@ class Progress:
 
     ``epoch`` and ``batch`` are the position of the next batch. ``best`` is the best validation score (higher is
     better), ``stale`` the number of validations since. ``elapsed_s`` is time spent training, over all resumptions.
-    ``loss`` is summed over ``loss_targets`` tokens since the last record of metrics.
+    ``loss`` is summed over ``loss_targets`` tokens since the last record of metrics, and ``skipped`` counts the steps
+    without effect since; ``skipped_in_a_row`` those up to now.
     """
 
     step: int = 0
@@ -46,110 +72,27 @@ class Progress:
     elapsed_s: float = 0.0
     loss: float = 0.0
     loss_targets: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
 
 
-def save(
-    folder: Path,
-    progress: Progress,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    keep: int,
-    *,
-    regular: bool = True,
-) -> Path:
-    """Write ``step-N`` into ``folder``, then remove all but the ``keep`` newest.
+@dataclass(frozen=True)
+class Snapshot:
+    """All that a checkpoint holds.
 
-    A checkpoint that an interruption left between two intervals is not ``regular``: it goes at the next save, because a
-    run without the interruption would not have it to average. Later steps than this one are damaged, or they would have
-    been resumed from: they go too.
+    ``score`` is the validation score of these weights, if they were validated; higher is better. A snapshot that an
+    interruption took between two intervals is not ``regular``: a run without the interruption would not have it.
     """
-    path = folder / f"step-{progress.step}"
-    with replaced_folder(path) as aside:
-        write_weights(named_weights(model), aside / _WEIGHTS)
-        write_weights(_moments(model, optimizer), aside / _MOMENTS)
-        checksums = {name: _checksum(aside / name) for name in (_WEIGHTS, _MOMENTS)}
-        content = {"format": 1, "regular": regular, "progress": asdict(progress), "checksums": checksums}
-        content["checksum"] = _digest(content)
-        (aside / _STATE).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    found = checkpoint_folders(folder)
-    worth_keeping = [old for old in found if old == path or (_step_of(old) < progress.step and _is_regular(old))]
-    for old in set(found) - set(worth_keeping[:keep]):
-        shutil.rmtree(old, ignore_errors=True)
-    for stray in folder.glob(".step-*"):  # what a killed process left of a save
-        shutil.rmtree(stray, ignore_errors=True)
-    return path
+
+    progress: Progress
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    ema: dict[str, Tensor] | None = None
+    score: float | None = None
+    regular: bool = True
 
 
-def _is_regular(path: Path) -> bool:
-    try:
-        return bool(json.loads((path / _STATE).read_text(encoding="utf-8")).get("regular", True))
-    except _DAMAGE:
-        return False
-
-
-def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
-    """Load the newest checkpoint that is whole, or None where there is none. A damaged one is named in a warning."""
-    damaged: list[Path] = []
-    for path in checkpoint_folders(folder):
-        try:
-            progress = _read_progress(path)
-            weights, moments = read_weights(path / _WEIGHTS), read_weights(path / _MOMENTS)
-        except (*_DAMAGE, BundleError) as error:
-            warnings.warn(f"{path} is damaged ({error}); trying the one before it", stacklevel=2)
-            damaged.append(path)
-            continue
-        load_weights(model, weights, path / _WEIGHTS)
-        _load_moments(model, optimizer, moments, path)
-        return progress
-    if damaged:
-        raise CheckpointError(f"{folder}: every checkpoint is damaged; start over with --fresh")
-    return None
-
-
-def checkpoint_folders(folder: Path) -> list[Path]:
-    """The checkpoints, newest first."""
-    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
-    return sorted(found, key=_step_of, reverse=True)
-
-
-def _step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step-"))
-
-
-def average_weights(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
-    total: dict[str, Tensor] = {}
-    for path in paths:
-        try:
-            _read_progress(path)
-        except _DAMAGE as error:
-            raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
-        for name, tensor in read_weights(path / _WEIGHTS).items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
-
-
-def _read_progress(path: Path) -> Progress:
-    content = json.loads((path / _STATE).read_text(encoding="utf-8"))
-    if content.pop("checksum", None) not in (None, _digest(content)):
-        raise ValueError(f"{_STATE} does not match its checksum")
-    for name, checksum in content["checksums"].items():
-        if _checksum(path / name) != checksum:
-            raise ValueError(f"{name} does not match its checksum")
-    known = {field.name for field in fields(Progress)}
-    return Progress(**{key: value for key, value in content["progress"].items() if key in known})
-
-
-def _digest(content: dict[str, Any]) -> str:
-    return hashlib.blake2b(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's tensors, named by the weight they belong to."""
     return {
         f"{name}/{key}": tensor
@@ -158,12 +101,147 @@ def _moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Te
     }
 
 
-def _load_moments(model: nn.Module, optimizer: torch.optim.Optimizer, moments: dict[str, Tensor], path: Path) -> None:
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """Write ``step-N`` into ``folder``, whole or not at all; :class:`OutputError` where there is no room."""
+    tensors = {_WEIGHTS: snapshot.weights, _MOMENTS: snapshot.moments}
+    if snapshot.ema is not None:
+        tensors[_EMA] = snapshot.ema
+    path = folder / f"step-{snapshot.progress.step}"
+    with replaced_folder(path) as aside:
+        for name, content in tensors.items():
+            write_weights(content, aside / name)
+        write_header(aside, header(snapshot.progress, score=snapshot.score, regular=snapshot.regular))
+    return path
+
+
+def header(progress: Progress, *, score: float | None, regular: bool) -> dict[str, Any]:
+    """What state.json holds beside checksums."""
+    return {"format": FORMAT, "regular": regular, "score": score, "progress": asdict(progress)}
+
+
+def write_header(folder: Path, header: dict[str, Any]) -> None:
+    """Write state.json into a checkpoint whose other files are there: the last one."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    state = {**header, "checksums": {path.relative_to(folder).as_posix(): _checksum(path) for path in files}}
+    state["checksum"] = _digest(state)
+    (folder / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+
+
+class DamageError(Exception):
+    """A checkpoint is not what was written; the message says why."""
+
+
+def read(path: Path) -> Snapshot:
+    """Read a checkpoint; :class:`DamageError` where it is not what was written."""
+    header = read_header(path)
+    try:
+        for name, checksum in header["checksums"].items():
+            if _checksum(path / name) != checksum:
+                raise ValueError(f"{name} does not match its checksum")
+        known = {field.name for field in fields(Progress)}
+        sharded = any(name.startswith(f"{SHARDS}/") for name in header["checksums"])
+        tensors = _read_shards(path / SHARDS) if sharded else _read_files(path, header["checksums"])
+        return Snapshot(
+            progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
+            weights=tensors["weights"],
+            moments=tensors["moments"],
+            ema=tensors.get("ema"),
+            score=header.get("score"),
+            regular=header.get("regular", True),
+        )
+    except _DAMAGE as error:
+        raise DamageError(str(error)) from None
+
+
+def _read_files(path: Path, names: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    files = {"weights": _WEIGHTS, "moments": _MOMENTS} | ({"ema": _EMA} if _EMA in names else {})
+    return {part: read_weights(path / name) for part, name in files.items()}
+
+
+def _read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """The whole tensors, whoever wrote the shards."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = FileSystemReader(folder)
+    flat = {
+        name: torch.empty(each.size, dtype=each.properties.dtype)
+        for name, each in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is asked to be
+        load(flat, storage_reader=reader, no_dist=True)
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in flat.items():
+        part, _, name = key.partition("/")
+        parts.setdefault(part, {})[name] = tensor
+    return parts
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """What state.json holds; :class:`DamageError`, or :class:`CheckpointError` where a newer Headway wrote it."""
+    try:
+        header: dict[str, Any] = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        if header.pop("checksum", None) not in (None, _digest(header)):
+            raise ValueError(f"{_STATE} does not match its checksum")
+        version = int(header["format"])
+    except _DAMAGE as error:
+        raise DamageError(str(error)) from None
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{path}: written by a newer Headway (format {version}, this one reads up to {FORMAT}); "
+            "update Headway to go on, or start over with --fresh"
+        )
+    return header
+
+
+def load(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Put weights and moments, read from ``origin``, where they belong."""
+    load_weights(model, snapshot.weights, origin / _WEIGHTS)
     parameters = dict(model.named_parameters())
-    for name, tensor in moments.items():
+    counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
+    for name, tensor in snapshot.moments.items():
         weight, _, key = name.rpartition("/")
         if weight not in parameters:
             raise CheckpointError(
-                f"{path / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
+                f"{origin / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
             )
-        optimizer.state[parameters[weight]][key] = tensor.to(parameters[weight].device)
+        stays = key == "step" and not counts_on_device  # read by the host at every step
+        if not stays:
+            tensor = placed_like(tensor, parameters[weight]) if tensor.dim() else tensor.to(parameters[weight].device)
+        optimizer.state[parameters[weight]][key] = tensor
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """The checkpoints, newest first."""
+    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The step after which a checkpoint was taken."""
+    return int(path.name.removeprefix("step-"))
+
+
+def average_weights(paths: list[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            weights = read(path).weights
+        except DamageError as error:
+            raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
+        for name, tensor in weights.items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
+
+
+def _digest(header: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(header, sort_keys=True).encode()).hexdigest()
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -1,0 +1,207 @@
+"""Kill training again and again, resume it each time, and compare it with a run that nothing disturbed.
+
+    make soak                                           50 kills
+    python tests/soak.py --kills 5 --data FOLDER        fewer, or on another copy of the corpus
+
+It trains the Multi30k recipe as it is (dropout, the machine's own precision, two threads), with two batches a step and
+a checkpoint every second step so that 50 kills fit into minutes. A third of the kills come inside a save: the folder
+being written lies there afterwards. In the end weights, moments, both model folders, metrics and the checkpoints
+that are kept must be equal bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.bundle import read_weights
+from headway.train.state import checkpoint_folders, step_of
+
+__all__ = ["Killer", "differences"]
+
+ROOT = Path(__file__).parents[1]
+CLOCK = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
+PATIENCE_S = 600
+
+
+@dataclass
+class Killer:
+    """Runs a training command until it ends by itself, with kills between.
+
+    ``command`` trains in the folder ``run`` for ``steps`` steps of up to about ``pause_s``; running it again resumes.
+    """
+
+    command: list[str]
+    run: Path
+    steps: int
+    pause_s: float
+    random: random.Random
+    environment: dict[str, str] = field(default_factory=dict)
+    kills: int = 0
+    inside: int = 0
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """A process that trains; what it says goes to the file ``said`` beside the run folder."""
+        with self.run.with_name(f"{self.run.name}.said").open("ab") as said:
+            return subprocess.Popen(
+                self.command, stdout=said, stderr=said, cwd=ROOT, env={**os.environ, **self.environment}
+            )
+
+    def finish(self) -> None:
+        """Run to the end."""
+        if code := self.start().wait(PATIENCE_S):
+            said = self.run.with_name(f"{self.run.name}.said").read_text(errors="replace")
+            raise RuntimeError(f"training ended with code {code}:\n{said[-2000:]}")
+
+    def kill(self, kills_left: int, *, inside: bool) -> str:
+        """Start, kill at a random moment, and tell which; ``inside``: in the middle of a save.
+
+        The moment is up to so many steps after the start that the run is not over before the last kill.
+        """
+        begin = self.saved()
+        advance = self.random.randint(0, max(2 * (self.steps - begin) // (kills_left + 1), 0))
+        target = min(begin + advance, self.steps)
+        before = set(self.unfinished())
+        process = self.start()
+        reached = [
+            lambda: (self.run / "lock").exists() and (self.run / "lock").read_text().strip() == str(process.pid),
+            lambda: self.saved() >= target,
+        ]
+        if inside:
+            reached.append(lambda: not before.issuperset(self.unfinished()))
+        alive = all(self.wait_for(each, process) for each in reached)
+        if not inside:
+            time.sleep(self.random.uniform(0, self.pause_s))
+        process.kill()
+        process.wait()
+        if not alive and process.returncode > 0:
+            self.finish()  # says what was wrong
+        self.kills += process.returncode == -signal.SIGKILL
+        caught = inside and not before.issuperset(self.unfinished())
+        self.inside += caught
+        return f"from step {begin}, at step {self.saved()}{', inside a save' if caught else ''}"
+
+    def saved(self) -> int:
+        """The newest step that is saved."""
+        return next((step_of(path) for path in checkpoint_folders(self.run / "checkpoints")), 0)
+
+    def unfinished(self) -> Iterator[tuple[str, int]]:
+        """The checkpoints that are being written, or were when their process died."""
+        for path in (self.run / "checkpoints").glob(".step-*.part"):
+            try:
+                yield path.name, path.stat().st_mtime_ns
+            except FileNotFoundError:
+                continue
+
+    def wait_for(self, reached: Callable[[], object], process: subprocess.Popen[bytes]) -> bool:
+        """Whether that came to be before the process ended."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not reached():
+            if process.poll() is not None:
+                return False
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"nothing happens in {self.run}")
+            time.sleep(0.0002)
+        return True
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What is not the same in two run folders, but for what depends on the clock."""
+    found: list[str] = []
+    kept = [[path.name for path in checkpoint_folders(run / "checkpoints")] for run in (one, other)]
+    if kept[0] != kept[1]:
+        found.append(f"checkpoints: {kept[0]} and {kept[1]}")
+    records = [list(_records(run / "metrics.jsonl")) for run in (one, other)]
+    if records[0] != records[1]:
+        found.append(f"metrics.jsonl: {[each for each in records[0] if each not in records[1]] or 'more records'}")
+    files = sorted(path.relative_to(one) for path in one.rglob("*.safetensors"))
+    if files != sorted(path.relative_to(other) for path in other.rglob("*.safetensors")):
+        found.append("the files of weights")
+    for file in files:
+        mine, yours = (read_weights(run / file) if (run / file).is_file() else {} for run in (one, other))
+        if mine.keys() != yours.keys() or any(not torch.equal(mine[name], yours[name]) for name in mine):
+            found.append(str(file))
+    return found
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        yield {key: value for key, value in json.loads(line).items() if key not in CLOCK}
+
+
+def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
+    """The recipe as it is, shorter, with a small development set because it is scored often."""
+    for side in ("de", "en"):
+        lines = (data / f"val.{side}").read_text(encoding="utf-8").splitlines(keepends=True)[:20]
+        (folder / f"dev.{side}").write_text("".join(lines), encoding="utf-8")
+    settings = {
+        "data.folder": data,
+        "data.dev.files": json.dumps([str(folder / "dev.de"), str(folder / "dev.en")]),
+        "training.steps": steps,
+        "training.accumulate": 2,
+        "training.log_every": 3,
+        "validation.every": 10,
+        "validation.metric": "loss",  # translating with a model that knows nothing yet takes long
+        "checkpoints.every": 2,
+        "checkpoints.keep_best": 2,
+    }
+    assignments = [f"--set={key}={value}" for key, value in settings.items()]
+    recipe = ROOT / "recipes" / "multi30k-de-en.toml"
+    return [sys.executable, "-m", "headway", "train", str(recipe), "--run", str(run), *assignments]
+
+
+def main() -> int:
+    """Soak, and print what came of it; 1 where something differs."""
+    parser = argparse.ArgumentParser(description="Kill training at random moments and resume it.")
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "multi30k")
+    options = parser.parse_args()
+    if not (options.data / "train.de").is_file():
+        print(f"{options.data}: no train.de there; give the folder of Multi30k with --data", file=sys.stderr)
+        return 2
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder, rng = Path(name), random.Random(options.seed)
+        runs = [folder / "straight", folder / "killed"]
+        straight, killer = (
+            Killer(
+                _command(run, options.data.resolve(), folder, options.steps),
+                run,
+                options.steps,
+                2.0,
+                rng,
+                {"OMP_NUM_THREADS": "2"},
+            )
+            for run in runs
+        )
+        straight.finish()
+        print(f"undisturbed: {time.monotonic() - begin:.0f} s", flush=True)
+        for number in range(options.kills):
+            moment = killer.kill(options.kills - number, inside=number % 3 == 1)
+            print(f"kill {number + 1}: {moment}", flush=True)
+        killer.finish()
+        found = differences(*runs)
+    print(f"{killer.kills} kills, {killer.inside} of them inside a save, {time.monotonic() - begin:.0f} s")
+    print(
+        "different: " + "; ".join(found) if found else "weights, moments, metrics and checkpoints are equal bit for bit"
+    )
+    return bool(found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

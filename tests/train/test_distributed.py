@@ -1,0 +1,388 @@
+"""Many processes: the same course as one, whoever is interrupted, killed or wrong. Two talk through gloo here."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from headway.bundle import read_weights
+from headway.config import to_toml
+from headway.errors import CheckpointError, ConfigError, HeadwayError, TrainingError
+from headway.train import loop, state
+from headway.train.distributed import World, joined
+from headway.train.loop import Result, train
+from headway.train.objective import Objective
+from headway.train.optim import learning_rate
+from headway.train.recipe import Recipe
+
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    rng = np.random.default_rng(1)
+    words = ["ein", "Haus", "Hund", "rot", "und", "sehr"]
+    for name, count in (("train", 80), ("dev", 10)):
+        lines = [" ".join(rng.choice(words, rng.integers(1, 6))) for _ in range(count)]
+        (folder / f"{name}.de").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.en").write_text("".join(line.upper() + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
+    """Eight steps of four micro-batches, with dropout, each on record; saved after every third."""
+    plain: dict[str, dict[str, Any]] = {
+        "data": {
+            "folder": str(corpus),
+            "train": [{"files": ["train.de", "train.en"]}],
+            "dev": {"files": ["dev.de", "dev.en"]},
+            "max_tokens": 40,
+        },
+        "tokenizer": {"kind": "whitespace"},
+        "model": {"d_model": 18, "num_heads": 2, "d_ff": 15, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.2},
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 2, "clip_norm": 1.0},
+        "training": {"steps": STEPS, "accumulate": 4, "precision": "float32", "device": "cpu", "log_every": 1}
+        | {"ema": 0.9},
+        "validation": {"every": 4, "metric": "loss"},
+        "checkpoints": {"every": 3, "keep": 5, "average": 2},
+    }
+    return Recipe.parse({name: {**plain[name], **sections.get(name, {})} for name in plain}, "test")
+
+
+def sharded(corpus: Path) -> Recipe:
+    return recipe(corpus, training={"sharding": "full"})
+
+
+def losses(run: Path) -> dict[str, float]:
+    """Every loss of the metrics: the training's at each step, and those on the development set."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    found = [(f"{line['kind']} {line['step']}", float(line["loss"])) for line in lines]
+    assert len(dict(found)) == len(found), "a record stands there twice"
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of one process."""
+    run = tmp_path_factory.mktemp("alone")
+    train(recipe(corpus), run)
+    assert list(losses(run)) == [
+        *(f"train {step}" for step in range(1, 5)),
+        "dev 4",
+        *(f"train {step}" for step in range(5, 9)),
+        "dev 8",
+        "ema 8",
+        "average 8",
+    ]
+    return run
+
+
+class Pair:
+    """Two processes, joined once, that do what they are sent."""
+
+    def __init__(self, meeting: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes = []
+        for rank in range(2):
+            mine, yours = context.Pipe()
+            context.Process(target=_serve, args=(rank, meeting, yours), daemon=True).start()
+            self._pipes.append(mine)
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What ``function`` returns in each, or the user error that it raises there; any other error is raised."""
+        for pipe in self._pipes:
+            pipe.send((function, arguments))
+        answers = []
+        for pipe in self._pipes:
+            assert pipe.poll(100), "no answer"
+            answers.append(pipe.recv())
+        for answer in answers:
+            if isinstance(answer, Exception) and not isinstance(answer, HeadwayError):
+                raise answer
+        return answers
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.send(None)
+
+
+def _serve(rank: int, meeting: Path, pipe: Connection) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
+    while (task := pipe.recv()) is not None:
+        function, arguments = task
+        try:
+            pipe.send(function(*arguments))
+        except Exception as error:
+            error.add_note(traceback.format_exc())
+            pipe.send(error)
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    both = Pair(tmp_path_factory.mktemp("meeting") / "file")
+    yield both
+    both.close()
+
+
+def train_interrupted(chosen: Recipe, run: Path, step: int, rank: int) -> Result:
+    """Train, and hear Ctrl-C in one process in the middle of ``step``."""
+
+    def interrupt(number: int, *rest: Any) -> float:
+        if number == step and (rank == dist.get_rank() if dist.is_initialized() else True) and not heard:
+            heard.append(signal.raise_signal(signal.SIGINT))
+        return learning_rate(number, *rest)
+
+    heard: list[None] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "learning_rate", interrupt)
+        return train(chosen, run)
+
+
+def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
+    """The fifth pass of process 1, in its third step, gives an infinite loss."""
+    passes = []
+
+    def forward(self: Objective, batch: Any) -> torch.Tensor:
+        loss: torch.Tensor = plain(self, batch)
+        passes.append(len(passes) + 1)
+        return loss * float("inf") if passes[-1] == 5 and dist.get_rank() == 1 else loss
+
+    plain = Objective.forward
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Objective, "forward", forward)
+        return train(chosen, run)
+
+
+def assert_same_losses(run: Path, expected: Path) -> None:
+    assert losses(run) == pytest.approx(losses(expected), rel=2e-4)
+
+
+class TestTheCourseIsThatOfOneProcess:
+    def test_with_dropout_on(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+        first, second = pair(train, recipe(corpus), tmp_path)
+        assert first == second
+        assert first.model in [tmp_path / name for name in ("best", "ema", "average")]
+        assert_same_losses(tmp_path, alone)
+        names = [sorted(path.name for path in run.iterdir()) for run in (tmp_path, alone)]
+        assert names[0] == names[1]
+        (start,) = json.loads((tmp_path / "environment.json").read_text())
+        assert start["processes"] == 2
+
+    def test_with_other_dropout_it_is_another(self, corpus: Path, alone: Path, tmp_path: Path) -> None:
+        """The tolerance above tells one seed from another: losses part at the first step."""
+        chosen = recipe(corpus, training={"seed": 2, "steps": 1})
+        train(chosen, tmp_path)
+        assert losses(tmp_path)["train 1"] != pytest.approx(losses(alone)["train 1"], rel=1e-2)
+
+    def test_where_one_process_has_more_batches_and_passes_leave_out_blocks(
+        self, corpus: Path, pair: Pair, tmp_path: Path
+    ) -> None:
+        chosen = recipe(corpus, training={"accumulate": 3}, model={"layer_dropout": 0.5})
+        pair(train, chosen, tmp_path / "two")
+        train(chosen, tmp_path / "one")
+        assert_same_losses(tmp_path / "two", tmp_path / "one")
+
+    def test_from_two_processes_to_one_to_two(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+        chosen = recipe(corpus)
+        assert [each.step for each in pair(train_interrupted, chosen, tmp_path, 2, 1)] == [2, 2]
+        with pytest.warns(UserWarning, match="processes was 2, is 1: training goes on as well as before"):
+            assert train_interrupted(chosen, tmp_path, 5, 0).step == 5
+        assert [each.interrupted for each in pair(train, chosen, tmp_path)] == [False, False]
+        assert_same_losses(tmp_path, alone)
+
+    def test_a_step_that_is_infinite_in_one_process_is_skipped_by_all(
+        self, corpus: Path, pair: Pair, tmp_path: Path
+    ) -> None:
+        first, second = pair(train_with_one_infinite_loss, recipe(corpus, data={"dev": None}), tmp_path)
+        assert first == second
+        lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
+        assert [line["skipped_steps"] for line in lines] == [0, 0, 1, 0, 0, 0, 0, 0]
+        before, after = (state.read(tmp_path / "checkpoints" / f"step-{step}").weights for step in (3, 6))
+        assert all(tensor.isfinite().all() for tensor in (*before.values(), *after.values()))
+
+
+class TestShards:
+    def test_the_course_is_that_of_one_process(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+        assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
+        assert_same_losses(tmp_path, alone)
+
+    def test_a_checkpoint_holds_shards_and_model_folders_none(
+        self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
+    ) -> None:
+        pair(train, sharded(corpus), tmp_path)
+        folder = tmp_path / "checkpoints" / "step-8"
+        assert sorted(path.name for path in folder.iterdir()) == ["shards", "state.json"]
+        shards = {path.name for path in (folder / "shards").iterdir()}
+        assert shards == {".metadata", "__0_0.distcp", "__1_0.distcp"}
+        found, expected = state.read(folder), state.read(alone / "checkpoints" / "step-8")
+        for mine, yours in ((found.weights, expected.weights), (found.moments, expected.moments)):
+            assert {name: tensor.shape for name, tensor in mine.items()} == {
+                name: tensor.shape for name, tensor in yours.items()
+            }
+        assert found.ema is not None
+        assert found.ema.keys() == found.weights.keys()
+        for name in ("best", "ema", "average"):
+            assert not list((tmp_path / name).rglob("*.distcp"))
+            assert read_weights(tmp_path / name / "model.safetensors").keys() == found.weights.keys()
+
+    @pytest.mark.filterwarnings("ignore:resuming where")
+    def test_to_one_process_without_and_back(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+        assert [each.step for each in pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)] == [2, 2]
+        assert train_interrupted(recipe(corpus), tmp_path, 5, 0).step == 5
+        pair(train, sharded(corpus), tmp_path)
+        assert_same_losses(tmp_path, alone)
+
+    def test_a_damaged_shard_is_noticed(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        pair(train_interrupted, sharded(corpus), tmp_path, 4, 0)
+        shard = tmp_path / "checkpoints" / "step-4" / "shards" / "__1_0.distcp"
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        with pytest.raises(state.DamageError, match=r"shards/__1_0\.distcp does not match its checksum"):
+            state.read(shard.parent.parent)
+
+    def test_need_as_many_batches_in_each_process(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        chosen = recipe(corpus, training={"sharding": "full", "accumulate": 3})
+        for error in pair(train, chosen, tmp_path):
+            assert isinstance(error, ConfigError)
+            assert "accumulate = 3; set it to a multiple of 2, or sharding to 'none'" in str(error)
+
+
+def with_world(function: Callable[[World], Any]) -> Any:
+    with joined("cpu") as world:
+        return function(world)
+
+
+def _vote(world: World) -> tuple[bool, bool, float, list[int]]:
+    seen = world.main_first(lambda: [world.rank])
+    return world.any(world.rank == 1), world.any(False), float(world.sum(torch.tensor(world.rank + 1.0))), seen
+
+
+def _fail_on_main(world: World) -> None:
+    world.on_main(lambda: (_ for _ in ()).throw(CheckpointError("runs/x: held")))
+
+
+class TestWorld:
+    def test_agreement_and_sums(self, pair: Pair) -> None:
+        assert pair(with_world, _vote) == [(True, False, 3.0, [0]), (True, False, 3.0, [1])]
+
+    def test_an_error_in_process_0_ends_all_in_its_words(self, pair: Pair) -> None:
+        first, second = pair(with_world, _fail_on_main)
+        assert (type(first), str(first)) == (CheckpointError, "runs/x: held")
+        assert (type(second), str(second)) == (TrainingError, "process 0 cannot go on: runs/x: held")
+
+    def test_one_process_waits_for_nobody(self) -> None:
+        world = World(torch.device("cpu"))
+        assert world.is_main
+        assert world.on_main(lambda: 3) == world.main_first(lambda: 3) == 3
+        assert [world.any(True), world.any(False)] == [True, False]
+        assert float(world.sum(torch.tensor(2.0))) == 2.0
+
+    def test_torchrun_with_one_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
+            monkeypatch.setenv(name, value)
+        with joined("cpu") as world:
+            assert (world.rank, world.processes, dist.is_initialized()) == (0, 1, False)
+
+    @pytest.mark.parametrize(
+        ("variables", "message"),
+        [
+            ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK = 2, WORLD_SIZE = 2: expected RANK from 0 to WORLD_SIZE - 1"),
+            ({"RANK": "-1", "WORLD_SIZE": "2"}, "RANK = -1, WORLD_SIZE = 2: expected"),
+            ({"RANK": "1"}, "RANK = 1, WORLD_SIZE = not set: .*torchrun --nproc-per-node .*unset both"),
+            ({"WORLD_SIZE": "2"}, "RANK = not set, WORLD_SIZE = 2: expected"),
+            ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK = 'one': expected a number, as torchrun sets it"),
+            ({"RANK": "1", "WORLD_SIZE": "2"}, "process 1 of 2 cannot meet the others .*MASTER_ADDR"),
+        ],
+    )
+    def test_wrong_variables_are_named(
+        self, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], message: str
+    ) -> None:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError, match=message), joined("cpu"):
+            pass
+
+    def test_more_processes_than_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        for name, value in {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "3"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError, match="LOCAL_RANK = 2: this machine has 2 GPUs, .* lower --nproc-per-node"):
+            with joined("cuda"):
+                pass
+
+
+class TestTorchrun:
+    """The documented command, as it is."""
+
+    def command(self, folder: Path, chosen: Recipe) -> list[str]:
+        file = folder / "recipe.toml"
+        file.write_text(to_toml(chosen.as_dict()), encoding="utf-8")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        return [*torchrun, "--max-restarts=1", "-m", "headway", "train", str(file), f"--run={folder / 'run'}"]
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def test_a_killed_process_is_started_again_and_the_run_goes_on(self, corpus: Path, tmp_path: Path) -> None:
+        """Killed after some save, it ends in the weights of two processes that nothing disturbed, bit for bit."""
+        chosen = recipe(corpus, training={"steps": 400, "log_every": 50}, checkpoints={"every": 20}, data={"dev": None})
+        (tmp_path / "log").touch()
+        with (tmp_path / "log").open("w") as log, subprocess.Popen(
+            self.command(tmp_path, chosen), env=self.environment(), stdout=log, stderr=log
+        ) as agent:
+            try:
+                checkpoints = tmp_path / "run" / "checkpoints"
+                wait_until(lambda: state.checkpoint_folders(checkpoints) != [])
+                os.kill(worker(agent.pid, rank=1), signal.SIGKILL)
+                assert agent.wait(100) == 0, (tmp_path / "log").read_text()
+            finally:
+                agent.terminate()
+        log_text = (tmp_path / "log").read_text()
+        assert log_text.count("resuming after step") == 1
+        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["step"] for line in lines if '"train"' in line] == list(range(50, 401, 50))
+
+    def test_a_users_error_is_told_once(self, corpus: Path, tmp_path: Path) -> None:
+        command = self.command(tmp_path, recipe(corpus, training={"accumulate": 1}))
+        command[command.index("--max-restarts=1")] = "--max-restarts=0"
+        done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 1
+        assert done.stderr.count("2 processes share the batches of a step, but training.accumulate = 1") == 1
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def worker(agent: int, rank: int) -> int:
+    """The process id of a worker of torchrun."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    for child in children:
+        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
+            return int(child)
+    raise AssertionError(children)

@@ -1,0 +1,124 @@
+"""Where a run was computed: what is noted, what stays as it began, and what is warned of."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.errors import CheckpointError
+from headway.train import environment
+from headway.train.environment import Environment, note_start
+
+CPU = torch.device("cpu")
+
+
+def entries(run: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((run / "environment.json").read_text())
+    return found
+
+
+def capable(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
+    """Let the hardware compute bfloat16, or not."""
+    monkeypatch.setattr(environment, "computes_bfloat16", lambda _: yes)
+
+
+def silent(run: Path, precision: str = "auto", *, step: int) -> Environment:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return note_start(run, CPU, precision, step=step)
+
+
+def test_every_start_is_noted(tmp_path: Path) -> None:
+    silent(tmp_path, "float32", step=0)
+    silent(tmp_path, "float32", step=7)
+    first, second = entries(tmp_path)
+    assert (first["step"], second["step"]) == (0, 7)
+    assert first["torch"] == torch.__version__
+    assert first["python"] == platform.python_version()
+    assert first["threads"] == torch.get_num_threads()
+    assert (first["device"], first["precision"], first["processes"]) == ("cpu", "float32", 1)
+    assert all(first[name] for name in ("headway", "numpy", "tokenizers", "processor", "started"))
+
+
+def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
+    folder = Path(environment.__file__).parents[3]
+    head = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    commit = silent(tmp_path, "float32", step=0).commit
+    if head.returncode:
+        assert commit is None
+    else:
+        assert commit is not None
+        assert commit.removesuffix("+") == head.stdout.strip()
+
+
+def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is the commit taken of another project's checkout in which the package is installed."""
+    package = tmp_path / "site-packages" / "headway"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    monkeypatch.setattr("headway.__file__", str(package / "__init__.py"))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    assert silent(tmp_path, "float32", step=0).commit is None
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    assert silent(tmp_path, "float32", step=0).commit is None
+
+
+@pytest.mark.parametrize(("began_capable", "precision"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_stays_what_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began_capable: bool, precision: str
+) -> None:
+    capable(monkeypatch, began_capable)
+    assert silent(tmp_path, step=0).precision == precision
+    assert silent(tmp_path, step=3).precision == precision
+    capable(monkeypatch, not began_capable)
+    with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and stays with it.*--fresh"):
+        assert note_start(tmp_path, CPU, "auto", step=5).precision == precision
+    assert silent(tmp_path, step=0).precision != precision  # nothing is trained yet: a beginning
+
+
+def test_a_precision_that_the_recipe_names_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    capable(monkeypatch, False)
+    assert silent(tmp_path, "bfloat16", step=0).precision == "bfloat16"
+    assert silent(tmp_path, "bfloat16", step=2).precision == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "message"),
+    [
+        ("torch", "2.6.0", rf"torch was 2\.6\.0, is {torch.__version__}"),
+        ("threads", 99, "threads was 99, is 1"),
+        ("precision", "bfloat16", "precision was bfloat16, is float32"),
+        ("processor", "abacus", "processor was abacus, is "),
+        ("device", "cuda", "device was cuda, is cpu"),
+        ("processes", 4, "processes was 4, is 1"),
+    ],
+)
+def test_what_changes_the_last_bits_is_named(tmp_path: Path, name: str, before: object, message: str) -> None:
+    silent(tmp_path, "float32", step=0)
+    (entry,) = entries(tmp_path)
+    (tmp_path / "environment.json").write_text(json.dumps([{**entry, name: before}]))
+    message = message.replace("+", r"\+")
+    with pytest.warns(UserWarning, match=f"resuming where {message}.*not bit for bit"):
+        note_start(tmp_path, CPU, "float32", step=1)
+    silent(tmp_path, "float32", step=2)  # as at the last start
+
+
+def test_what_does_not_matter_is_not_named(tmp_path: Path) -> None:
+    silent(tmp_path, "float32", step=0)
+    (entry,) = entries(tmp_path)
+    (tmp_path / "environment.json").write_text(json.dumps([{**entry, "commit": "0" * 40, "headway": "0.0.1"}]))
+    silent(tmp_path, "float32", step=1)
+
+
+@pytest.mark.parametrize("content", ["{", "{}", "[1]"])
+def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "environment.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"environment\.json: damaged \(.+\).*remove it"):
+        note_start(tmp_path, CPU, "auto", step=1)

@@ -1,0 +1,241 @@
+"""Memory: what is counted, what is compared, and what is said where it does not suffice."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from headway.data.batching import Batch, Corpora, EpochPlan, token_batches
+from headway.errors import TrainingError
+from headway.models.build import build_model
+from headway.models.transformer import TransformerConfig
+from headway.train import memory
+from headway.train.memory import (
+    Estimate,
+    Shape,
+    available_memory,
+    check_memory,
+    estimate_memory,
+    largest_shapes,
+    out_of_memory_explained,
+)
+from headway.train.objective import Objective, to_device
+
+CPU = torch.device("cpu")
+SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 2}
+GIB = 1 << 30
+
+
+def objective(r_drop: float = 0.0) -> Objective:
+    return Objective(build_model(TransformerConfig.parse(SIZES, "test"), 50, 50), 0.1, r_drop)
+
+
+def adam(parts: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parts.parameters())
+
+
+def estimate(total_gib: float, held_gib: float = 0.0) -> Estimate:
+    return Estimate(Shape(8, 10, 20), int(total_gib * GIB), 0, 0, 0, 0, 0, 0, int(held_gib * GIB))
+
+
+class Lengths(Corpora):
+    """Examples of given lengths, and nothing else of them."""
+
+    source_lengths = np.array([4, 12, 6, 4, 6, 4], np.int32)
+    target_lengths = np.array([4, 2, 6, 4, 6, 4], np.int32)
+
+    def __init__(self) -> None:
+        pass
+
+    def plan(self, order: list[int]) -> EpochPlan:
+        """Batches of at most 12 tokens, in random order."""
+        return token_batches(
+            self.source_lengths,
+            self.target_lengths,
+            np.array(order, np.int64),
+            max_tokens=12,
+            pool_size=100,
+            rng=np.random.default_rng(0),
+        )
+
+
+def test_weights_gradients_and_moments_by_hand() -> None:
+    """float32: 4 bytes a weight, as many for its gradient and each of Adam's two moments; a checkpoint copies all but
+    the gradients."""
+    whole = objective()
+    size = 4 * sum(parameter.numel() for parameter in whole.parameters())
+    found = estimate_memory(whole, adam(whole), [Shape(4, 5, 6)], "float32", average=True)
+    assert (found.weights, found.gradients, found.optimizer, found.average) == (size, size, 2 * size, size)
+    assert found.checkpoint == size + 2 * size + size
+    assert found.logits == 4 * 6 * 50 * 12
+    assert found.held == size + size  # no step has made moments yet
+    assert found.total == 9 * size + found.activations + found.logits
+
+
+def test_moments_that_are_there_are_held() -> None:
+    """After a step Adam has two tensors as large as each weight, and a count of steps, four bytes."""
+    whole = objective()
+    optimizer = adam(whole)
+    whole(to_device(Batch(np.full((2, 3), 4), np.full((2, 3), 4)), CPU)).backward()
+    optimizer.step()
+    size = 4 * sum(parameter.numel() for parameter in whole.parameters())
+    found = estimate_memory(whole, optimizer, [Shape(2, 3, 3)], "float32")
+    assert found.held == 3 * size + 4 * len(list(whole.parameters()))
+
+
+def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
+    whole = objective()
+    some = list(whole.parameters())[:3]
+    size = sum(parameter.nbytes for parameter in some)
+    found = estimate_memory(whole, torch.optim.Adam(some), [Shape(2, 5, 6)], "float32")
+    assert (found.gradients, found.optimizer, found.average) == (size, 2 * size, 0)
+    assert estimate_memory(whole, torch.optim.Adafactor(some), [Shape(2, 5, 6)], "float32").optimizer == 0
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_the_line_through_two_rows_leads_to_nine(precision: str, r_drop: float) -> None:
+    """What nine rows keep is counted here by forwarding nine."""
+    whole = objective(r_drop)
+    nine = memory._kept(whole, Shape(9, 7, 11), CPU, precision)
+    assert memory._activations(whole, Shape(9, 7, 11), CPU, precision) == nine
+    assert nine > memory._kept(whole, Shape(8, 7, 11), CPU, precision)
+
+
+def test_what_is_kept_of_a_product_by_hand() -> None:
+    """Of sqrt(x) W, with x (B, 3, 4), autograd keeps the root, and the weight, which is no activation."""
+
+    class Product(Objective):
+        def __init__(self) -> None:
+            nn.Module.__init__(self)
+            self.weight = nn.Parameter(torch.ones(4, 2))
+            self.root = nn.Parameter(torch.ones(4))
+
+        def forward(self, batch: object) -> torch.Tensor:
+            rows = getattr(batch, "source").size(0)  # noqa: B009
+            return (self.root.expand(rows, 3, 4).sqrt() @ self.weight).sum()
+
+    assert memory._kept(Product(), Shape(5, 3, 3), CPU, "float32") == 5 * 3 * 4 * 4
+
+
+def test_nothing_changes_by_estimating() -> None:
+    whole = objective().eval()
+    before, weights = torch.get_rng_state(), [parameter.clone() for parameter in whole.parameters()]
+    estimate_memory(whole, adam(whole), [Shape(3, 4, 5)], "float32")
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not whole.training
+    assert all(torch.equal(old, new) for old, new in zip(weights, whole.parameters(), strict=True))
+    assert all(parameter.grad is None for parameter in whole.parameters())
+
+
+def test_the_dearest_shape_is_chosen() -> None:
+    whole = objective()
+    shapes = [Shape(2, 5, 5), Shape(20, 5, 5), Shape(1, 9, 9)]
+    assert estimate_memory(whole, adam(whole), shapes, "float32").shape == shapes[1]
+
+
+def test_without_batches_there_are_no_activations() -> None:
+    whole = objective()
+    found = estimate_memory(whole, adam(whole), [], "float32")
+    assert (found.activations, found.logits) == (0, 0)
+    assert found.total == 7 * found.weights  # gradients, two moments, and the checkpoint's copy of all but them
+
+
+def test_the_largest_shapes_of_a_plan() -> None:
+    """Three pairs of four tokens on each side, two of six, and one of twelve and two.
+
+    By tokens, the target's twice: 3 x 12 = 36, 2 x 18 = 36 and 16. By pairs of tokens: 3 x 48 = 144, 2 x 108 = 216 and
+    144 + 4 + 24 = 172. The second wins one, and the first may share the other.
+    """
+    corpora = Lengths()
+    found = largest_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]))
+    assert Shape(2, 6, 6) in found
+    assert set(found) <= {Shape(2, 6, 6), Shape(3, 4, 4)}
+    assert largest_shapes(corpora, corpora.plan([1, 0])) == [Shape(1, 12, 2)]
+    assert largest_shapes(corpora, corpora.plan([])) == []
+
+
+class TestComparison:
+    def test_what_suffices_or_cannot_be_known_is_no_matter(self) -> None:
+        assert check_memory(estimate(2.0), 2 * GIB) is None
+        assert check_memory(estimate(2.0), None) is None
+
+    def test_what_is_held_already_counts_as_there(self) -> None:
+        assert check_memory(estimate(3.0, held_gib=1.0), 2 * GIB) is None
+        assert check_memory(estimate(3.1, held_gib=1.0), 2 * GIB) is not None
+
+    def test_a_little_more_is_a_warning(self) -> None:
+        message = check_memory(estimate(2.5), 2 * GIB)
+        assert message is not None
+        assert re.search(
+            r"needs about 2\.5 GiB: .*8 rows x \(10 source \+ 20 target tokens\), but there are 2\.0 GiB; "
+            r"lower data\.max_tokens and raise training\.accumulate in turn, or choose a smaller model",
+            message,
+        )
+
+    def test_far_more_is_an_error(self) -> None:
+        with pytest.raises(TrainingError, match=r"needs about 3\.1 GiB.*there are 2\.0 GiB; lower data\.max_tokens"):
+            check_memory(estimate(3.1), 2 * GIB)
+
+
+class TestAvailable:
+    def test_of_this_machine(self) -> None:
+        found = available_memory(CPU)
+        assert found is None or 0 <= found < 1 << 50
+
+    def test_of_the_machine(self, tmp_path: Path) -> None:
+        (tmp_path / "meminfo").write_text("MemTotal:  100 kB\nMemAvailable:   40 kB\n")
+        assert memory._available(tmp_path / "meminfo") == 40 * 1024
+        (tmp_path / "meminfo").write_text("MemTotal:  100 kB\n")
+        assert memory._available(tmp_path / "meminfo") is None
+        assert memory._available(tmp_path / "missing") is None
+
+    def test_of_every_control_group_above(self, tmp_path: Path) -> None:
+        """Limit 100, of the 70 used 30 are file pages: 60 left. Above 50 - 45, less than nothing is nothing."""
+        (tmp_path / "cgroup").write_text("1:name=other:/x\n0::/outer/inner\n")
+        self.group(tmp_path / "root" / "outer" / "inner", limit="100", used=70, cached=30)
+        self.group(tmp_path / "root" / "outer", limit="50", used=95, cached=0)
+        self.group(tmp_path / "root", limit="max", used=95, cached=0)
+        self.group(tmp_path, limit="1", used=0, cached=0)  # above the root: none of ours
+        assert list(memory._group_limits(tmp_path / "cgroup", tmp_path / "root")) == [60, 0]
+
+    def test_without_control_groups(self, tmp_path: Path) -> None:
+        assert list(memory._group_limits(tmp_path / "missing", tmp_path)) == []
+        (tmp_path / "cgroup").write_text("0::/\n")
+        assert list(memory._group_limits(tmp_path / "cgroup", tmp_path)) == []
+
+    def group(self, folder: Path, *, limit: str, used: int, cached: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+        (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\n")
+
+
+class TestExhaustion:
+    @pytest.mark.parametrize(
+        "error",
+        [
+            torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+            RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried"),
+            MemoryError(),
+        ],
+    )
+    def test_it_names_the_batch_and_what_to_lower(self, error: Exception) -> None:
+        batch = Batch(np.ones((3, 4), np.int64), np.ones((3, 6), np.int64))
+        message = r"out of memory at a batch of 3 rows x \(4 source \+ 6 target tokens\); lower data\.max_tokens"
+
+        class Greedy(nn.Module):
+            def forward(self, _: object) -> None:
+                raise error
+
+        with pytest.raises(TrainingError, match=message), out_of_memory_explained(Shape.of(to_device(batch, CPU))):
+            Greedy()(batch)
+
+    def test_other_errors_stay_what_they_are(self) -> None:
+        with pytest.raises(RuntimeError, match="shapes"), out_of_memory_explained(Shape(1, 2, 3)):
+            raise RuntimeError("shapes cannot be multiplied")

@@ -1,0 +1,393 @@
+"""From a recipe to tokenizers and stores: built once, rebuilt when they must be, with tags, and from a model folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headway
+from headway.bundle import Bundle, TaskConfig
+from headway.cli.prepare import prepare as prepare_command
+from headway.data.building import Shard
+from headway.errors import CheckpointError, ConfigError
+from headway.models.build import build_model
+from headway.models.transformer import TransformerConfig
+from headway.text import EOS, Tokenizer, TokenizerConfig
+from headway.train.loop import train
+from headway.train.prepare import Prepared, prepare, prepare_shard
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.validation import translation_validator
+
+GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
+ENGLISH = ["a house", "the red house", "the tree", "a red tree and a house", "the house and the tree"] * 4
+TINY = {"d_model": 16, "num_heads": 2, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+
+
+class Heard(Silence):
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.messages.append(message)
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, lines in {"train.de": GERMAN, "train.en": ENGLISH, "dev.de": GERMAN[:5], "dev.en": ENGLISH[:5]}.items():
+        (folder / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        os.utime(folder / name, ns=(10**18, 10**18))
+    return folder
+
+
+def recipe(corpus: Path, **changes: dict[str, Any]) -> Recipe:
+    sections: dict[str, dict[str, Any]] = {
+        "data": {
+            "folder": str(corpus),
+            "train": [{"files": ["train.de", "train.en"]}],
+            "dev": {"files": ["dev.de", "dev.en"]},
+            "max_tokens": 60,
+        },
+        "tokenizer": {"vocab_size": 300},
+        "model": TINY,
+        "training": {"steps": 2, "log_every": 1, "precision": "float32", "device": "cpu"},
+        "validation": {"every": 2},
+        "checkpoints": {"average": 0},
+    }
+    for section, keys in changes.items():
+        sections[section] = {**sections.get(section, {}), **keys}
+    return Recipe.parse(sections, "test")
+
+
+def both_ways(corpus: Path, **changes: dict[str, Any]) -> Recipe:
+    """German to English and back, in one model."""
+    forth = {"files": ["train.de", "train.en"], "target_language": "en"}
+    back = {"files": ["train.en", "train.de"], "target_language": "de"}
+    dev = {"files": ["dev.en", "dev.de"], "target_language": "de"}
+    return recipe(corpus, **{**changes, "data": {"train": [forth, back], "dev": dev, **changes.get("data", {})}})
+
+
+def sources(prepared: Prepared) -> list[list[int]]:
+    rows = np.arange(len(prepared.train) * prepared.train.segmentations)
+    return [[token for token in row if token] for row in prepared.train.batch(rows).source.tolist()]
+
+
+def bundle(folder: Path, **options: Any) -> Bundle:
+    """A model folder with random weights; the recipes' corpora trained its vocabulary."""
+    tags = options.pop("tags", ())
+    joint = options.get("joint", True)
+    config = TokenizerConfig.parse({"vocab_size": 310, **options}, "test")
+    source = Tokenizer.train(GERMAN + ENGLISH, config, tags=tags)
+    target = source if joint else Tokenizer.train(ENGLISH, config)
+    model = build_model(
+        TransformerConfig.parse({**TINY, "tie": "all" if joint else "target"}, "test"),
+        source.vocab_size,
+        target.vocab_size,
+    )
+    made = Bundle(TaskConfig(), model, source, target)
+    made.save(folder, "a model")
+    return made
+
+
+def stores(run: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for place in ("tokens/train-0", "tokens/dev", "tokenizer")
+        for path in (run / place).iterdir()
+    }
+
+
+class TestReuse:
+    def test_the_second_time_nothing_is_made(
+        self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """And no corpus is read: its files are the same by size and time, so their content is not looked at."""
+        prepare(recipe(corpus), tmp_path / "run", Silence())
+        for path in corpus.iterdir():
+            path.write_bytes(bytes(path.stat().st_size))
+            os.utime(path, ns=(10**18, 10**18))
+        heard = Heard()
+        prepared = prepare(recipe(corpus), tmp_path / "run", heard)
+        assert len(heard.messages) == 1
+        assert heard.messages[0].startswith("train.de + train.en: 20 of 20 pairs kept")
+        assert prepared.source_tokenizer.decode(sources(prepared)[0]) == GERMAN[0]
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"tokenizer": {"min_frequency": 9}},
+            {"data": {"filter": {"max_length": 5}}},
+            {"data": {"bpe_dropout": 0.1}},
+            {"data": {"bpe_dropout": 0.1, "segmentations": 3}},
+            {"data": {"bpe_dropout": 0.1}, "training": {"seed": 2}},
+        ],
+        ids=str,
+    )
+    def test_what_changes_the_store_makes_another(
+        self, corpus: Path, tmp_path: Path, changes: dict[str, dict[str, Any]]
+    ) -> None:
+        found = [
+            prepare(recipe(corpus, **kind), tmp_path / "run", Silence()).train.batch(np.arange(1)).source.tolist()
+            and (tmp_path / "run" / "tokens" / "train-0" / "store.json").read_text()
+            for kind in (recipe_before(changes), changes)
+        ]
+        assert found[0] != found[1]
+
+    def test_a_tokenizer_of_equal_size_is_noticed(self, corpus: Path, tmp_path: Path) -> None:
+        run = tmp_path / "run"
+        first = prepare(recipe(corpus), run, Silence())
+        own = first.source_tokenizer
+        foreign = Tokenizer("bpe", own._tokens[::-1], own._merges)
+        foreign.save(run / "tokenizer", "joint")
+        after = prepare(recipe(corpus), run, Silence())
+        assert after.source_tokenizer.vocab_size == own.vocab_size
+        assert sources(after) == [[*foreign.encode(text), EOS] for text in GERMAN] != sources(first)
+
+    def test_another_corpus_under_a_trained_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
+        train(recipe(corpus), tmp_path / "run")
+        (corpus / "train.de").write_text("anders\n" * 20)
+        with pytest.raises(CheckpointError, match=r"its tokenizer was trained on other files than .* holds now"):
+            prepare(recipe(corpus), tmp_path / "run", Silence())
+
+
+def recipe_before(changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """What to compare changes with: with dropout where its seed or number of segmentations is meant."""
+    special = "training" in changes or "segmentations" in changes.get("data", {})
+    return {"data": {"bpe_dropout": 0.1}} if special else {}
+
+
+class TestShards:
+    def test_shards_make_what_one_makes(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        prepare(recipe(corpus), tmp_path / "one", Silence())
+        monkeypatch.setattr("headway.data.building._PIECE", 8)
+        monkeypatch.setattr("headway.data.building.num_cores", lambda: 1)
+        heard = Heard()
+        assert prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(2, 2)) is None
+        assert heard.messages[-1] == "train.de + train.en: some parts are left to other shards"
+        prepared = prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(1, 2))
+        assert prepared is not None
+        assert len(prepared.train) == 20
+        assert stores(tmp_path / "two") == stores(tmp_path / "one")
+
+    def test_the_command(self, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path, run = tmp_path / "tiny.toml", tmp_path / "run"
+        path.write_text(
+            f'[data]\nfolder = "{corpus}"\ntrain = [{{ files = ["train.de", "train.en"] }}]\n'
+            'dev = { files = ["dev.de", "dev.en"] }\n'
+        )
+        prepare_command(path, ["tokenizer.vocab_size=300"], run, "2/2")
+        assert "part 2 of 2 is done, others are not yet" in capsys.readouterr().err
+        prepare_command(path, ["tokenizer.vocab_size=300"], run, "1/2")
+        assert "20 pairs, " in capsys.readouterr().err
+        prepare(recipe(corpus), tmp_path / "other", Silence())
+        assert stores(run) == stores(tmp_path / "other")
+        with pytest.raises(ConfigError, match="--shard '3/2': expected I/N"):
+            prepare_command(path, [], run, "3/2")
+
+
+@pytest.mark.parametrize("sample", [1, 3, 7, 19, 20, 30, 40, 10**9])
+def test_a_vocabulary_is_learned_from_examples_spread_evenly_over_all_corpora(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int
+) -> None:
+    """Of 15 and 25 examples, of which the sources are numbers."""
+    for name, numbers in {"few": range(15), "more": range(15, 40)}.items():
+        (corpus / f"{name}.de").write_text("".join(f"{number}\n" for number in numbers))
+        (corpus / f"{name}.en").write_text("number\n" * len(numbers))
+    seen: list[list[str]] = []
+    real = Tokenizer.train
+
+    def spy(texts: Iterable[str], *rest: Any, **options: Any) -> Tokenizer:
+        seen.append(list(texts))
+        return real(seen[-1], *rest, **options)
+
+    monkeypatch.setattr(Tokenizer, "train", spy)
+    train_sets = [{"files": ["few.de", "few.en"]}, {"files": ["more.de", "more.en"]}]
+    options = {"sample_lines": sample, "joint": False}
+    chosen = recipe(corpus, data={"train": train_sets}, tokenizer=options, model={"tie": "target"})
+    prepare(chosen, tmp_path / "run", Silence())
+    sources, targets = seen
+    drawn = [int(text) for text in sources]
+    assert len(drawn) == len(targets) == min(sample, 40)
+    assert {later - earlier for earlier, later in pairwise(drawn)} <= {40 // len(drawn), 40 // len(drawn) + 1}
+
+
+class TestTags:
+    def test_each_source_begins_with_its_tag(self, corpus: Path, tmp_path: Path) -> None:
+        prepared = prepare(both_ways(corpus), tmp_path / "run", Silence())
+        tokenizer = prepared.source_tokenizer
+        assert tokenizer.tags == ("<2de>", "<2en>")
+        english, german = tokenizer.tag_id("<2en>"), tokenizer.tag_id("<2de>")
+        expected = [[english, *tokenizer.encode(text), EOS] for text in GERMAN]
+        expected += [[german, *tokenizer.encode(text), EOS] for text in ENGLISH]
+        assert sources(prepared) == expected
+        assert prepared.dev is not None
+        dev = prepared.dev.batch(np.arange(3))
+        assert set(dev.source[:, 0]) == {german}
+        assert not np.isin(dev.target, [german, english]).any()
+
+    def test_one_vocabulary_a_side_has_them_in_the_sources(self, corpus: Path, tmp_path: Path) -> None:
+        chosen = both_ways(corpus, tokenizer={"joint": False}, model={"tie": "target"})
+        prepared = prepare(chosen, tmp_path / "run", Silence())
+        assert prepared.source_tokenizer.tags == ("<2de>", "<2en>")
+        assert prepared.target_tokenizer.tags == ()
+
+    def test_training_validation_and_translation_use_them(self, corpus: Path, tmp_path: Path) -> None:
+        """A small model learns by heart that the same text is to be translated or to be kept, by its tag alone."""
+        keep = {"files": ["train.en", "train.en"], "target_language": "en"}
+        back = {"files": ["train.en", "train.de"], "target_language": "de"}
+        chosen = both_ways(
+            corpus,
+            data={
+                "train": [keep, back],
+                "max_tokens": 400,
+                "dev": {"files": ["dev.en", "dev.de"], "target_language": "de"},
+            },
+            tokenizer={"kind": "whitespace"},
+            model={"d_model": 64, "d_ff": 128},
+            optimizer={"learning_rate": 0.005, "warmup_steps": 20, "schedule": "inverse_sqrt"},
+            training={"steps": 120, "log_every": 60},
+            validation={"every": 120, "beam_size": 1},
+        )
+        result = train(chosen, tmp_path / "run", validate=translation_validator(chosen))
+        assert result.model is not None
+        model = headway.load(result.model, device="cpu")
+        assert model.target_languages == ("de", "en")
+        texts = ENGLISH[:5]
+        assert [found.text for found in model.translate(texts, target_language="de")] == GERMAN[:5]
+        assert [found.text for found in model.translate_lines(texts, target_language="en", beam_size=1)] == texts
+        scores = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert scores[-1]["BLEU"] == pytest.approx(100)
+        assert model.translate("  ", target_language="de").text == ""
+        for language, asked in ((None, "none was given"), ("fr", "got 'fr'")):
+            with pytest.raises(ConfigError, match=rf"must be told which: {asked}; give one of de, en \(.*--to"):
+                model.translate("a", target_language=language)
+
+    def test_a_model_with_one_language_is_not_asked(self, tmp_path: Path) -> None:
+        bundle(tmp_path / "model")
+        model = headway.load(tmp_path / "model", device="cpu")
+        assert model.target_languages == ()
+        with pytest.raises(ConfigError, match=r"target language 'en': this model has one target language \(target\)"):
+            model.translate("a", target_language="en")
+
+    @pytest.mark.parametrize(
+        ("train_languages", "dev_language", "message"),
+        [
+            (["en", None], "en", "some corpora have a target_language and others none; give it to all or to none"),
+            (["en", "de"], None, "dev: target_language is not given, but those of train are: de, en"),
+            (["en", "de"], "fr", "dev: target_language is fr, but those of train are: de, en"),
+            ([None, None], "en", "dev: target_language is en, but those of train are: none"),
+            (["<2en>"], "en", "train.0.target_language = '<2en>'"),
+        ],
+    )
+    def test_all_corpora_or_none(
+        self, corpus: Path, train_languages: list[str | None], dev_language: str | None, message: str
+    ) -> None:
+        def entry(language: str | None) -> dict[str, Any]:
+            return {"files": ["train.de", "train.en"], **({"target_language": language} if language else {})}
+
+        data = {"train": [entry(language) for language in train_languages], "dev": entry(dev_language)}
+        with pytest.raises(ConfigError, match=message):
+            recipe(corpus, data=data)
+
+
+class TestTechniques:
+    def test_temperature_reaches_the_epochs(self, corpus: Path, tmp_path: Path) -> None:
+        """Sizes 20 and 5, temperature 2: shares 2/3 and 1/3 of 25 examples, so each of the 5 is seen 1 or 2 times."""
+        (corpus / "few.de").write_text("".join(line + "\n" for line in GERMAN[:5]))
+        (corpus / "few.en").write_text("".join(line + "\n" for line in ENGLISH[:5]))
+        two = [{"files": ["train.de", "train.en"]}, {"files": ["few.de", "few.en"]}]
+        prepared = prepare(recipe(corpus, data={"train": two, "temperature": 2}), tmp_path / "run", Silence())
+        orders = [prepared.train.epoch(1, epoch, max_tokens=60, pool_size=99).order for epoch in range(200)]
+        counts = np.array([np.bincount(order, minlength=25) for order in orders])
+        assert set(counts[:, 20:].ravel()) == {1, 2}
+        # 25/3/5 = 5/3 times each. 1,000 draws with p = 2/3: a standard deviation of 0.015; five of them are allowed.
+        assert counts[:, 20:].mean() == pytest.approx(5 / 3, abs=0.075)
+        assert counts[:, :20].mean() == pytest.approx(5 / 6, abs=0.03)
+
+    def test_dropout_cuts_training_text_in_many_ways_and_dev_text_as_usual(self, corpus: Path, tmp_path: Path) -> None:
+        chosen = recipe(corpus, data={"bpe_dropout": 0.3, "segmentations": 4})
+        prepared = prepare(chosen, tmp_path / "run", Silence())
+        tokenizer, found = prepared.source_tokenizer, sources(prepared)
+        assert prepared.train.segmentations == 4
+        assert [tokenizer.decode(row) for row in found] == [text for text in GERMAN for _ in range(4)]
+        assert len({tuple(row) for row in found[12:16]}) > 1
+        assert prepared.dev is not None
+        dev = prepared.dev.batch(np.arange(3)).source.tolist()
+        assert [[token for token in row if token] for row in dev] == [[*tokenizer.encode(t), EOS] for t in GERMAN[:3]]
+
+    def test_dropout_needs_merges(self, corpus: Path, tmp_path: Path) -> None:
+        chosen = recipe(corpus, data={"bpe_dropout": 0.1}, tokenizer={"kind": "characters"})
+        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only bpe has merges to leave out"):
+            prepare(chosen, tmp_path / "run", Silence())
+
+
+class TestStartFrom:
+    def test_the_tokenizers_are_the_models(self, corpus: Path, tmp_path: Path) -> None:
+        """And the run keeps its own copy once it has begun."""
+        given = bundle(tmp_path / "model")
+        chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
+        prepared = prepare(chosen, tmp_path / "run", Silence())
+        assert prepared.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
+        assert prepared.source_tokenizer is prepared.target_tokenizer
+        (tmp_path / "run" / "checkpoints" / "step-1").mkdir(parents=True)
+        shutil.rmtree(tmp_path / "model")
+        heard = Heard()
+        again = prepare(chosen, tmp_path / "run", heard)
+        assert again.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
+        assert len(heard.messages) == 1
+
+    @pytest.mark.parametrize(
+        ("options", "tokenizer", "message"),
+        [
+            (
+                {"kind": "characters"},
+                {"kind": "bpe"},
+                "tokenizer.kind = 'bpe', but .* has 'characters'; set the key to",
+            ),
+            ({"split_digits": True}, {"split_digits": False}, "tokenizer.split_digits = False, but .* has True"),
+            ({"joint": False}, {}, "tokenizer.joint = True, but .* has False"),
+        ],
+    )
+    def test_conflicts_are_told(
+        self, corpus: Path, tmp_path: Path, options: dict[str, Any], tokenizer: dict[str, Any], message: str
+    ) -> None:
+        bundle(tmp_path / "model", **options)
+        start = {"start_from": str(tmp_path / "model")}
+        with pytest.raises(ConfigError, match=message):
+            prepare(recipe(corpus, training=start, tokenizer=tokenizer), tmp_path / "run", Silence())
+
+    def test_what_the_recipe_does_not_say_is_the_models(self, corpus: Path, tmp_path: Path) -> None:
+        bundle(tmp_path / "model", split_digits=True)
+        chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
+        assert prepare(chosen, tmp_path / "run", Silence()).source_tokenizer.split_digits
+
+    @pytest.mark.parametrize(
+        ("tags", "make", "message"),
+        [
+            (["<2en>"], both_ways, r"its vocabulary has no tag <2de> \(it has <2en>\), and none can be added"),
+            ([], both_ways, r"its vocabulary has no tag <2de> \(it has none\)"),
+            (["<2en>"], recipe, "the model is told the target language by <2en>; set target_language in every corpus"),
+        ],
+    )
+    def test_tags_must_fit(
+        self, corpus: Path, tmp_path: Path, tags: list[str], make: Callable[..., Recipe], message: str
+    ) -> None:
+        bundle(tmp_path / "model", tags=tags)
+        with pytest.raises(ConfigError, match=message):
+            prepare(make(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Silence())
+
+    def test_more_tags_than_needed_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
+        bundle(tmp_path / "model", tags=["<2fr>", "<2en>", "<2de>"])
+        chosen = both_ways(corpus, training={"start_from": str(tmp_path / "model")})
+        prepared = prepare(chosen, tmp_path / "run", Silence())
+        assert sources(prepared)[0][0] == prepared.source_tokenizer.tag_id("<2en>") == 5

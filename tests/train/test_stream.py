@@ -1,0 +1,126 @@
+"""The work of each step: the same for any number of processes, from any position on."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.data.batching import Corpora
+from headway.errors import ConfigError
+from headway.train.prepare import prepare
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.train.stream import MicroBatch, Stream, Work, prefetched
+
+ACCUMULATE = 4
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    folder = tmp_path_factory.mktemp("corpus")
+    lines = ["a " * (1 + number % 7) + "b" for number in range(60)]
+    for side in ("source", "target"):
+        (folder / side).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return Recipe.parse(
+        {
+            "data": {"folder": str(folder), "train": [{"files": ["source", "target"]}], "max_tokens": 30},
+            "tokenizer": {"kind": "whitespace"},
+            "training": {"accumulate": ACCUMULATE},
+        },
+        "test",
+    )
+
+
+@pytest.fixture(scope="module")
+def corpora(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Corpora:
+    return prepare(recipe, tmp_path_factory.mktemp("run"), Silence()).train
+
+
+def take(stream: Stream, steps: int) -> list[Work]:
+    return list(islice(stream, steps))
+
+
+def same(one: MicroBatch, other: MicroBatch) -> bool:
+    return one.index == other.index and all(
+        torch.equal(getattr(one.tokens, name), getattr(other.tokens, name))
+        for name in ("source", "shifted", "positions", "targets")
+    )
+
+
+@pytest.mark.parametrize("processes", [2, 3, 4])
+def test_processes_share_what_one_has(corpora: Corpora, recipe: Recipe, processes: int) -> None:
+    steps = 3 * len(Stream(corpora, recipe, CPU).plan) // ACCUMULATE  # several epochs
+    alone = take(Stream(corpora, recipe, CPU), steps)
+    shares = [take(Stream(corpora, recipe, CPU, rank=rank, processes=processes), steps) for rank in range(processes)]
+    assert alone[-1].epoch > 0
+    for whole, *parts in zip(alone, *shares, strict=True):
+        for part in parts:
+            assert part.micro_batches
+            sizes = (part.num_sources, part.num_targets, part.epoch, part.batch)
+            assert sizes == (whole.num_sources, whole.num_targets, whole.epoch, whole.batch)
+        joined = sorted((batch for part in parts for batch in part.micro_batches), key=lambda batch: batch.index)
+        assert len(joined) == ACCUMULATE
+        assert all(map(same, joined, whole.micro_batches))
+
+
+def test_counts_are_those_of_the_whole_step(corpora: Corpora, recipe: Recipe) -> None:
+    work = Stream(corpora, recipe, CPU).next()
+    assert work.num_targets == sum(batch.tokens.targets.numel() for batch in work.micro_batches)
+    assert work.num_sources == sum(int((batch.tokens.source != 0).sum()) for batch in work.micro_batches)
+
+
+def test_goes_on_from_a_position(corpora: Corpora, recipe: Recipe) -> None:
+    steps = take(Stream(corpora, recipe, CPU), 30)
+    for done in (1, 7, 29):
+        position = steps[done - 1]
+        following = Stream(corpora, recipe, CPU, epoch=position.epoch, batch=position.batch).next()
+        assert all(map(same, following.micro_batches, steps[done].micro_batches))
+
+
+def test_a_step_needs_a_batch_for_each_process(corpora: Corpora, recipe: Recipe) -> None:
+    expected = r"5 processes share the batches of a step, but training\.accumulate = 4; set it to 5 or a multiple"
+    with pytest.raises(ConfigError, match=expected):
+        Stream(corpora, recipe, CPU, rank=0, processes=5)
+
+
+class TestPrefetched:
+    def test_gives_the_same_in_the_same_order(self) -> None:
+        numbers = iter(range(100))
+        ahead = prefetched(lambda: next(numbers), 3)
+        assert list(islice(ahead, 50)) == list(range(50))
+        ahead.close()
+        assert not [thread for thread in threading.enumerate() if thread.name == "headway-prefetch"]
+
+    def test_is_only_so_far_ahead(self) -> None:
+        taken: list[int] = []
+        numbers = iter(range(100))
+        ahead = prefetched(lambda: taken.append(number := next(numbers)) or number, 2)
+        assert next(ahead) == 0
+        ahead.close()  # waits for the thread
+        assert 1 <= len(taken) <= 4  # one given, two waiting, one in hand
+
+    def test_an_error_comes_in_its_turn(self) -> None:
+        def take() -> int:
+            if (number := next(numbers)) == 2:
+                raise OSError("gone")
+            return number
+
+        numbers = iter(range(10))
+        ahead = prefetched(take, 5)
+        assert [next(ahead), next(ahead)] == [0, 1]
+        with pytest.raises(OSError, match="gone"):
+            next(ahead)
+
+
+def test_the_corpus_is_not_smaller_than_a_step(corpora: Corpora, recipe: Recipe, tmp_path: Path) -> None:
+    """A step may take more batches than an epoch has: it then goes on in the next epoch."""
+    batches = len(Stream(corpora, recipe, CPU).plan)
+    many = recipe.model_copy(update={"training": recipe.training.model_copy(update={"accumulate": batches + 1})})
+    work = Stream(corpora, many, CPU).next()
+    assert (work.epoch, work.batch) == (1, 1)
+    assert len(work.micro_batches) == batches + 1

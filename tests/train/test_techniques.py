@@ -1,0 +1,163 @@
+"""What a recipe may ask of training beyond the plain loop, seen in a whole run."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from headway.bundle import Bundle, named_weights, read_weights
+from headway.models.build import build_model
+from headway.train import loop
+from headway.train.loop import Result, train
+from headway.train.optim import learning_rate
+from headway.train.recipe import Recipe
+from headway.train.state import checkpoint_folders
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    words = ["ein", "Haus", "Hund", "rot", "und", "sehr"]
+    for name, start in (("train", 0), ("dev", 1)):
+        lines = [" ".join(words[(number + step) % 6] for step in range(1 + number % 5)) for number in range(start, 40)]
+        (folder / f"{name}.de").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        (folder / f"{name}.en").write_text("".join(line.upper() + "\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
+    """Eight steps of a tiny model; a validation and a checkpoint after every second."""
+    plain: dict[str, dict[str, Any]] = {
+        "data": {
+            "folder": str(corpus),
+            "train": [{"files": ["train.de", "train.en"]}],
+            "dev": {"files": ["dev.de", "dev.en"]},
+            "max_tokens": 60,
+        },
+        "tokenizer": {"vocab_size": 300},
+        "model": {"d_model": 16, "num_heads": 2, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.1},
+        "optimizer": {"learning_rate": 0.01, "warmup_steps": 2},
+        "training": {"steps": 8, "precision": "float32", "device": "cpu", "log_every": 8},
+        "validation": {"every": 2, "metric": "loss"},
+        "checkpoints": {"every": 2, "keep": 4, "average": 0},
+    }
+    return Recipe.parse({name: {**plain.get(name, {}), **sections.get(name, {})} for name in plain}, "test")
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return read_weights(folder / "model.safetensors")
+
+
+def records(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def checkpoint(run: Path, step: int) -> dict[str, torch.Tensor]:
+    return weights(run / "checkpoints" / f"step-{step}")
+
+
+class TestMovingAverage:
+    def test_is_that_of_the_weights_after_each_step(self, corpus: Path, tmp_path: Path) -> None:
+        every_step = {"checkpoints": {"every": 1, "keep": 8, "average": 0}}
+        train(recipe(corpus, **every_step, training={"steps": 8, "ema": 0.6, "precision": "float32"}), tmp_path)
+        bundle = Bundle.load(tmp_path / "ema")
+        vocab_size = bundle.source_tokenizer.vocab_size
+        torch.manual_seed(1)  # the recipe's, and so the weights that training began with
+        shadow = named_weights(build_model(bundle.model.config, vocab_size, vocab_size))
+        for step in range(1, 9):
+            decay = min(0.6, (1 + step) / (10 + step))
+            now = checkpoint(tmp_path, step)
+            shadow = {name: decay * tensor + (1 - decay) * now[name] for name, tensor in shadow.items()}
+        found = weights(tmp_path / "ema")
+        assert found.keys() <= shadow.keys()
+        for name, tensor in found.items():
+            torch.testing.assert_close(tensor, shadow[name], rtol=1e-4, atol=1e-6)
+        assert len(records(tmp_path, "ema")) == 1
+
+    def test_survives_an_interruption(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        chosen = recipe(corpus, training={"steps": 8, "ema": 0.6, "precision": "float32"})
+        train(chosen, tmp_path / "straight")
+
+        def interrupting(step: int, *rest: Any) -> float:
+            if step == 5:
+                signal.raise_signal(signal.SIGINT)
+            return learning_rate(step, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "learning_rate", interrupting)
+            assert train(chosen, tmp_path / "broken") == Result(5, True, None, {})
+        train(chosen, tmp_path / "broken")
+        one, other = (weights(tmp_path / name / "ema") for name in ("straight", "broken"))
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        losses = [records(tmp_path / name, "ema")[0]["loss"] for name in ("straight", "broken")]
+        assert losses[0] == losses[1]
+
+
+def test_the_model_to_use_is_the_one_that_scores_best(corpus: Path, tmp_path: Path) -> None:
+    """After few steps an average over early ones is worse than the last weights; over equal ones it is no worse."""
+    settings = {"training": {"steps": 8, "ema": 0.9999, "precision": "float32"}}
+    result = train(recipe(corpus, **settings, checkpoints={"every": 2, "keep": 4, "average": 4}), tmp_path)
+    losses = {kind: records(tmp_path, kind)[-1]["loss"] for kind in ("ema", "average")}
+    losses["best"] = min(record["loss"] for record in records(tmp_path, "dev"))
+    assert result.model == tmp_path / min(losses, key=losses.__getitem__)
+
+
+def test_the_best_checkpoints_are_kept_beside_the_newest(corpus: Path, tmp_path: Path) -> None:
+    """A learning rate that is far too high makes the loss go up and down."""
+    wild = {"optimizer": {"learning_rate": 0.5, "warmup_steps": 1}, "validation": {"every": 1, "metric": "loss"}}
+    train(recipe(corpus, **wild, checkpoints={"every": 4, "keep": 1, "keep_best": 2, "average": 0}), tmp_path)
+    losses = {record["step"]: record["loss"] for record in records(tmp_path, "dev")}
+    best = sorted(losses, key=losses.__getitem__)[:2]
+    kept = {int(path.name.removeprefix("step-")) for path in checkpoint_folders(tmp_path / "checkpoints")}
+    assert kept == {8, *best}
+    assert set(best) != {7, 8}  # else the test would not tell the best from the newest
+
+
+def test_frozen_weights_stay(corpus: Path, tmp_path: Path) -> None:
+    train(recipe(corpus, training={"steps": 8, "freeze": ["encoder.*"], "precision": "float32"}), tmp_path)
+    first, last = checkpoint(tmp_path, 2), checkpoint(tmp_path, 8)
+    stayed = {name for name in first if torch.equal(first[name], last[name])}
+    assert {name for name in first if name.startswith("encoder.")} <= stayed
+    assert not {name for name in stayed if name.startswith("decoder.") and "bias" not in name}
+
+
+def test_fine_tuning_starts_from_a_model_with_its_tokenizer(corpus: Path, tmp_path: Path) -> None:
+    train(recipe(corpus), tmp_path / "first")
+    start = tmp_path / "first" / "best"
+    almost_still = {"learning_rate": 1e-9, "warmup_steps": 1}
+    tuned = recipe(corpus, training={"steps": 2, "start_from": str(start)}, optimizer=almost_still)
+    train(tuned, tmp_path / "second")
+    for name, tensor in checkpoint(tmp_path / "second", 2).items():
+        torch.testing.assert_close(tensor, weights(start)[name], rtol=0, atol=1e-6)
+    first, second = Bundle.load(start), Bundle.load(tmp_path / "second" / "best")
+    assert first.source_tokenizer.fingerprint == second.source_tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("kind", ["adam", "adafactor"])
+def test_one_infinite_gradient_costs_one_step(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The third step's loss is infinite: the weights after it are those after the second, and training goes on."""
+    forward = loop.Objective.forward
+    calls = iter(range(1, 9))
+
+    def failing(self: loop.Objective, batch: Any) -> torch.Tensor:
+        loss = forward(self, batch)
+        return loss * float("inf") if next(calls) == 3 else loss
+
+    monkeypatch.setattr(loop.Objective, "forward", failing)
+    every_step = {"every": 1, "keep": 8, "average": 0}
+    chosen = recipe(corpus, checkpoints=every_step, optimizer={"kind": kind, "warmup_steps": 1, "learning_rate": 0.01})
+    train(chosen, tmp_path)
+    before, after, later = (checkpoint(tmp_path, step) for step in (2, 3, 4))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert any(not torch.equal(after[name], later[name]) for name in after)
+    (record,) = records(tmp_path, "train")
+    assert record["skipped_steps"] == 1
+    assert 0 < record["loss"] < 10
