@@ -22,7 +22,7 @@ LEVELS = [
     {"models", "data", "decode", "evaluate"},
     {"bundle"},
     {"train", "predict"},
-    {"validation", "inspection", "interop", "serve"},
+    {"validation", "distill", "inspection", "interop", "serve"},
     {"cli"},
     {"__main__"},
 ]
@@ -36,6 +36,7 @@ HOMES = {
     "rich": ["cli/"],
     "safetensors": ["bundle.py"],
     "tensorboard": ["train/report.py"],
+    "matplotlib": ["inspection/"],
     "zstandard": ["data/readers.py"],
     "torch": ["nn/", "models/", "decode/", "bundle.py", "train/", "predict.py", "inspection/", "interop/", "serve/"],
 }
@@ -142,7 +143,7 @@ def test_the_help_loads_nothing_heavy() -> None:
     )
     loaded = loaded_after(code)
     assert "typer" in loaded
-    assert not loaded & {"torch", "numpy", "tokenizers", "sacrebleu", "babel", "tensorboard"}
+    assert not loaded & {"torch", "numpy", "tokenizers", "sacrebleu", "babel", "tensorboard", "matplotlib"}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -27,7 +27,8 @@ from headway.cli import app, main
 from headway.config import to_toml
 from headway.models.build import build_model
 
-COMMANDS = ["quickstart", "train", "translate", "evaluate", "tokenize", "average", "info", "doctor"]
+COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "evaluate", "tokenize", "average"]
+COMMANDS += ["info", "doctor"]
 LINES = ["der Hund", "die Katze", "der Hund sieht die Katze", "die Katze sieht der Hund", "der Hund schläft"] * 4
 TARGETS = ["the dog", "the cat", "the dog sees the cat", "the cat sees the dog", "the dog sleeps"] * 4
 

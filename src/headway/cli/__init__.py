@@ -14,9 +14,13 @@ import warnings
 import typer
 
 from headway.cli.average import average
+from headway.cli.curves import curves
+from headway.cli.distill import distill
 from headway.cli.doctor import doctor
 from headway.cli.evaluate import evaluate
 from headway.cli.info import info
+from headway.cli.prepare import prepare
+from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
 from headway.cli.tokenize import tokenize
 from headway.cli.train import train
@@ -33,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (quickstart, train, translate, evaluate, tokenize, average, info, doctor):
+for command in (quickstart, prepare, train, distill, curves, translate, evaluate, tokenize, average, info, doctor):
     app.command()(command)
 
 
@@ -54,24 +58,27 @@ def main() -> None:
     except HeadwayError as error:
         if debug:
             raise
-        print(f"headway: {error}", file=sys.stderr)
+        print(f"headway: {leave_to_main()}{error}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         if debug:
             raise
-        print(f"headway: {error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        print(f"headway: {leave_to_main()}{error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
         _drop_standard_output()
         sys.exit(2)
     except SystemExit as end:  # Typer makes these of what happened, without a word
         if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has gone, as with `| head`
             sys.exit(141)
+        if end.code:
+            leave_to_main()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
         raise
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"headway: warning: {message}", file=sys.stderr)
+    if is_main():
+        print(f"headway: warning: {message}", file=sys.stderr)
 
 
 def _drop_standard_output() -> None:

@@ -10,6 +10,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from headway.cli.processes import is_main
+
 __all__ = ["ProgressListener"]
 
 
@@ -17,7 +19,7 @@ class ProgressListener:
     """Draws a run's progress; a context manager."""
 
     def __init__(self) -> None:
-        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True)
+        self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True, quiet=not is_main())
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=None),

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.processes import is_first_start, is_main
 from headway.errors import HeadwayError
 
-__all__ = ["command_name", "fresh_start", "train"]
+if TYPE_CHECKING:
+    from headway.train.loop import Result
+
+__all__ = ["command_name", "conclude", "fresh_start", "same_command", "train"]
 
 
 def train(
@@ -36,13 +41,27 @@ def train(
 
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / recipe.stem
+    fresh = fresh and is_main() and is_first_start()
     with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
         result = run_training(loaded, folder, validate=translation_validator(loaded), listener=listener)
+    conclude(result)
+
+
+def conclude(result: Result) -> None:
+    """Say how to use the trained model; after an interruption, how to go on."""
     if result.interrupted:
-        command = f"{command_name()} {shlex.join(word for word in sys.argv[1:] if word != '--fresh')}"
-        print(f"stopped and saved after step {result.step:,}; go on with: {command}", file=sys.stderr)
+        if is_main():
+            print(f"stopped and saved after step {result.step:,}; go on with: {same_command()}", file=sys.stderr)
         raise typer.Exit(130)
-    print(f"model: {result.model}\ntranslate with: {command_name()} translate {result.model}", file=sys.stderr)
+    if is_main():
+        print(f"model: {result.model}\ntranslate with: {command_name()} translate {result.model}", file=sys.stderr)
+
+
+def same_command() -> str:
+    """The command that goes on where this one has stopped."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "the same torchrun command"
+    return f"{command_name()} {shlex.join(word for word in sys.argv[1:] if word != '--fresh')}"
 
 
 def command_name() -> str:
@@ -53,10 +72,13 @@ def command_name() -> str:
 
 
 @contextmanager
-def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[None]:
-    """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, …; back, if the new one cannot begin."""
+def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
+    """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, …; back, if the new one cannot begin.
+
+    Yields where the earlier run is now, or None.
+    """
     if not (fresh and folder.exists()):
-        yield
+        yield None
         return
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
@@ -64,7 +86,7 @@ def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterat
     folder.rename(aside)
     say(f"the earlier run is now {aside}")
     try:
-        yield
+        yield aside
     except HeadwayError:
         if not any(folder.glob("checkpoints/step-*")):
             shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,59 @@
+"""``headway distill``."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.train import conclude, fresh_start, same_command
+
+__all__ = ["distill"]
+
+
+def distill(
+    teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder.")],
+    recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
+    assignments: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
+    ] = None,
+    run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE-distilled.")] = None,
+    beam_size: Annotated[int, typer.Option("--beam-size", help="Beam of the teacher's search; 1 is greedy.")] = 4,
+    keep_original: Annotated[
+        bool, typer.Option("--keep-original", help="Train on the original pairs as well, beside the distilled ones.")
+    ] = False,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="Train from the start; an earlier run is moved aside, and its translations are used again."
+        ),
+    ] = False,
+) -> None:
+    """Train a student on what a teacher translates: sequence-level knowledge distillation.
+
+    The teacher translates the source side of the recipe's training corpora into RUN/distilled; then the recipe is
+    trained on that. Running the same command again resumes, in either part.
+    """
+    from headway.cli.progress import ProgressListener
+    from headway.distill import distill as translate_corpora
+    from headway.train.loop import train
+    from headway.train.recipe import Recipe
+    from headway.validation import translation_validator
+
+    loaded = Recipe.load(recipe, assignments or [])
+    folder = run or Path("runs") / f"{recipe.stem}-distilled"
+    with ProgressListener() as listener, fresh_start(folder, fresh, listener.say) as earlier:
+        if earlier is not None and (earlier / "distilled").is_dir():
+            shutil.copytree(earlier / "distilled", folder / "distilled")
+        try:
+            student = translate_corpora(
+                teacher, loaded, folder, beam_size=beam_size, keep_original=keep_original, listener=listener
+            )
+        except KeyboardInterrupt:
+            listener.say(f"stopped; what has been translated is kept, go on with: {same_command()}")
+            raise typer.Exit(130) from None
+        result = train(student, folder, validate=translation_validator(student), listener=listener)
+    conclude(result)

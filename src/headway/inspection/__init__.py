@@ -1,0 +1,1 @@
+"""Seeing what happens: learning curves of training runs."""

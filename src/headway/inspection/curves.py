@@ -1,0 +1,283 @@
+"""Learning curves: what the runs' metrics.jsonl hold, as one picture that explains itself.
+
+Four panels against the same axis: loss, BLEU, learning rate and speed; BLEU only where a run has it. Each run has one
+colour in all of them, from the palette of Okabe and Ito (2008), which colour-blind people can tell apart. A run that is
+still training can be drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from headway.errors import ConfigError, DataError
+from headway.storage import replaced_file
+
+__all__ = ["Curves", "Points", "draw", "figure", "read_curves"]
+
+Dash = Literal["-", "--", ":", "-."]
+Styles = list[tuple[str, Dash]]
+_X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
+_FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES: tuple[Dash, ...] = ("-", "--", ":", "-.")  # tell apart the runs that share a colour
+_STYLE: Any = {
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.edgecolor": "#888888",
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "text.parse_math": False,  # a $ in the name of a run is one
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "headway",  # the same runs give the same file
+}
+
+
+@dataclass(frozen=True)
+class Points:
+    """Values over the axis that was asked for; both (N,)."""
+
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What one run has recorded. Of ``dev_loss`` and ``bleu``, either may hold nothing.
+
+    ``train_loss`` is with label smoothing and dropout, ``dev_loss`` without, both in nats for each target token;
+    ``speed`` is in target tokens for each second of training.
+    """
+
+    name: str
+    train_loss: Points
+    dev_loss: Points
+    bleu: Points
+    learning_rate: Points
+    speed: Points
+    signatures: frozenset[str]
+
+
+def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
+    """Draw the curves of ``runs`` into one picture, which appears whole or not at all.
+
+    Args:
+        runs: Run folders.
+        output: The file: .png, .svg or .pdf.
+        x: What the curves are drawn against: steps, minutes of training (without validation), or target tokens.
+
+    Raises:
+        ConfigError: No run, another kind of file, or another axis.
+        DataError: A folder has no records, or broken ones.
+    """
+    if not runs:
+        raise ConfigError("no run to draw; give one run folder or more, such as runs/NAME")
+    form = _FORMATS.get(output.suffix.lower())
+    if form is None:
+        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(_FORMATS)}")
+    unique = len({run.resolve().name for run in runs}) == len(runs)
+    curves = [read_curves(run, run.resolve().name if unique else str(run), x) for run in runs]
+    picture = figure(curves, x)
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    with mpl.rc_context(_STYLE), replaced_file(output) as aside:
+        picture.savefig(aside, format=form, dpi=160, metadata=metadata)
+
+
+def read_curves(run: Path, name: str, x: str) -> Curves:
+    """The curves of the folder ``run``."""
+    path = run / "metrics.jsonl"
+    records = _records(path)
+    train = [record for record in records if record["kind"] == "train"]
+    dev = [record for record in records if record["kind"] == "dev"]
+    if not train:
+        raise DataError(f"{path}: no training step recorded yet; the first is after training.log_every steps")
+    steps, places = _axis(train, x)
+
+    def points(source: list[dict[str, Any]], key: str) -> Points:
+        found = [record for record in source if key in record]
+        at = np.interp([record["step"] for record in found], steps, places)
+        return Points(at, np.array([record[key] for record in found], dtype=np.float64))
+
+    return Curves(
+        name,
+        train_loss=points(train, "loss"),
+        dev_loss=points(dev, "loss"),
+        bleu=points(dev, "BLEU"),
+        learning_rate=points(train, "learning_rate"),
+        speed=points(train, "target_tokens_per_s"),
+        signatures=frozenset(str(record["BLEU signature"]) for record in dev if "BLEU signature" in record),
+    )
+
+
+def _axis(train: list[dict[str, Any]], x: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Steps, and where they are on the axis; what lies between two records is interpolated."""
+    steps = np.array([0.0, *(record["step"] for record in train)])
+    seconds = np.array([0.0, *(record["elapsed_s"] for record in train)])
+    match x:
+        case "step":
+            return steps, steps
+        case "minutes":
+            return steps, seconds / 60
+        case "tokens":
+            rates = np.array([record["target_tokens_per_s"] for record in train])
+            return steps, np.append(0.0, np.cumsum(rates * np.diff(seconds))) / 1e6
+        case other:
+            raise ConfigError(f"x = {other!r}: expected one of {', '.join(_X_LABELS)}")
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl. The last one may be under way, or torn; any other must be whole."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); expected a run folder that headway train has written"
+        ) from None
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if _is_record(record):
+            records.append(record)
+        elif number < len(lines):
+            raise DataError(
+                f"{path}, line {number}: not a record of training; expected what headway train has written there: "
+                "remove the line, or restore the file"
+            )
+    return records
+
+
+def _is_record(record: object) -> bool:
+    """Whether ``record`` has all that is drawn of its kind, as numbers."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return False
+    needed = ["step"]
+    if record["kind"] == "train":
+        needed += ["loss", "learning_rate", "target_tokens_per_s", "elapsed_s"]
+    elif record["kind"] == "dev":
+        needed += ["loss", *(["BLEU"] if "BLEU" in record else [])]
+    return all(type(record.get(key)) in (int, float) for key in needed)
+
+
+@mpl.rc_context(_STYLE)
+def figure(curves: Sequence[Curves], x: str) -> Figure:
+    """The picture of some runs."""
+    with_bleu = any(len(each.bleu.x) for each in curves)
+    rows: Any = [["loss", "bleu" if with_bleu else "loss"], ["rate", "speed"]]
+    picture = Figure(figsize=(10, 6.4), layout="constrained")
+    panels = picture.subplot_mosaic(rows, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
+    styles = [(_COLOURS[n % len(_COLOURS)], _DASHES[n // len(_COLOURS) % len(_DASHES)]) for n in range(len(curves))]
+    _loss_panel(panels["loss"], curves, styles)
+    if with_bleu:
+        _value_panel(panels["bleu"], "BLEU on the development set", [each.bleu for each in curves], styles, marker="o")
+        _label_best(panels["bleu"], [each.bleu for each in curves], styles, max)
+    _value_panel(panels["rate"], "Learning rate", [each.learning_rate for each in curves], styles)
+    _value_panel(panels["speed"], "Speed (target tokens per second)", [each.speed for each in curves], styles)
+    for name in ("rate", "speed"):
+        panels[name].set_ylim(bottom=0)
+    panels["rate"].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panels["speed"].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    for panel in panels.values():
+        panel.set_xlim(left=0)
+        panel.tick_params(labelbottom=True)
+        panel.xaxis.set_major_locator(MaxNLocator(6))
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        panel.set_xlabel(_X_LABELS[x])
+    _name_runs(picture, curves, styles)
+    return picture
+
+
+def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
+    """Training thin and pale, the development set thick: two curves a run that nobody confuses."""
+    has_dev = any(len(each.dev_loss.x) for each in curves)
+    for each, (colour, dash) in zip(curves, styles, strict=True):
+        width, alpha = (1.0, 0.6) if has_dev else (1.6, 1.0)
+        panel.plot(each.train_loss.x, each.train_loss.y, dash, color=colour, linewidth=width, alpha=alpha)
+        panel.plot(each.dev_loss.x, each.dev_loss.y, dash, color=colour, linewidth=1.8, marker="o", markersize=3)
+    panel.set_yscale("log")
+    panel.set_ylabel("nats per target token (log scale)")
+    panel.set_title("Loss")
+    low, high = panel.get_ylim()
+    wide = high > 3 * low
+    panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)) if wide else MaxNLocator(6))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    if has_dev:
+        handles = [
+            Line2D([], [], color="#555555", linewidth=1.0, alpha=0.6, label="training (with smoothing and dropout)"),
+            Line2D([], [], color="#555555", linewidth=1.8, marker="o", markersize=3, label="development set"),
+        ]
+        panel.legend(handles=handles, frameon=False, loc="upper right")
+        _label_best(panel, [each.dev_loss for each in curves], styles, min)
+
+
+def _value_panel(panel: Axes, title: str, points: Sequence[Points], styles: Styles, marker: str = "") -> None:
+    for each, (colour, dash) in zip(points, styles, strict=True):
+        panel.plot(each.x, each.y, dash, color=colour, linewidth=1.6, marker=marker, markersize=3)
+    panel.set_title(title)
+
+
+def _label_best(panel: Axes, points: Sequence[Points], styles: Styles, best: Any) -> None:
+    """Each run's best value at the right edge, in its colour; labels that would meet are pushed apart."""
+    found = [
+        (float(best(each.y[np.isfinite(each.y)])), colour)
+        for each, (colour, _) in zip(points, styles, strict=True)
+        if np.isfinite(each.y).any()
+    ]
+    panel.set_ylim(panel.get_ylim())  # settled, so that values have their places
+    to_axes = panel.transData + panel.transAxes.inverted()
+    heights = [float(to_axes.transform((0, value))[1]) for value, _ in found]
+    for (value, colour), height in zip(found, _apart(heights, 0.055), strict=True):
+        panel.annotate(
+            f"best {value:.1f}" if best is max else f"best {value:.2f}",
+            (1.01, height),
+            xycoords="axes fraction",
+            color=colour,
+            va="center",
+            fontweight="bold",
+            annotation_clip=False,
+        )
+
+
+def _apart(heights: list[float], gap: float) -> list[float]:
+    """The heights, moved as little as is simple so that each is at least ``gap`` above the one below it."""
+    order = np.argsort(heights, kind="stable")
+    moved = list(heights)
+    for below, above in pairwise(order):
+        moved[above] = max(moved[above], moved[below] + gap)
+    return moved
+
+
+def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> None:
+    """The only run as a title, several as a legend; and below, how BLEU was computed."""
+    if len(curves) == 1:
+        picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    else:
+        handles = [
+            Line2D([], [], color=colour, linestyle=dash, linewidth=2.5, label=each.name)
+            for each, (colour, dash) in zip(curves, styles, strict=True)
+        ]
+        picture.legend(handles=handles, loc="outside upper left", ncols=min(len(curves), 4), frameon=False, fontsize=10)
+    signatures = sorted(frozenset().union(*(each.signatures for each in curves)))
+    if signatures:
+        differ = "differently computed: " if len(signatures) > 1 else ""
+        picture.supxlabel(f"BLEU {differ}{'; '.join(signatures)}", x=0.01, ha="left", fontsize=7, color="#777777")
