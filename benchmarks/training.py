@@ -1,212 +1,203 @@
-"""How fast does Headway train, beside JoeyNMT and Eole, on the same model, tokens, batch size and machine?
+"""How fast does Headway train, and how near the machine's limit, beside other toolkits on the same models and tokens?
 
     python benchmarks/training.py --data FOLDER        # FOLDER holds Multi30k: train.de, train.en, val.de, val.en
 
-One run measures, one after the other: the machine's matrix products, Headway (bfloat16 where the hardware has it, and
+For each model, one after the other, each in a process of its own: Headway (bfloat16 where the hardware has it, and
 float32), a plain loop over ``torch.nn.Transformer`` in float32 on Headway's own batches, and the peers in environments
-of their own (``peers.py``). The model is ``peers.MODEL``: 256 wide, 4 heads, 1,024 in the feed-forward layers, 3 + 3
-layers, a joint byte-pair vocabulary of 8,000, pre-norm, dropout 0.3 on sub-layers and inside the feed-forward layers;
-batches of at most 4,096 tokens, rows x longer side. A rate counts real target tokens, end symbols included, over wall
-time, data loading and optimiser inside, start-up and padding not.
+of their own (``peers.py``). ``trainees.py`` says what the model is, ``contest.py`` what a rate is, ``flops.py`` what
+model FLOP are. The peak of a type is the best rate of any matrix product tried, a 2048-cube and the model's own shapes,
+before the contestants ran and after. With ``--sweep``, Headway and each peer first look for their fastest settings in
+short runs. All of them compute in as many threads as asked, and all may keep freed memory for the next step.
 """
 
 import json
 import platform
-import tempfile
-import time
+import shlex
+import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import date
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import peers
 import torch
 import typer
+from contest import Settings, Speed, Trial, attempt, speed, sweep, watch
+from flops import Product, best_product
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor, nn
+from trainees import prepare_corpus
 
-from headway.models.transformer import Transformer
-from headway.nn import SinusoidalPositions, TokenEmbedding
-from headway.train.hardware import autocast, choose_device, keep_freed_memory, processor_name, product_rate
-from headway.train.loop import Stream
-from headway.train.objective import TokenBatch, batch_loss, to_device
-from headway.train.optim import make_optimizer
-from headway.train.prepare import Prepared, prepare
-from headway.train.recipe import Recipe
-from headway.train.report import Silence
-from headway.train.state import Progress
+from headway.train.hardware import choose_device, computes_bfloat16, processor_name
 
-WARM_UP_STEPS = 5
+TOKENS_A_STEP = 3_400  # real ones of a side in a batch of 4,096: the rows of the model's own products
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Real tokens per second of one contestant."""
+class Contestant:
+    """Who trains, in which type, how: ``run(seconds, settings)``; and what its sweep may vary."""
 
     name: str
-    settings: str
-    target_tokens_per_s: float
-    source_tokens_per_s: float
+    precision: str
+    run: Callable[[float, Settings], Speed]
+    start: Settings
+    axes: dict[str, tuple[Any, ...]]
 
 
-def recipe(data: Path) -> Recipe:
-    """The peers' model and batches as a recipe."""
-    model = peers.MODEL
-    return Recipe.parse(
-        {
-            "data": {
-                "folder": str(data),
-                "train": [{"files": ["train.de", "train.en"]}],
-                "max_tokens": peers.MAX_TOKENS,
-            },
-            "tokenizer": {"vocab_size": peers.VOCABULARY_SIZE},
-            "model": {
-                "d_model": model.d_model,
-                "num_heads": model.num_heads,
-                "d_ff": model.d_ff,
-                "encoder_layers": model.num_layers,
-                "decoder_layers": model.num_layers,
-                "dropout": model.dropout,
-                "feed_forward_dropout": model.dropout,
-                "norm": "pre",
-            },
-            "optimizer": {"clip_norm": model.clip_norm, "warmup_steps": model.warmup_steps},
-            "training": {"label_smoothing": model.label_smoothing},
-        },
-        "benchmark",
-    )
+@dataclass(frozen=True)
+class Result:
+    """One line of the table, and what the sweep before it tried."""
+
+    model: str
+    name: str
+    precision: str
+    trial: Trial
+    tried: tuple[Trial, ...]
 
 
-class PlainTransformer(nn.Module):
-    """What one writes in an afternoon: ``torch.nn.Transformer`` with embeddings, positions and a tied projection."""
+@dataclass(frozen=True)
+class Place:
+    """Where the contest is held."""
 
-    def __init__(self, setting: Recipe, vocab_size: int) -> None:
-        super().__init__()
-        config = setting.model
-        self.embedding = TokenEmbedding(vocab_size, config.d_model)
-        self.positions = SinusoidalPositions(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
-        self.transformer = nn.Transformer(
-            config.d_model,
-            config.num_heads,
-            config.encoder_layers,
-            config.decoder_layers,
-            config.d_ff,
-            config.dropout,
-            batch_first=True,
-            norm_first=True,
+    data: Path
+    workdir: Path
+    threads: int
+
+
+def run_trainee(kind: str, precision: str, preset: str, place: Place, seconds: float, settings: Settings) -> Speed:
+    """Train Headway ("headway") or the plain loop ("plain") for ``seconds`` after the warm-up."""
+    setting, prepared = prepare_corpus(place.data, place.workdir, preset)
+    options = {
+        "data": place.data,
+        "workdir": place.workdir,
+        "preset": preset,
+        "kind": kind,
+        "precision": precision,
+        "max-tokens": settings.max_tokens,
+        "pool-size": settings.pool_size,
+    }
+    command = [sys.executable, str(peers.ROOT / "trainees.py"), *(f"--{key}={value}" for key, value in options.items())]
+    log = place.workdir / f"{kind}.log"
+    steps, peak = watch(command, log, seconds, place.threads, keep_freed_memory=settings.keep_freed_memory)
+    return speed(steps, peak, setting.model, prepared.source_tokenizer.vocab_size)
+
+
+def run_peer(name: str, preset: str, place: Place, seconds: float, settings: Settings) -> Speed:
+    """Train a peer for ``seconds`` after the warm-up."""
+    return peers.run_peer(name, preset, settings, place.data, place.workdir, seconds, place.threads)
+
+
+def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contestant]:
+    """Headway in its fastest type first; everybody else is compared with it."""
+    own_type = "bfloat16" if computes_bfloat16(choose_device("cpu")) else "float32"
+    batch_sizes = {"max_tokens": peers.BATCH_SIZES}
+    listed = [
+        Contestant(
+            "headway", precision, partial(run_trainee, "headway", precision, preset, place), Settings(), batch_sizes
         )
+        for precision in dict.fromkeys((own_type, "float32"))
+    ]
+    # On Headway's own batches: nothing to search.
+    plain = partial(run_trainee, "plain", "float32", preset, place)
+    listed.append(Contestant("torch.nn.Transformer", "float32", plain, Settings(), {}))
+    for name, peer in peers.PEERS.items() if with_peers else ():
+        run = partial(run_peer, name, preset, place)
+        listed.append(Contestant(f"{peer.toolkit} {peer.version}", peer.precision, run, peer.start, peer.axes))
+    return listed
 
-    def loss(self, batch: TokenBatch, smoothing: float) -> Tensor:
-        """The summed label-smoothed cross-entropy."""
-        causal = nn.Transformer.generate_square_subsequent_mask(batch.shifted.size(1))
-        padding = torch.zeros(batch.source.shape).masked_fill(batch.source == 0, -torch.inf)
-        hidden = self.transformer(
-            self.dropout(self.positions(self.embedding(batch.source))),
-            self.dropout(self.positions(self.embedding(batch.shifted))),
-            tgt_mask=causal,
-            src_key_padding_mask=padding,
-            memory_key_padding_mask=padding,
-            tgt_is_causal=True,
+
+def hold(
+    preset: str, entries: list[Contestant], seconds: float, sweep_seconds: float | None, console: Console
+) -> list[Result]:
+    """Run all contestants on one model, each with its best settings."""
+    results: list[Result] = []
+    for entry in entries:
+        start = entry.start if entry.axes else results[0].trial.settings  # the plain loop's are Headway's
+        tried: list[Trial] = []
+        if sweep_seconds and entry.axes:
+            best, tried = sweep(partial(entry.run, sweep_seconds), entry.axes, start)
+            start = best.settings
+            console.print(peers.trials_table(f"{preset} model, {entry.name}, {entry.precision}: sweep", tried))
+        trial = attempt(partial(entry.run, seconds), start)
+        results.append(Result(preset, entry.name, entry.precision, trial, tuple(tried)))
+    return results
+
+
+def peaks(preset: str, place: Place) -> dict[str, Product]:
+    """The fastest matrix product of each type on this machine, now."""
+    setting, prepared = prepare_corpus(place.data, place.workdir, preset)
+    device, vocab_size = choose_device("cpu"), prepared.source_tokenizer.vocab_size
+    torch.set_num_threads(place.threads)
+    return {
+        str(dtype).removeprefix("torch."): best_product(dtype, device, setting.model, vocab_size, TOKENS_A_STEP)
+        for dtype in (torch.float32, torch.bfloat16)
+    }
+
+
+def results_table(results: list[Result], limits: dict[str, Product]) -> Table:
+    """One model's results; "headway is" compares target tokens per second with the first line's."""
+    names = ("toolkit", "type", "target tok/s", "source tok/s", "model GFLOP/s", "of peak", "headway is", "peak GiB")
+    table = Table(*names, "settings", title=f"{results[0].model} model")
+    first = results[0].trial.speed
+    for result in results:
+        found = result.trial.speed
+        if found is None or first is None:
+            table.add_row(result.name, result.precision, *[""] * 6, result.trial.failure)
+            continue
+        table.add_row(
+            result.name,
+            result.precision,
+            f"{found.target_tokens_per_s:,.0f}",
+            f"{found.source_tokens_per_s:,.0f}",
+            f"{found.model_flop_per_s / 1e9:,.0f}",
+            f"{found.model_flop_per_s / limits[result.precision].flop_per_s:.0%}",
+            f"{first.target_tokens_per_s / found.target_tokens_per_s:.1f} x",
+            f"{found.peak_bytes / 2**30:.2f}",
+            str(result.trial.settings),
         )
-        logits = hidden @ self.embedding.weight.T
-        return nn.functional.cross_entropy(
-            logits.flatten(0, 1), batch.target.flatten(), ignore_index=0, label_smoothing=smoothing, reduction="sum"
-        )
-
-
-def measure(name: str, setting: Recipe, prepared: Prepared, seconds: float, precision: str, *, plain: bool) -> Rate:
-    """Train for about ``seconds`` and count."""
-    device = choose_device("cpu")
-    vocab_size = prepared.source_tokenizer.vocab_size
-    torch.manual_seed(1)
-    model = PlainTransformer(setting, vocab_size) if plain else Transformer(setting.model, vocab_size, vocab_size)
-    optimizer = torch.optim.Adam(model.parameters()) if plain else make_optimizer(model, setting.optimizer)
-    stream = Stream(prepared.train, setting, Progress())
-    sources = targets = 0
-    step = 0
-    begin = time.perf_counter()
-    while step <= WARM_UP_STEPS or time.perf_counter() - begin < seconds:
-        batch = to_device(stream.next(), device)
-        with autocast(device, precision):
-            smoothing = setting.training.label_smoothing
-            loss = (
-                model.loss(batch, smoothing)
-                if isinstance(model, PlainTransformer)
-                else batch_loss(model, batch, smoothing)
-            )
-        torch.autograd.backward(loss / batch.num_targets)
-        nn.utils.clip_grad_norm_(model.parameters(), peers.MODEL.clip_norm)
-        for group in optimizer.param_groups:
-            group["lr"] = 1e-4
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-        if step == WARM_UP_STEPS:
-            sources = targets = 0
-            begin = time.perf_counter()
-        elif step > WARM_UP_STEPS:
-            sources, targets = sources + batch.num_sources, targets + batch.num_targets
-    elapsed = time.perf_counter() - begin
-    return Rate(name, precision, targets / elapsed, sources / elapsed)
+    return table
 
 
 def main(
     data: Annotated[Path, typer.Option(help="Multi30k: train.de, train.en, val.de, val.en.")],
     workdir: Annotated[Path, typer.Option(help="Where the peers' environments are made.")] = peers.ROOT / ".peers",
+    models: Annotated[str, typer.Option(help="Presets, with commas between.")] = "base,small",
     seconds: Annotated[float, typer.Option(help="Steady state measured for each contestant.")] = 60.0,
     threads: Annotated[int, typer.Option(help="Processor threads for each.")] = 2,
+    with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Also run the other toolkits.")] = True,
+    sweep_seconds: Annotated[
+        float | None, typer.Option("--sweep", help="Seconds for each trial of a search for the fastest settings.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Measure all and print one table."""
-    torch.set_num_threads(threads)
-    keep_freed_memory()
-    setting = recipe(data)
-    products = {
-        str(dtype).removeprefix("torch."): product_rate(dtype, choose_device("cpu"))
-        for dtype in (torch.float32, torch.bfloat16)
-    }
-    rates = []
-    with tempfile.TemporaryDirectory() as run:
-        prepared = prepare(setting, Path(run), Silence())
-        rates.append(measure("headway", setting, prepared, seconds, "auto", plain=False))
-        rates.append(measure("headway", setting, prepared, seconds, "float32", plain=False))
-        rates.append(measure("plain torch.nn.Transformer", setting, prepared, seconds, "float32", plain=True))
-    for name in peers.PEERS:
-        result = peers.run_peer(name, data, workdir, seconds, threads)
-        rates.append(
-            Rate(
-                f"{result.name} {result.version}",
-                result.settings,
-                result.target_tokens_per_s,
-                result.source_tokens_per_s,
-            )
-        )
+    """Measure all and print a table for each model."""
+    place = Place(data.resolve(), workdir.resolve(), threads)
+    console = Console(width=None if sys.stdout.isatty() else 160)
     machine = f"{processor_name()}, {threads} threads, PyTorch {version('torch')}, Python {platform.python_version()}"
-    table = Table("toolkit", "settings", "target tokens/s", "source tokens/s", "headway is")
-    for rate in rates:
-        ratio = rates[0].target_tokens_per_s / rate.target_tokens_per_s
-        table.add_row(
-            rate.name,
-            rate.settings,
-            f"{rate.target_tokens_per_s:,.0f}",
-            f"{rate.source_tokens_per_s:,.0f}",
-            f"{ratio:.1f} x",
+    command = f"python benchmarks/training.py {shlex.join(sys.argv[1:])}"
+    console.print(f"{date.today()}: {machine}, Headway {version('headway')}\n{command}")
+    figures = []
+    for preset in models.split(","):
+        before = peaks(preset, place)
+        results = hold(preset, contestants(preset, place, with_peers=with_peers), seconds, sweep_seconds, console)
+        after = peaks(preset, place)
+        limits = {dtype: max(before[dtype], after[dtype], key=lambda product: product.flop_per_s) for dtype in before}
+        console.print(results_table(results, limits))
+        for dtype, product in limits.items():
+            console.print(f"peak of {dtype}: {product.flop_per_s / 1e9:,.0f} GFLOP/s, of {product}")
+        figures.append(
+            {
+                "model": preset,
+                "peaks": {dtype: asdict(product) for dtype, product in limits.items()},
+                "results": [asdict(result) for result in results],
+            }
         )
-    console = Console()
-    console.print(f"{date.today()}: {machine}")
-    console.print("matrix products: " + ", ".join(f"{name} {rate:,.0f} GFLOP/s" for name, rate in products.items()))
-    console.print(table)
     if output is not None:
-        figures = {
-            "date": str(date.today()),
-            "machine": machine,
-            "products_gflops": products,
-            "rates": [asdict(r) for r in rates],
-        }
-        output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        header = {"date": str(date.today()), "machine": machine, "command": command, "seconds": seconds}
+        output.write_text(json.dumps({**header, "models": figures}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def write(corpus: Corpus, folder: Path, count: int) -> None:
 
 
 def test_there_are_recipes() -> None:
-    assert {path.stem for path in RECIPES} >= {"multi30k-de-en", "tatoeba-de-en"}
+    assert {path.stem for path in RECIPES} >= {"multi30k-de-en", "multi30k-de-en-deep-shallow", "tatoeba-de-en"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)

@@ -1,0 +1,338 @@
+"""How near a GPU's limit does Headway train, beside the same model in Hugging Face's MarianMT?
+
+    python benchmarks/gpu_training.py                               # base and big model, 25,000 + 25,000 tokens a step
+    python benchmarks/gpu_training.py --device cpu --preset tiny --max-tokens 500 --vocab-size 300 --seconds 2
+
+No corpus is needed: tokens are random, and the lengths are those of translation data (log-normal, a mean of about 27
+tokens a sentence; the target's about the source's), sorted and cut into batches by Headway's own batching. All batches
+lie on the device beforehand. Each contestant trains eagerly and through torch.compile, in bfloat16 autocast where the
+hardware has it, with float32 weights, label smoothing, clipping and a fused Adam. Marian gets the preset's sizes, tied
+embeddings, fused attention, and a loss on the logits of all positions, which is how it is trained; ``transformers`` is
+no requirement of Headway's: without it that part is left out, with a word about it.
+
+A time is that of many steps in a row, between two waits for the device and with none inside, after every batch has been
+seen twice. ``host waits`` counts the operations of one more step that made the host wait (torch.cuda's sync debug mode;
+none on a CPU). ``flops.py`` says what model FLOP are; the peak is the best matrix product of 2,048 to 8,192 a side and
+of the model's own shapes, before and after. Memory is the device's peak of what tensors hold.
+"""
+
+import importlib
+import importlib.util
+import json
+import platform
+import shlex
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+import typer
+from flops import Product, best_product, training_flop
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.data.batching import Batch, token_batches
+from headway.models.transformer import PRESETS, Transformer, TransformerConfig
+from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD
+from headway.train.hardware import autocast, choose_device, computes_bfloat16, processor_name
+from headway.train.objective import Objective, TokenBatch, to_device
+from headway.train.optim import OptimizerConfig, make_optimizer, step_if_finite
+
+LABEL_SMOOTHING = 0.1
+CLIP_NORM = 1.0
+LEARNING_RATE = 1e-4
+LONGEST = 128  # tokens of a sentence
+
+TakeStep = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class MadeUpBatch:
+    """A batch on the device, and what the figures count of it."""
+
+    tokens: TokenBatch
+    mask: Tensor  # (B, S): real source tokens
+    padded_target: Tensor  # (B, T), with -100 for padding: what Marian's users hand to the loss
+    num_sources: int
+    num_targets: int
+    flop: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one contestant reached on a model."""
+
+    preset: str
+    name: str
+    compiled: bool
+    target_tokens_per_s: float
+    source_tokens_per_s: float
+    model_flop_per_s: float
+    peak_bytes: int | None  # of the device's tensors; None on a CPU
+    host_waits: int
+    steps: int
+
+
+def made_up_batches(
+    config: TransformerConfig, vocab_size: int, max_tokens: int, count: int, device: torch.device
+) -> list[MadeUpBatch]:
+    """``count`` batches of at most ``max_tokens`` (rows x longer side), with the lengths of translation data."""
+    rng = np.random.default_rng(1)
+    sentences = max(count * max_tokens // 10, 1)
+    source = np.clip(rng.lognormal(3.15, 0.55, sentences), 2, LONGEST).astype(np.int32)
+    target = np.clip(source * rng.normal(1.0, 0.15, sentences), 2, LONGEST).astype(np.int32)
+    plan = token_batches(source, target, np.arange(sentences), max_tokens=max_tokens, pool_size=sentences, rng=rng)
+    batches = []
+    for rows in (plan[index] for index in range(min(count, len(plan)))):
+        batch = Batch(_tokens(source[rows], vocab_size, rng), _tokens(target[rows], vocab_size, rng))
+        tokens = to_device(batch, device)
+        padded = torch.from_numpy(np.where(batch.target == PAD, -100, batch.target)).to(device)
+        flop = training_flop(config, vocab_size, source[rows], target[rows])
+        batches.append(
+            MadeUpBatch(tokens, tokens.source != PAD, padded, int(source[rows].sum()), int(target[rows].sum()), flop)
+        )
+    return batches
+
+
+def _tokens(lengths: NDArray[np.int32], vocab_size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Random sentences of these lengths, each ended and padded."""
+    places = np.arange(lengths.max())
+    tokens = rng.integers(NUM_SPECIAL, vocab_size, (len(lengths), len(places)))
+    tokens[np.arange(len(lengths)), lengths - 1] = EOS
+    return np.where(places < lengths[:, None], tokens, PAD)
+
+
+def headway_step(
+    config: TransformerConfig, vocab_size: int, batches: Sequence[MadeUpBatch], device: torch.device, *, compiled: bool
+) -> TakeStep:
+    """A function that trains Headway's model on a batch, given its number, as the training loop does."""
+    model = Transformer(config, vocab_size, vocab_size).to(device).train()
+    optimizer = make_optimizer(model, OptimizerConfig())
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
+    objective = Objective(model, LABEL_SMOOTHING, compiled=compiled)
+
+    def take_step(number: int) -> None:
+        batch = batches[number]
+        with autocast(device, "auto"):
+            loss = objective(batch.tokens)
+        torch.autograd.backward(loss / batch.num_targets)
+        step_if_finite(optimizer, CLIP_NORM)
+        optimizer.zero_grad()
+
+    return take_step
+
+
+def marian_step(
+    config: TransformerConfig, vocab_size: int, batches: Sequence[MadeUpBatch], device: torch.device, *, compiled: bool
+) -> TakeStep:
+    """The same for Hugging Face's MarianMT: logits of every position, then cross-entropy with label smoothing."""
+    transformers: Any = importlib.import_module("transformers")
+    marian: nn.Module = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=vocab_size,
+            d_model=config.d_model,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            encoder_attention_heads=config.num_heads,
+            decoder_attention_heads=config.num_heads,
+            encoder_ffn_dim=config.d_ff,
+            decoder_ffn_dim=config.d_ff,
+            activation_function="relu",
+            dropout=config.dropout,
+            attention_dropout=0.0,
+            activation_dropout=0.0,
+            scale_embedding=True,
+            share_encoder_decoder_embeddings=True,
+            tie_word_embeddings=True,
+            max_position_embeddings=LONGEST + 1,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=BOS,
+            attn_implementation="sdpa",
+        )
+    )
+    model = marian.to(device).train()
+    forward = torch.compile(model, dynamic=True) if compiled else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
+
+    def take_step(number: int) -> None:
+        batch = batches[number]
+        with autocast(device, "auto"):
+            logits = forward(
+                input_ids=batch.tokens.source,
+                attention_mask=batch.mask,
+                decoder_input_ids=batch.tokens.shifted,
+                use_cache=False,
+            ).logits
+            loss = F.cross_entropy(
+                logits.flatten(0, 1), batch.padded_target.flatten(), label_smoothing=LABEL_SMOOTHING, reduction="sum"
+            )
+        torch.autograd.backward(loss / batch.num_targets)
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return take_step
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def timed(take_step: TakeStep, order: Sequence[int], device: torch.device) -> float:
+    """Seconds for these batches in a row, without a wait between them."""
+    wait(device)
+    begin = time.perf_counter()
+    for number in order:
+        take_step(number)
+    wait(device)
+    return time.perf_counter() - begin
+
+
+def host_waits(take_step: TakeStep, device: torch.device) -> int:
+    """How often a step on the first batch makes the host wait for the device."""
+    if device.type != "cuda":
+        take_step(0)
+        return 0
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            take_step(0)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sum("synchroniz" in str(warning.message) for warning in caught)
+
+
+def measure(
+    preset: str,
+    name: str,
+    compiled: bool,
+    take_step: TakeStep,
+    batches: Sequence[MadeUpBatch],
+    seconds: float,
+    device: torch.device,
+) -> Result:
+    """The rates of a contestant over about ``seconds``, in whole rounds through the batches."""
+    once = range(len(batches))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    timed(take_step, once, device)  # compiles, allocates
+    rounds = max(1, round(seconds / timed(take_step, once, device)))
+    elapsed_s = timed(take_step, [*once] * rounds, device)
+    return Result(
+        preset,
+        name,
+        compiled,
+        target_tokens_per_s=rounds * sum(batch.num_targets for batch in batches) / elapsed_s,
+        source_tokens_per_s=rounds * sum(batch.num_sources for batch in batches) / elapsed_s,
+        model_flop_per_s=rounds * sum(batch.flop for batch in batches) / elapsed_s,
+        peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        host_waits=host_waits(take_step, device),
+        steps=rounds * len(batches),
+    )
+
+
+def measure_all(
+    preset: str, vocab_size: int, max_tokens: int, seconds: float, device: torch.device, compiles: Sequence[bool]
+) -> Iterator[Result]:
+    """Measure all contestants on one model, one after the other."""
+    config = TransformerConfig.preset(preset)
+    batches = made_up_batches(config, vocab_size, max_tokens, 32 if device.type == "cuda" else 2, device)
+    makers = {"headway": headway_step}
+    if importlib.util.find_spec("transformers"):
+        makers["marian"] = marian_step
+    for name, make in makers.items():
+        for compiled in compiles:
+            torch.compiler.reset()
+            torch.manual_seed(1)
+            take_step = make(config, vocab_size, batches, device, compiled=compiled)
+            yield measure(preset, name, compiled, take_step, batches, seconds, device)
+            del take_step
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+
+
+def table(results: Sequence[Result], peak: Product, dtype: torch.dtype) -> Table:
+    """One model's results; "headway is" compares target tokens per second with its fastest line."""
+    title = f"{results[0].preset} model; peak {peak.flop_per_s / 1e12:,.2f} TFLOP/s in {dtype} ({peak})"
+    names = (
+        "toolkit",
+        "compiled",
+        "target tok/s",
+        "source tok/s",
+        "model TFLOP/s",
+        "of peak",
+        "headway is",
+        "peak GiB",
+    )
+    drawn = Table(*names, "host waits", "steps", title=title)
+    best = max(result.target_tokens_per_s for result in results if result.name == "headway")
+    for result in results:
+        drawn.add_row(
+            result.name,
+            "yes" if result.compiled else "no",
+            f"{result.target_tokens_per_s:,.0f}",
+            f"{result.source_tokens_per_s:,.0f}",
+            f"{result.model_flop_per_s / 1e12:,.2f}",
+            f"{result.model_flop_per_s / peak.flop_per_s:.1%}",
+            f"{best / result.target_tokens_per_s:.2f} x",
+            "" if result.peak_bytes is None else f"{result.peak_bytes / 2**30:.2f}",
+            str(result.host_waits),
+            str(result.steps),
+        )
+    return drawn
+
+
+def main(
+    preset: Annotated[str, typer.Option(help=f"Models, with commas between: {', '.join(PRESETS)}.")] = "base,big",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seconds: Annotated[float, typer.Option(help="Steady state measured for each contestant.")] = 20.0,
+    max_tokens: Annotated[int, typer.Option(help="Size of a batch: rows x longer side.")] = 25_000,
+    vocab_size: Annotated[int, typer.Option(help="Joint vocabulary.")] = 32_000,
+    compile_: Annotated[Literal["both", "on", "off"], typer.Option("--compile", help="torch.compile.")] = "both",
+    output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
+) -> None:
+    """Measure all and print a table for each model."""
+    place = choose_device(device)
+    dtype = torch.bfloat16 if computes_bfloat16(place) else torch.float32
+    compiles = {"both": (False, True), "on": (True,), "off": (False,)}[compile_]
+    cubes = (2_048, 4_096, 8_192) if place.type == "cuda" else (256,)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    hardware = torch.cuda.get_device_name(place) if place.type == "cuda" else processor_name()
+    machine = (
+        f"{hardware}, PyTorch {version('torch')}, Python {platform.python_version()}, Headway {version('headway')}"
+    )
+    command = f"python benchmarks/gpu_training.py {shlex.join(sys.argv[1:])}"
+    console.print(f"{date.today()}: {machine}\n{command}")
+    if not importlib.util.find_spec("transformers"):
+        console.print("without MarianMT: transformers is not installed; pip install transformers to have it beside")
+    figures = []
+    for name in preset.split(","):
+        config = TransformerConfig.preset(name)
+        before = best_product(dtype, place, config, vocab_size, max_tokens, cubes)
+        results = list(measure_all(name, vocab_size, max_tokens, seconds, place, compiles))
+        after = best_product(dtype, place, config, vocab_size, max_tokens, cubes)
+        peak = max(before, after, key=lambda product: product.flop_per_s)
+        console.print(table(results, peak, dtype))
+        figures.append({"peak": asdict(peak), "results": [asdict(result) for result in results]})
+    if output is not None:
+        header = {"date": str(date.today()), "machine": machine, "command": command, "max_tokens": max_tokens}
+        output.write_text(json.dumps({**header, "models": figures}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,180 @@
+"""Headway, and the plain loop that it is measured against, as contestants: train and print a line after each step.
+
+The plain loop is what one writes in an afternoon: ``torch.nn.Transformer`` in float32 with Adam, on Headway's batches.
+The model is a preset's sizes with pre-norm, sinusoids, one matrix for both embeddings and the output, and dropout on
+embeddings, on sub-layers and inside the feed-forward layers: what all contestants can be told to train. The steps are
+those of ``headway.train``'s loop: next batch, loss, backward, clip, optimiser, and free pages returned now and then.
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import typer
+from contest import MARK
+from torch import Tensor, nn
+
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn import SinusoidalPositions, TokenEmbedding
+from headway.text.tokenizer import PAD
+from headway.train.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
+from headway.train.objective import Objective, TokenBatch
+from headway.train.optim import make_optimizer, step_if_finite
+from headway.train.prepare import Prepared, prepare
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.train.stream import Stream, Work
+
+SOURCE, TARGET = "de", "en"
+VOCABULARY_SIZE = 8_000
+DROPOUT = 0.1
+LABEL_SMOOTHING = 0.1
+CLIP_NORM = 1.0
+LEARNING_RATE = 1e-4
+RETURN_MEMORY_EVERY = 50  # steps: where a recipe logs
+
+
+def recipe(data: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000) -> Recipe:
+    """The contest as a recipe: ``data`` holds train.de, train.en, val.de and val.en."""
+    return Recipe.parse(
+        {
+            "data": {
+                "folder": str(data),
+                "train": [{"files": [f"train.{SOURCE}", f"train.{TARGET}"]}],
+                "dev": {"files": [f"val.{SOURCE}", f"val.{TARGET}"]},
+                "max_tokens": max_tokens,
+                "pool_size": pool_size,
+            },
+            "tokenizer": {"vocab_size": VOCABULARY_SIZE},
+            "model": {"preset": preset, "norm": "pre", "dropout": DROPOUT, "feed_forward_dropout": DROPOUT},
+            "optimizer": {"clip_norm": CLIP_NORM},
+            "training": {"label_smoothing": LABEL_SMOOTHING},
+        },
+        "benchmark",
+    )
+
+
+def prepare_corpus(
+    data: Path, workdir: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000
+) -> tuple[Recipe, Prepared]:
+    """The recipe, and its tokenizer and tokens, which are made once in ``workdir``."""
+    setting = recipe(data, preset, max_tokens, pool_size)
+    return setting, prepare(setting, workdir / "headway", Silence())
+
+
+class PlainTransformer(nn.Module):
+    """``torch.nn.Transformer`` with embeddings, positions and a tied projection."""
+
+    def __init__(self, config: TransformerConfig, vocab_size: int) -> None:
+        super().__init__()
+        self.embedding = TokenEmbedding(vocab_size, config.d_model)
+        self.positions = SinusoidalPositions(config.d_model)
+        self.dropout = nn.Dropout(config.dropout)
+        self.transformer = nn.Transformer(
+            config.d_model,
+            config.num_heads,
+            config.encoder_layers,
+            config.decoder_layers,
+            config.d_ff,
+            config.dropout,
+            batch_first=True,
+            norm_first=True,
+        )
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0  # on attention weights nobody else has any
+
+    def loss(self, batch: TokenBatch) -> Tensor:
+        """The summed label-smoothed cross-entropy."""
+        causal = nn.Transformer.generate_square_subsequent_mask(batch.shifted.size(1))
+        padding = torch.zeros(batch.source.shape).masked_fill(batch.source == PAD, -torch.inf)
+        hidden = self.transformer(
+            self.dropout(self.positions(self.embedding(batch.source))),
+            self.dropout(self.positions(self.embedding(batch.shifted))),
+            tgt_mask=causal,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+            tgt_is_causal=True,
+        )
+        logits = hidden @ self.embedding.weight.T
+        target = torch.full(batch.shifted.shape, PAD)
+        target.view(-1)[batch.positions] = batch.targets
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), target.flatten(), ignore_index=PAD, label_smoothing=LABEL_SMOOTHING, reduction="sum"
+        )
+
+
+def train(
+    model: nn.Module,
+    loss: Callable[[TokenBatch], Tensor],
+    take_step: Callable[[], object],
+    stream: Stream,
+    precision: str,
+) -> None:
+    """Train until the process is ended. ``take_step`` changes the weights once their gradients are there."""
+    device = choose_device("cpu")
+    model.train()
+    for step, work in enumerate(stream, start=1):
+        torch.manual_seed(step)
+        total = 0.0
+        for batch in work.micro_batches:
+            with autocast(device, precision):
+                mean = loss(batch.tokens) / work.num_targets
+            torch.autograd.backward(mean)
+            total += float(mean)
+        take_step()
+        model.zero_grad()
+        if step % RETURN_MEMORY_EVERY == 0:
+            return_freed_memory()
+        print(MARK + json.dumps([time.perf_counter(), *lengths(work), total]), flush=True)
+
+
+def lengths(work: Work) -> tuple[list[int], list[int]]:
+    """The sources' and the targets' tokens, end symbols included."""
+    source: list[int] = []
+    target: list[int] = []
+    for batch in (micro_batch.tokens for micro_batch in work.micro_batches):
+        rows, width = batch.shifted.shape
+        source += (batch.source != PAD).sum(1).tolist()
+        target += torch.bincount(batch.positions // width, minlength=rows).tolist()
+    return source, target
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Folder with train.de, train.en, val.de and val.en.")],
+    workdir: Annotated[Path, typer.Option(help="Where the tokens are kept.")],
+    preset: Annotated[str, typer.Option(help="Sizes of the model: tiny, small, base or big.")] = "base",
+    kind: Annotated[Literal["headway", "plain"], typer.Option(help="Which of the two.")] = "headway",
+    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    max_tokens: Annotated[int, typer.Option(help="Size of a batch.")] = 4_096,
+    pool_size: Annotated[int, typer.Option(help="Sentences sorted by length together.")] = 29_000,
+) -> None:
+    """Train until ended, printing each step's lengths; OMP_NUM_THREADS sets the threads."""
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    keep_freed_memory()
+    setting, prepared = prepare_corpus(data, workdir, preset, max_tokens, pool_size)
+    vocab_size = prepared.source_tokenizer.vocab_size
+    stream = Stream(prepared.train, setting, choose_device("cpu"))
+    torch.manual_seed(1)
+    if kind == "plain":
+        plain = PlainTransformer(setting.model, vocab_size)
+        plain_optimizer = torch.optim.Adam(plain.parameters(), LEARNING_RATE)
+
+        def take_plain_step() -> None:
+            nn.utils.clip_grad_norm_(plain.parameters(), CLIP_NORM)
+            plain_optimizer.step()
+
+        train(plain, plain.loss, take_plain_step, stream, precision)
+    model = Transformer(setting.model, vocab_size, vocab_size)
+    optimizer = make_optimizer(model, setting.optimizer)
+    for group in optimizer.param_groups:
+        group["lr"] = LEARNING_RATE
+    train(model, Objective(model, LABEL_SMOOTHING), lambda: step_if_finite(optimizer, CLIP_NORM), stream, precision)
+
+
+if __name__ == "__main__":
+    typer.run(main)
