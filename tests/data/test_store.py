@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headway.data import building
-from headway.data import store as store_module
 from headway.data.building import open_or_build
 from headway.data.encoding import Side, Work
 from headway.data.store import FilterConfig, FilterCounts, TokenStore
@@ -171,14 +171,14 @@ class TestReuse:
                 file.write_bytes(file.read_bytes()[:-2])
         assert rows(build(folder, [("4", "3")]), "source") == [[4, END]]
 
-    def test_what_was_read_is_unmapped_and_read_again(self, tmp_path: Path) -> None:
-        """More rows than are read between two unmappings."""
-        count = 3 * store_module._ROWS_BETWEEN_UNMAPPING
-        store = build(tmp_path / "s", [(str(number % 90), "7") for number in range(count)])
-        for _ in range(2):
-            for start in range(0, count, 500):
-                found = store.padded("source", np.arange(start, min(start + 500, count)))
-                assert found[:, 0].tolist() == [number % 90 for number in range(start, start + len(found))]
+    def test_files_are_closed_with_the_store(self, tmp_path: Path) -> None:
+        store = build(tmp_path / "s", [("5 6", "7")])
+        files = [array._file for array in store._offsets.values()]
+        assert all(os.fstat(file) for file in files)
+        del store
+        for file in files:
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(file)
 
 
 class TestFilters:

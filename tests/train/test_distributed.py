@@ -11,9 +11,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -23,12 +24,14 @@ import torch.distributed as dist
 from headway.bundle import read_weights
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError, HeadwayError, TrainingError
+from headway.storage import held_folder
 from headway.train import loop, state
 from headway.train.distributed import World, joined
 from headway.train.loop import Result, train
 from headway.train.objective import Objective
-from headway.train.optim import learning_rate
+from headway.train.optim import learning_rate, step_if_finite
 from headway.train.recipe import Recipe
+from headway.train.sharding import whole
 
 STEPS = 8
 
@@ -146,19 +149,36 @@ def train_interrupted(chosen: Recipe, run: Path, step: int, rank: int) -> Result
     """Train, and hear Ctrl-C in one process in the middle of ``step``."""
 
     def interrupt(number: int, *rest: Any) -> float:
-        if number == step and (rank == dist.get_rank() if dist.is_initialized() else True) and not heard:
-            heard.append(signal.raise_signal(signal.SIGINT))
+        if number == step and not heard and (not dist.is_initialized() or rank == dist.get_rank()):
+            heard.append(number)
+            signal.raise_signal(signal.SIGINT)
         return learning_rate(number, *rest)
 
-    heard: list[None] = []
+    heard: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "learning_rate", interrupt)
         return train(chosen, run)
 
 
+def gradient_norms(chosen: Recipe, run: Path) -> list[float]:
+    """Of all weights together, before clipping, at each step. Adam would hide a wrong factor."""
+
+    def note(optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> torch.Tensor:
+        gradients = [weight.grad for group in optimizer.param_groups for weight in group["params"]]
+        squares = [each.square().sum() for each in gradients if each is not None]
+        norms.append(sum(float(whole({"": each})[""]) for each in squares) ** 0.5)
+        return step_if_finite(optimizer, clip_norm)
+
+    norms: list[float] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "step_if_finite", note)
+        train(chosen, run)
+    return norms
+
+
 def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
     """The fifth pass of process 1, in its third step, gives an infinite loss."""
-    passes = []
+    passes: list[int] = []
 
     def forward(self: Objective, batch: Any) -> torch.Tensor:
         loss: torch.Tensor = plain(self, batch)
@@ -169,6 +189,11 @@ def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Objective, "forward", forward)
         return train(chosen, run)
+
+
+def train_in_own_folder(chosen: Recipe, folder: Path) -> Result:
+    """Each process sees a file system of its own."""
+    return train(chosen, folder / str(dist.get_rank()))
 
 
 def assert_same_losses(run: Path, expected: Path) -> None:
@@ -186,11 +211,24 @@ class TestTheCourseIsThatOfOneProcess:
         (start,) = json.loads((tmp_path / "environment.json").read_text())
         assert start["processes"] == 2
 
-    def test_with_other_dropout_it_is_another(self, corpus: Path, alone: Path, tmp_path: Path) -> None:
-        """The tolerance above tells one seed from another: losses part at the first step."""
-        chosen = recipe(corpus, training={"seed": 2, "steps": 1})
-        train(chosen, tmp_path)
-        assert losses(tmp_path)["train 1"] != pytest.approx(losses(alone)["train 1"], rel=1e-2)
+    def test_with_other_dropout_it_is_another(
+        self, corpus: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The tolerance above tells one dropout from another, from the first step on."""
+        plain = loop._dropout_seed
+        monkeypatch.setattr(loop, "_dropout_seed", lambda seed, step, index: plain(seed, step, index // 2))
+        train(recipe(corpus, training={"steps": 1}), tmp_path)
+        assert losses(tmp_path)["train 1"] != pytest.approx(losses(alone)["train 1"], rel=2e-3)
+
+    @pytest.mark.parametrize("sharding", ["none", "full"])
+    def test_gradients_are_summed_over_the_targets_of_all(
+        self, corpus: Path, pair: Pair, tmp_path: Path, sharding: str
+    ) -> None:
+        chosen = recipe(corpus, training={"sharding": sharding})
+        expected = gradient_norms(chosen, tmp_path / "one")
+        assert len(expected) == STEPS
+        for found in pair(gradient_norms, chosen, tmp_path / "two"):
+            assert found == pytest.approx(expected, rel=2e-3)
 
     def test_where_one_process_has_more_batches_and_passes_leave_out_blocks(
         self, corpus: Path, pair: Pair, tmp_path: Path
@@ -217,6 +255,22 @@ class TestTheCourseIsThatOfOneProcess:
         assert [line["skipped_steps"] for line in lines] == [0, 0, 1, 0, 0, 0, 0, 0]
         before, after = (state.read(tmp_path / "checkpoints" / f"step-{step}").weights for step in (3, 6))
         assert all(tensor.isfinite().all() for tensor in (*before.values(), *after.values()))
+
+
+class TestRunFolder:
+    def test_held_by_another_training(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        with held_folder(tmp_path):
+            first, second = pair(train, recipe(corpus), tmp_path)
+        assert isinstance(first, CheckpointError)
+        assert isinstance(second, TrainingError)
+        assert f"process {os.getpid()} is training there" in str(first)
+        assert str(second) == f"process 0 cannot go on: {first}"
+
+    def test_not_shared_by_the_processes(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        pair(train_interrupted, recipe(corpus), tmp_path / "0", 1, 0)
+        for error in pair(train_in_own_folder, recipe(corpus), tmp_path):
+            assert isinstance(error, CheckpointError)
+            assert "find different checkpoints there; put the run folder on a file system that all" in str(error)
 
 
 class TestShards:
@@ -328,9 +382,9 @@ class TestWorld:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         for name, value in {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "3"}.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match="LOCAL_RANK = 2: this machine has 2 GPUs, .* lower --nproc-per-node"):
-            with joined("cuda"):
-                pass
+        expected = r"LOCAL_RANK = 2: this machine has 2 GPUs, .* lower --nproc-per-node"
+        with pytest.raises(ConfigError, match=expected), joined("cuda"):
+            pass
 
 
 class TestTorchrun:
@@ -340,29 +394,39 @@ class TestTorchrun:
         file = folder / "recipe.toml"
         file.write_text(to_toml(chosen.as_dict()), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-        return [*torchrun, "--max-restarts=1", "-m", "headway", "train", str(file), f"--run={folder / 'run'}"]
+        return [*torchrun, "--max-restarts=1", "-m", "--", "headway", "train", str(file), f"--run={folder / 'run'}"]
 
     def environment(self) -> dict[str, str]:
         return {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def test_a_killed_process_is_started_again_and_the_run_goes_on(self, corpus: Path, tmp_path: Path) -> None:
-        """Killed after some save, it ends in the weights of two processes that nothing disturbed, bit for bit."""
-        chosen = recipe(corpus, training={"steps": 400, "log_every": 50}, checkpoints={"every": 20}, data={"dev": None})
-        (tmp_path / "log").touch()
-        with (tmp_path / "log").open("w") as log, subprocess.Popen(
-            self.command(tmp_path, chosen), env=self.environment(), stdout=log, stderr=log
-        ) as agent:
-            try:
-                checkpoints = tmp_path / "run" / "checkpoints"
-                wait_until(lambda: state.checkpoint_folders(checkpoints) != [])
-                os.kill(worker(agent.pid, rank=1), signal.SIGKILL)
-                assert agent.wait(100) == 0, (tmp_path / "log").read_text()
-            finally:
-                agent.terminate()
-        log_text = (tmp_path / "log").read_text()
-        assert log_text.count("resuming after step") == 1
-        lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-        assert [json.loads(line)["step"] for line in lines if '"train"' in line] == list(range(50, 401, 50))
+    def test_a_killed_process_is_started_again_and_the_run_goes_on(
+        self, corpus: Path, pair: Pair, tmp_path: Path
+    ) -> None:
+        """Killed after a save, it takes the course of two processes that nothing disturbed, bit for bit."""
+        chosen = recipe(corpus, training={"steps": 120, "log_every": 10}, checkpoints={"every": 10}, data={"dev": None})
+        pair(train, chosen, tmp_path / "undisturbed")
+        log, checkpoints = tmp_path / "log", tmp_path / "run" / "checkpoints"
+        with log.open("w") as file, self.started(self.command(tmp_path, chosen), file) as agent:
+            wait_until(lambda: state.checkpoint_folders(checkpoints) != [])
+            os.kill(worker(agent.pid, rank=1), signal.SIGKILL)
+            assert agent.wait(100) == 0, log.read_text()
+        assert log.read_text().count("resuming after step") == 1
+        assert losses(tmp_path / "run") == losses(tmp_path / "undisturbed")
+        found, expected = (
+            read_weights(run / "checkpoints" / "step-120" / "model.safetensors")
+            for run in (tmp_path / "run", tmp_path / "undisturbed")
+        )
+        assert [name for name in expected if not torch.equal(found[name], expected[name])] == []
+
+    @contextmanager
+    def started(self, command: list[str], log: IO[str]) -> Iterator[subprocess.Popen[str]]:
+        agent = subprocess.Popen(command, env=self.environment(), stdout=log, stderr=log, text=True)
+        try:
+            yield agent
+        finally:
+            if agent.poll() is None:
+                agent.kill()
+                agent.wait()
 
     def test_a_users_error_is_told_once(self, corpus: Path, tmp_path: Path) -> None:
         command = self.command(tmp_path, recipe(corpus, training={"accumulate": 1}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import resource
@@ -21,6 +22,7 @@ from headway.bundle import Bundle, read_weights
 from headway.data.batching import Batch
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
+from headway.storage import held_folder
 from headway.train import loop, state
 from headway.train.average import average
 from headway.train.checkpoints import Checkpoints
@@ -244,6 +246,11 @@ class TestResumeIsRefused:
         with pytest.raises(CheckpointError, match=expected):
             train(other, run)
         assert not train(recipe(corpus), run).interrupted  # the run's own recipe was not overwritten
+
+    def test_while_another_process_trains_there(self, corpus: Path, run: Path) -> None:
+        with held_folder(run), pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training there; wait"):
+            train(recipe(corpus), run)
+        assert not train(recipe(corpus), run).interrupted
 
     def test_not_with_another_length_or_other_intervals(self, corpus: Path, run: Path) -> None:
         changes: Sections = {"training": {"steps": 3}, "validation": {"every": 1}, "checkpoints": {"keep": 2}}

@@ -105,10 +105,13 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(model: Transforme
 
 def batch_loss_of(first: Tensor, second: Tensor, targets: Tensor) -> Tensor:
     """The mean of two passes' summed cross-entropies with smoothing 0.1."""
-    return -sum(
-        (0.9 * each.gather(1, targets.unsqueeze(1)).sum() + 0.1 * each.mean(1).sum() for each in (first, second)),
-        torch.zeros(()),
-    ) / 2
+    return (
+        -sum(
+            (0.9 * each.gather(1, targets.unsqueeze(1)).sum() + 0.1 * each.mean(1).sum() for each in (first, second)),
+            torch.zeros(()),
+        )
+        / 2
+    )
 
 
 def test_compiled_it_is_one_graph_for_all_shapes(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ import pytest
 
 import headway
 from headway.bundle import Bundle, TaskConfig
+from headway.cli.evaluate import evaluate as evaluate_command
 from headway.cli.prepare import prepare as prepare_command
+from headway.cli.translate import translate as translate_command
 from headway.data.building import Shard
 from headway.errors import CheckpointError, ConfigError
 from headway.models.build import build_model
@@ -241,7 +243,9 @@ class TestTags:
         assert prepared.source_tokenizer.tags == ("<2de>", "<2en>")
         assert prepared.target_tokenizer.tags == ()
 
-    def test_training_validation_and_translation_use_them(self, corpus: Path, tmp_path: Path) -> None:
+    def test_training_validation_translation_and_commands_use_them(
+        self, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         """A small model learns by heart that the same text is to be translated or to be kept, by its tag alone."""
         keep = {"files": ["train.en", "train.en"], "target_language": "en"}
         back = {"files": ["train.en", "train.de"], "target_language": "de"}
@@ -268,6 +272,11 @@ class TestTags:
         scores = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         assert scores[-1]["BLEU"] == pytest.approx(100)
         assert model.translate("  ", target_language="de").text == ""
+        translate_command(result.model, "the tree", to="de")
+        evaluate_command(result.model, corpus / "dev.en", corpus / "dev.de", to="de", form="json")
+        translated, scores_of_command = capsys.readouterr().out.splitlines()
+        assert translated == "der Baum"
+        assert json.loads(scores_of_command)["scores"][0]["value"] == pytest.approx(100)
         for language, asked in ((None, "none was given"), ("fr", "got 'fr'")):
             with pytest.raises(ConfigError, match=rf"must be told which: {asked}; give one of de, en \(.*--to"):
                 model.translate("a", target_language=language)

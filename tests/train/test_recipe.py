@@ -79,6 +79,7 @@ def test_what_is_refused(tmp_path: Path, assignment: str, message: str) -> None:
     [
         ("optimizer.kind=adafactor", r"cannot split Adafactor's state; set optimizer\.kind to 'adam'"),
         ("model.layer_dropout=0.2", r"layer_dropout = 0\.2 lets processes leave out different blocks"),
+        ("training.compile=on", r"which compile = 'on' would join; set training\.compile to 'auto' or 'off'"),
     ],
 )
 def test_what_is_refused_with_shares_of_the_model(tmp_path: Path, assignment: str, message: str) -> None:

@@ -63,7 +63,8 @@ def main() -> None:
     except OSError as error:
         if debug:
             raise
-        print(f"headway: {leave_to_main()}{error.filename or 'standard output'}: {error.strerror or error}", file=sys.stderr)
+        place = leave_to_main() + (error.filename or "standard output")
+        print(f"headway: {place}: {error.strerror or error}", file=sys.stderr)
         _drop_standard_output()
         sys.exit(2)
     except SystemExit as end:  # Typer makes these of what happened, without a word

@@ -15,6 +15,7 @@ import typer
 
 from headway.cli.processes import is_first_start, is_main
 from headway.errors import HeadwayError
+from headway.storage import held_folder
 
 if TYPE_CHECKING:
     from headway.train.loop import Result
@@ -83,7 +84,8 @@ def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterat
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    folder.rename(aside)
+    with held_folder(folder):  # no training that is still going on is moved away
+        folder.rename(aside)
     say(f"the earlier run is now {aside}")
     try:
         yield aside

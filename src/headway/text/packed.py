@@ -20,7 +20,7 @@ from headway.text.tokenizer import Tokenizer
 
 __all__ = ["Packed", "PackedEncoder", "id_bytes", "pack", "single_spaced"]
 
-_REMEMBERED = 1 << 18  # chunks; about 50 MB
+_REMEMBERED = 1 << 17  # chunks of a generation; two of them are about 50 MB
 _LONGEST_REMEMBERED = 40  # characters; in scripts without spaces a chunk is a sentence, seen once
 
 
@@ -82,16 +82,21 @@ def id_bytes(ids: list[int]) -> bytes:
 
 
 class _Chunks(dict[str, bytes]):
-    """Word -> the ids of ``before + word``, found when first asked for; forgets all when there are too many."""
+    """Word -> the ids of ``before + word``, found when first asked for.
+
+    When there are too many, those that were not asked for since there last were too many are forgotten.
+    """
 
     def __init__(self, segment: Callable[[str], bytes], before: str) -> None:
         super().__init__()
         self._segment, self._before = segment, before
+        self._older: dict[str, bytes] = {}
 
     def __missing__(self, word: str) -> bytes:
-        ids = self._segment(self._before + word)
+        ids = self._older.get(word) or self._segment(self._before + word)
         if len(word) <= _LONGEST_REMEMBERED:
             if len(self) >= _REMEMBERED:
+                self._older = dict(self)
                 self.clear()
             self[word] = ids
         return ids

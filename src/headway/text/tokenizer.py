@@ -68,7 +68,7 @@ class TokenizerConfig(Config):
         default=False, description="Whether each digit is a bpe token of its own; helps where numbers are copied."
     )
     sample_lines: int = Field(
-        default=2_000_000,
+        default=500_000,
         ge=1,
         description="Most training examples that a vocabulary is learned from, evenly spread over all corpora; this "
         "bounds time and memory.",

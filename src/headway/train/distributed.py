@@ -13,6 +13,7 @@ course is told by process 0 or agreed on, so that all take the same turns.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -116,9 +117,12 @@ class World:
             for module in (*blocks, objective):
                 fully_shard(module, mesh=mesh)
             return objective
-        return DistributedDataParallel(
-            objective, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=unused
-        )
+        with warnings.catch_warnings():
+            # Tables of positions grow with what a process sees. The option has been renamed since PyTorch 2.6.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
+            return DistributedDataParallel(
+                objective, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=unused
+            )
 
     def sharing(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of a micro-batch: gradients are exchanged in the ``last`` one of a step only."""
@@ -177,10 +181,9 @@ def _within(device: torch.device) -> Iterator[World]:
         if not _is_lost_connection(error):
             raise
         raise TrainingError(
-            f"process {dist.get_rank()} has lost another process of this job, which has ended, or the network "
-            f"({str(error).splitlines()[0]}). The other's own message, if any, tells why. Run the same command again: "
-            "training goes on from its last save"
-        ) from None
+            f"process {dist.get_rank()} has lost the connection to another process of this job; if that has said why "
+            "it ended, mend it. Run the same command again: training goes on from its last save"
+        ) from error
 
 
 def _is_lost_connection(error: RuntimeError) -> bool:

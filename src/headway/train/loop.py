@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -36,6 +37,14 @@ from headway.train.environment import note_start
 from headway.train.freeze import freeze
 from headway.train.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.train.interrupt import interruptible
+from headway.train.memory import (
+    Shape,
+    available_memory,
+    check_memory,
+    estimate_memory,
+    largest_shapes,
+    out_of_memory_explained,
+)
 from headway.train.objective import Objective, batch_loss, to_device
 from headway.train.optim import learning_rate, make_optimizer, step_if_finite
 from headway.train.prepare import Prepared, prepare
@@ -171,6 +180,8 @@ class _Trainer:
         self.saved_step = self.progress.step
         self.window = Window(self.progress, world)
         self._introduce()
+        if world.is_main and not self.sharded:
+            self._check_memory()
 
     def __enter__(self) -> _Trainer:
         # On a GPU batches are there before they are needed; a CPU has no hands free for that.
@@ -197,10 +208,10 @@ class _Trainer:
         """Go on from the newest checkpoint, if there is one."""
         found = self.world.main_first(self.checkpoints.find)
         path, snapshot = found or (None, None)
-        if self.world.on_main(lambda: path) != path:
+        if self.world.any(self.world.on_main(lambda: path) != path):
             raise CheckpointError(
-                f"process {self.world.rank} finds other checkpoints in {self.run} than process 0; put the run folder "
-                "on a file system that all processes share"
+                f"{self.run}: the processes find different checkpoints there; put the run folder on a file system that "
+                "all of them share"
             )
         if path is None or snapshot is None:
             return Progress()
@@ -222,6 +233,15 @@ class _Trainer:
         if self.progress.step:
             self.listener.say(f"resuming after step {self.progress.step:,}")
 
+    def _check_memory(self) -> None:
+        """Say so where memory will be short, before the hours that it takes to find out."""
+        training = self.recipe.training
+        plain = Objective(self.model, training.label_smoothing, training.r_drop)
+        shapes = largest_shapes(self.prepared.train, self.stream.plan)
+        estimate = estimate_memory(plain, self.optimizer, shapes, self.precision, average=self.ema is not None)
+        if message := check_memory(estimate, available_memory(self.device)):
+            warnings.warn(message, stacklevel=2)
+
     @property
     def stale(self) -> bool:
         """Whether validation has not improved for as long as the recipe allows."""
@@ -237,13 +257,15 @@ class _Trainer:
         total = torch.zeros((), device=self.device)
         for batch in work.micro_batches:
             torch.manual_seed(_dropout_seed(recipe.training.seed, progress.step, batch.index))
-            with self.world.sharing(self.objective, last=batch is work.micro_batches[-1]):
+            last = batch is work.micro_batches[-1]
+            with out_of_memory_explained(Shape.of(batch.tokens)), self.world.sharing(self.objective, last=last):
                 with autocast(self.device, self.precision):
                     loss = self.objective(batch.tokens)
                 (loss * self.world.processes / work.num_targets).backward()
             total += loss.detach()
+        rate = self._learning_rate(progress.step + 1)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._learning_rate(progress.step + 1)
+            group["lr"] = rate
         taken = step_if_finite(self.optimizer, recipe.optimizer.clip_norm)
         self.optimizer.zero_grad()
         progress.step += 1

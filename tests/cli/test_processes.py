@@ -1,0 +1,88 @@
+"""Of the processes of one training, one speaks, and starting over happens once."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import typer
+
+from headway import cli
+from headway.cli.progress import ProgressListener
+from headway.cli.train import conclude, train
+from headway.errors import ConfigError
+from headway.train import loop
+from headway.train.loop import Result
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long was waited, without waiting."""
+    seconds: list[float] = []
+    monkeypatch.setattr("time.sleep", seconds.append)
+    return seconds
+
+
+@pytest.fixture(params=[None, "0", "3"])
+def rank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    monkeypatch.delenv("RANK", raising=False)
+    if request.param is not None:
+        monkeypatch.setenv("RANK", request.param)
+    return request.param  # type: ignore[no-any-return]
+
+
+def test_an_error_is_told_by_process_0_and_late_by_the_others(
+    rank: str | None, waits: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["headway", "train", "nowhere.toml"])
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    who = "process 3: " if rank == "3" else ""
+    assert capsys.readouterr().err == f"headway: {who}nowhere.toml: no such file\n"
+    assert len(waits) == (rank == "3")
+
+
+def test_results_warnings_and_progress_come_from_process_0(
+    rank: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conclude(Result(7, False, Path("runs/x/best"), {}))
+    with pytest.raises(typer.Exit):
+        conclude(Result(7, True, None, {}))
+    cli._warn(UserWarning("the disk is nearly full"))
+    ProgressListener().say("resuming after step 7")
+    said = capsys.readouterr().err
+    for words in ("model: runs/x/best", "saved after step 7", "warning: the disk is nearly full", "resuming after"):
+        assert (words in said) == (rank != "3")
+
+
+def test_the_command_to_go_on_is_torchruns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    with pytest.raises(typer.Exit):
+        conclude(Result(7, True, None, {}))
+    assert capsys.readouterr().err == "stopped and saved after step 7; go on with: the same torchrun command\n"
+
+
+@pytest.mark.parametrize(("rank", "restarts", "moved"), [("0", "0", True), ("1", "0", False), ("0", "1", False)])
+def test_an_earlier_run_is_moved_aside_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, restarts: str, moved: bool
+) -> None:
+    """Not by every process, and not when torchrun starts it again: then the run to go on with is there."""
+
+    def stop(*_: object, **__: object) -> Result:
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(loop, "train", stop)
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    recipe, run = tmp_path / "recipe.toml", tmp_path / "run"
+    recipe.write_text('[data]\ntrain = [{ files = ["a", "b"] }]\n', encoding="utf-8")
+    (run / "checkpoints" / "step-3").mkdir(parents=True)
+    monkeypatch.setattr(Path, "rename", lambda self, target: renamed.append(target))
+    renamed: list[Path] = []
+    with pytest.raises(ConfigError, match="far enough"):
+        train(recipe, run=run, fresh=True)
+    assert renamed == ([tmp_path / "run.1"] if moved else [])
