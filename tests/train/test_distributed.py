@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
@@ -23,9 +26,9 @@ import torch.distributed as dist
 
 from headway.bundle import read_weights
 from headway.config import to_toml
-from headway.errors import CheckpointError, ConfigError, HeadwayError, TrainingError
+from headway.errors import CheckpointError, ConfigError, HeadwayError, OutputError, TrainingError
 from headway.storage import held_folder
-from headway.train import loop, state
+from headway.train import distributed, loop, state
 from headway.train.distributed import World, joined
 from headway.train.loop import Result, train
 from headway.train.objective import Objective
@@ -191,6 +194,22 @@ def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
         return train(chosen, run)
 
 
+def train_with_little_room_in_process_1(chosen: Recipe, run: Path) -> Result:
+    """From the first step on: when the processes meet they write files of their own."""
+
+    def limit(*arguments: Any) -> float:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if dist.get_rank() == 1 else soft, hard))
+        return learning_rate(*arguments)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "learning_rate", limit)
+            return train(chosen, run)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def train_in_own_folder(chosen: Recipe, folder: Path) -> Result:
     """Each process sees a file system of its own."""
     return train(chosen, folder / str(dist.get_rank()))
@@ -313,6 +332,14 @@ class TestShards:
         with pytest.raises(state.DamageError, match=r"shards/__1_0\.distcp does not match its checksum"):
             state.read(shard.parent.parent)
 
+    def test_a_disk_that_is_full_for_one_process_stops_all(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)
+        for error in pair(train_with_little_room_in_process_1, sharded(corpus), tmp_path):
+            assert isinstance(error, OutputError)
+            assert "step-3: process 1 cannot write its shards" in str(error)
+        assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+        assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
+
     def test_need_as_many_batches_in_each_process(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         chosen = recipe(corpus, training={"sharding": "full", "accumulate": 3})
         for error in pair(train, chosen, tmp_path):
@@ -334,6 +361,10 @@ def _fail_on_main(world: World) -> None:
     world.on_main(lambda: (_ for _ in ()).throw(CheckpointError("runs/x: held")))
 
 
+def _fail(message: str, _: World) -> None:
+    raise RuntimeError(message)
+
+
 class TestWorld:
     def test_agreement_and_sums(self, pair: Pair) -> None:
         assert pair(with_world, _vote) == [(True, False, 3.0, [0]), (True, False, 3.0, [1])]
@@ -342,6 +373,26 @@ class TestWorld:
         first, second = pair(with_world, _fail_on_main)
         assert (type(first), str(first)) == (CheckpointError, "runs/x: held")
         assert (type(second), str(second)) == (TrainingError, "process 0 cannot go on: runs/x: held")
+
+    def test_a_lost_connection_is_explained_and_nothing_else_is_hidden(self, pair: Pair) -> None:
+        gloo = "[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
+        for rank, error in enumerate(pair(with_world, partial(_fail, gloo))):
+            assert isinstance(error, TrainingError)
+            assert str(error).startswith(f"process {rank} has lost the connection to another process of this job")
+            assert "Run the same command again" in str(error)
+        with pytest.raises(RuntimeError, match="a bug"):
+            pair(with_world, partial(_fail, "a bug"))
+
+    def test_what_dead_processes_left_in_the_store_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Three processes meet where three others with the same ranks had met before."""
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        monkeypatch.setattr(distributed, "rendezvous", lambda _: iter([(store, 0, 0)]))
+        with ThreadPoolExecutor(3) as pool:
+            for place in ("old", "new"):
+                stores = list(pool.map(distributed._clean_store, range(3), [3] * 3))
+                assert not any(each.check(["address"]) for each in stores)
+                stores[1].set("address", place)
+                assert [each.get("address") for each in stores] == [place.encode()] * 3
 
     def test_one_process_waits_for_nobody(self) -> None:
         world = World(torch.device("cpu"))

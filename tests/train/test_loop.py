@@ -384,7 +384,8 @@ def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path)
         tokens = [to_device(batch, trainer.device) for batch in batches]
         targets = sum(batch.targets.numel() for batch in tokens)
         with trainer:
-            trainer.works = (work for work in [Work(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)])
+            work = Work(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)
+            trainer.works = (each for each in [work])
             trainer.step()
         return [new.detach() - old for new, old in zip(trainer.model.parameters(), start, strict=True)]
 

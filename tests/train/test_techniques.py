@@ -110,7 +110,10 @@ def test_the_model_to_use_is_the_one_that_scores_best(corpus: Path, tmp_path: Pa
 
 def test_the_best_checkpoints_are_kept_beside_the_newest(corpus: Path, tmp_path: Path) -> None:
     """A learning rate that is far too high makes the loss go up and down."""
-    wild = {"optimizer": {"learning_rate": 0.5, "warmup_steps": 1}, "validation": {"every": 1, "metric": "loss"}}
+    wild: dict[str, dict[str, Any]] = {
+        "optimizer": {"learning_rate": 0.5, "warmup_steps": 1},
+        "validation": {"every": 1, "metric": "loss"},
+    }
     train(recipe(corpus, **wild, checkpoints={"every": 4, "keep": 1, "keep_best": 2, "average": 0}), tmp_path)
     losses = {record["step"]: record["loss"] for record in records(tmp_path, "dev")}
     best = sorted(losses, key=losses.__getitem__)[:2]

@@ -13,15 +13,19 @@ course is told by process 0 or agreed on, so that all take the same turns.
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from typing import TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from headway.errors import ConfigError, TrainingError
@@ -158,7 +162,8 @@ def joined(device: str) -> Iterator[World]:
         return
     place = _device(device, _variable("LOCAL_RANK", rank))
     try:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=_clean_store(rank, processes), rank=rank, world_size=processes)
     except (dist.DistError, ValueError) as error:
         raise ConfigError(
             f"process {rank} of {processes} cannot meet the others ({str(error).splitlines()[0]}); start all of them "
@@ -166,6 +171,28 @@ def joined(device: str) -> Iterator[World]:
         ) from None
     yield from _within(place)
     dist.destroy_process_group()  # not after an error: the one who tells it must not cut off the others before
+
+
+def _clean_store(rank: int, processes: int) -> Store:
+    """The store where processes find each other, without the addresses of processes that have died.
+
+    torchrun keeps one store over all of its restarts, in which a new process may read what a dead one wrote. So each
+    puts a name there that was never used before, and goes on under the one that process 0 answers to it.
+    """
+    store, _, _ = next(rendezvous("env://"))
+    name = uuid4().hex
+    store.set(f"headway/{rank}", name)
+    if rank:
+        session = store.get(f"headway/{name}").decode()  # waits for it
+        store.set(f"headway/{session}/{rank}", "")
+        return PrefixStore(session, store)
+    missing = list(range(1, processes))
+    while missing:
+        for other in missing:
+            store.set(f"headway/{store.get(f'headway/{other}').decode()}", name)
+        time.sleep(0.01)
+        missing = [other for other in missing if not store.check([f"headway/{name}/{other}"])]
+    return PrefixStore(name, store)
 
 
 def _within(device: torch.device) -> Iterator[World]:

@@ -41,8 +41,9 @@ class DataConfig(Config):
     temperature: float | None = Field(
         None,
         ge=1,
-        description="Several corpora: an epoch is as long as all of them, and corpus i has a share of it proportional to "
-        "(weight x pairs)^(1/temperature); 1 keeps the sizes, higher ones favour small corpora; none: only the weights.",
+        description="Several corpora: an epoch is as long as all of them, and corpus i has a share of it proportional "
+        "to (weight x pairs)^(1/temperature); 1 keeps the sizes, higher ones favour small corpora; none: only the "
+        "weights.",
     )
     bpe_dropout: float = Field(
         0.0,
@@ -63,7 +64,8 @@ class DataConfig(Config):
         if self.dev and self.dev.target_language not in known:
             languages = ", ".join(sorted(language for language in known if language)) or "none"
             raise ValueError(
-                f"dev: target_language is {self.dev.target_language or 'not given'}, but those of train are: {languages}"
+                f"dev: target_language is {self.dev.target_language or 'not given'}, "
+                f"but those of train are: {languages}"
             )
         return self
 
@@ -89,7 +91,7 @@ class TrainingConfig(Config):
         description="Decay, for each step, of a moving average of the weights kept beside them; none: no.",
     )
     start_from: str | None = Field(
-        None, 
+        None,
         description="A model folder whose weights and tokenizers training starts from; of [tokenizer], kind, joint and "
         "split_digits must then agree with it, and the rest is not used. None: from scratch.",
     )

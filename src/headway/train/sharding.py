@@ -41,7 +41,10 @@ class ShardedCheckpoints(Checkpoints):
     """:class:`Checkpoints` whose :meth:`save` all processes call, each with its shards."""
 
     def __init__(self, world: World, folder: Path, *, keep: int, keep_best: int = 0) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
         super().__init__(folder, keep=keep, keep_best=keep_best)
+        self._hosts = init_device_mesh("cpu", (world.processes,))
         self._group = dist.new_group(backend="gloo")  # of its own: the thread that writes talks while training does
         self._writers = World(world.device, self._group)
 
@@ -66,10 +69,8 @@ class ShardedCheckpoints(Checkpoints):
 
     def _copied_shards(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Copies of this process's parts in host memory, still known as parts of the whole."""
-        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import DTensor, Shard
 
-        hosts = init_device_mesh("cpu", (self._writers.processes,))
         # Taking a weight apart (query, key, value) has gathered it: each process keeps its part again.
         shards = {
             name: tensor.redistribute(placements=[Shard(0)]) if isinstance(tensor, DTensor) else tensor
@@ -79,8 +80,9 @@ class ShardedCheckpoints(Checkpoints):
         copies: dict[str, Any] = self._copied("shards", mine)
         for name, shard in shards.items():
             if isinstance(shard, DTensor):
+                size, stride = shard.shape, shard.stride()
                 copies[name] = DTensor.from_local(
-                    copies[name], hosts, shard.placements, run_check=False, shape=shard.shape, stride=shard.stride()
+                    copies[name], self._hosts, shard.placements, run_check=False, shape=size, stride=stride
                 )
         return copies
 
@@ -107,6 +109,8 @@ class ShardedCheckpoints(Checkpoints):
                 self._writers.on_main(finish)
         except CheckpointException as error:  # in all processes, whichever it was
             rank, (reason, _) = min(error.failures.items(), key=lambda failure: failure[0])
-            self._error = OutputError(f"{path}: process {rank} cannot write there ({reason}); free some space")
+            self._error = OutputError(
+                f"{path}: process {rank} cannot write its shards ({reason}); what was there before is unchanged"
+            )
         except Exception as error:
             self._error = error
