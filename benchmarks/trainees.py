@@ -2,8 +2,8 @@
 
 The plain loop is what one writes in an afternoon: ``torch.nn.Transformer`` in float32 with Adam, on Headway's batches.
 The model is a preset's sizes with pre-norm, sinusoids, one matrix for both embeddings and the output, and dropout on
-embeddings, on sub-layers and inside the feed-forward layers: what all contestants can be told to train. The steps are
-those of ``headway.train``'s loop: next batch, loss, backward, clip, optimiser, and free pages returned now and then.
+embeddings, on sub-layers and inside the feed-forward layers: what all contestants can be told to train. Headway can
+also train the paper's own blocks: post-norm, and no dropout inside the feed-forward layers. The steps are those of ``headway.train``'s loop: next batch, loss, backward, clip, optimiser, and free pages returned now and then.
 """
 
 import json
@@ -148,7 +148,10 @@ def main(
     data: Annotated[Path, typer.Option(help="Folder with train.de, train.en, val.de and val.en.")],
     workdir: Annotated[Path, typer.Option(help="Where the tokens are kept.")],
     preset: Annotated[str, typer.Option(help="Sizes of the model: tiny, small, base or big.")] = "base",
-    kind: Annotated[Literal["headway", "plain"], typer.Option(help="Which of the two.")] = "headway",
+    kind: Annotated[
+        Literal["headway", "paper", "plain"],
+        typer.Option(help="Headway, Headway with the paper's blocks, or the loop."),
+    ] = "headway",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     max_tokens: Annotated[int, typer.Option(help="Size of a batch.")] = 4_096,
     pool_size: Annotated[int, typer.Option(help="Sentences sorted by length together.")] = 29_000,
@@ -169,7 +172,8 @@ def main(
             plain_optimizer.step()
 
         train(plain, plain.loss, take_plain_step, stream, precision)
-    model = Transformer(setting.model, vocab_size, vocab_size)
+    config = TransformerConfig.preset(preset, dropout=DROPOUT) if kind == "paper" else setting.model
+    model = Transformer(config, vocab_size, vocab_size)
     optimizer = make_optimizer(model, setting.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = LEARNING_RATE

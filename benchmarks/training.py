@@ -68,7 +68,7 @@ class Place:
 
 
 def run_trainee(kind: str, precision: str, preset: str, place: Place, seconds: float, settings: Settings) -> Speed:
-    """Train Headway ("headway") or the plain loop ("plain") for ``seconds`` after the warm-up."""
+    """Train Headway ("headway", with the paper's blocks "paper") or the plain loop ("plain") for ``seconds``."""
     setting, prepared = prepare_corpus(place.data, place.workdir, preset)
     options = {
         "data": place.data,
@@ -101,6 +101,8 @@ def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contesta
         for precision in dict.fromkeys((own_type, "float32"))
     ]
     # On Headway's own batches: nothing to search.
+    paper = partial(run_trainee, "paper", own_type, preset, place)
+    listed.append(Contestant("headway, the paper's blocks", own_type, paper, Settings(), {}))
     plain = partial(run_trainee, "plain", "float32", preset, place)
     listed.append(Contestant("torch.nn.Transformer", "float32", plain, Settings(), {}))
     for name, peer in peers.PEERS.items() if with_peers else ():

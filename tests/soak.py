@@ -164,7 +164,7 @@ def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
 
 
 def main() -> int:
-    """Soak, and print what came of it; 1 where something differs."""
+    """Soak, and print what came of it; 1 where something differs, or too little was killed to tell."""
     parser = argparse.ArgumentParser(description="Kill training at random moments and resume it.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=80)
@@ -197,6 +197,8 @@ def main() -> int:
         killer.finish()
         found = differences(*runs)
     print(f"{killer.kills} kills, {killer.inside} of them inside a save, {time.monotonic() - begin:.0f} s")
+    if killer.kills < options.kills or not killer.inside:
+        found.append("the number of kills that met a training, or a save: give more --steps")
     print(
         "different: " + "; ".join(found) if found else "weights, moments, metrics and checkpoints are equal bit for bit"
     )

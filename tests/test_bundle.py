@@ -283,3 +283,11 @@ def test_no_pickle_is_read_or_written(folder: Path, monkeypatch: pytest.MonkeyPa
     Bundle.load(folder).save(folder, "")
     for path in folder.iterdir():
         assert not path.read_bytes().startswith((b"\x80", b"PK")), f"{path.name} is a pickle or a zip of pickles"
+
+
+def test_weights_may_be_read_by_whom_the_other_files_may(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the process's umask stays as it is: other threads write files meanwhile."""
+    monkeypatch.delattr("os.umask")
+    made().save(folder, "# Card")
+    modes = {path.name: path.stat().st_mode for path in folder.iterdir()}
+    assert set(modes.values()) == {modes["config.json"]}

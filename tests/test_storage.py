@@ -255,6 +255,14 @@ class TestLock:
             waiting.join(30)
         assert out.read_text() == "done"
 
+    def test_without_locks_there_is_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_locks(*_: object) -> None:
+            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+        monkeypatch.setattr(fcntl, "flock", no_locks)
+        with pytest.warns(UserWarning, match="has no locks"), locked(tmp_path / "lock"):
+            pass
+
     def test_a_lock_that_cannot_be_made_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(OutputError, match="cannot be written"), locked(tmp_path / "file" / "lock"):

@@ -11,7 +11,6 @@ Nothing in it is a pickle, and nothing in it is run. Folders of older format ver
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,18 +145,13 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def write_weights(weights: dict[str, Tensor], path: Path) -> None:
     """Write tensors as safetensors."""
+    path.touch()
+    mode = path.stat().st_mode  # a new file's; safetensors lets only its owner read it
     try:
         save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, path)
-        path.chmod(_default_mode())
+        path.chmod(mode)
     except SafetensorError as error:
         raise OSError(f"cannot write {path.name}: {error}") from None
-
-
-def _default_mode() -> int:
-    """What a new file may be used for by whom; safetensors lets only its owner read it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -79,7 +79,10 @@ def locked(path: Path) -> Iterator[None]:
     """
     descriptor = _opened_lock(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            _warn_of_no_locks(path.parent, error)
         yield
     finally:
         os.close(descriptor)
@@ -114,12 +117,17 @@ def _hold(descriptor: int, folder: Path) -> None:
             f"{folder}: process {holder} is training there; wait for it, stop it (kill {holder}: it saves first), or "
             "choose another --run"
         ) from None
-    except OSError as error:  # on a network, say
-        warnings.warn(
-            f"{folder}: this file system has no locks ({error.strerror}); see to it that one training at a time "
-            "works there",
-            stacklevel=4,
-        )
+    except OSError as error:
+        _warn_of_no_locks(folder, error)
+
+
+def _warn_of_no_locks(folder: Path, error: OSError) -> None:
+    """Some file systems on a network have none."""
+    warnings.warn(
+        f"{folder}: this file system has no locks ({error.strerror}); see to it that one training at a time "
+        "works there",
+        stacklevel=5,
+    )
 
 
 def _opened_lock(path: Path) -> int:

@@ -11,8 +11,8 @@ import typer
 
 from headway import cli
 from headway.cli.progress import ProgressListener
-from headway.cli.train import conclude, train
-from headway.errors import ConfigError
+from headway.cli.train import conclude, fresh_start, train
+from headway.errors import ConfigError, TrainingError
 from headway.train import loop
 from headway.train.loop import Result
 
@@ -86,3 +86,23 @@ def test_an_earlier_run_is_moved_aside_once(
     with pytest.raises(ConfigError, match="far enough"):
         train(recipe, run=run, fresh=True)
     assert renamed == ([tmp_path / "run.1"] if moved else [])
+
+
+@pytest.mark.parametrize("restarts", ["0", "2"])
+def test_an_earlier_run_is_not_put_where_torchrun_would_resume_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: str
+) -> None:
+    """A process that ends before the first save costs a restart, not the fresh start."""
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+
+    def begin() -> None:
+        with fresh_start(run, fresh=True, say=lambda _: None):
+            run.mkdir()
+            raise TrainingError("process 0 has lost the connection")
+
+    run = tmp_path / "run"
+    (run / "checkpoints" / "step-3").mkdir(parents=True)
+    with pytest.raises(TrainingError, match="lost"):
+        begin()
+    assert (run / "checkpoints" / "step-3").is_dir() == (restarts == "0")
+    assert (tmp_path / "run.1" / "checkpoints" / "step-3").is_dir() == (restarts == "2")

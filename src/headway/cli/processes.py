@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-__all__ = ["is_first_start", "is_main", "leave_to_main"]
+__all__ = ["is_first_start", "is_main", "leave_to_main", "may_be_restarted"]
 
 _POLITENESS_S = 5.0
 
@@ -18,6 +18,12 @@ def is_main() -> bool:
 def is_first_start() -> bool:
     """Whether torchrun has not started this process again after a failure."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+
+
+def may_be_restarted() -> bool:
+    """Whether torchrun starts this process again if it fails."""
+    done, most = (int(os.environ.get(f"TORCHELASTIC_{name}", "0")) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
+    return done < most
 
 
 def leave_to_main() -> str:

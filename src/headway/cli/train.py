@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.processes import is_first_start, is_main
+from headway.cli.processes import is_first_start, is_main, may_be_restarted
 from headway.errors import HeadwayError
 from headway.storage import held_folder
 
@@ -42,7 +42,6 @@ def train(
 
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / recipe.stem
-    fresh = fresh and is_main() and is_first_start()
     with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
         result = run_training(loaded, folder, validate=translation_validator(loaded), listener=listener)
     conclude(result)
@@ -76,9 +75,10 @@ def command_name() -> str:
 def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
     """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, …; back, if the new one cannot begin.
 
-    Yields where the earlier run is now, or None.
+    Of several processes the first does that, once. Not back where torchrun starts the new one again, which would then
+    resume the earlier. Yields where the earlier run is now, or None.
     """
-    if not (fresh and folder.exists()):
+    if not (fresh and is_main() and is_first_start() and folder.exists()):
         yield None
         return
     number = 1
@@ -90,7 +90,7 @@ def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterat
     try:
         yield aside
     except HeadwayError:
-        if not any(folder.glob("checkpoints/step-*")):
+        if not may_be_restarted() and not any(folder.glob("checkpoints/step-*")):
             shutil.rmtree(folder, ignore_errors=True)
             aside.rename(folder)
             say(f"the earlier run is {folder} again")

@@ -127,7 +127,7 @@ def step_if_finite(optimizer: torch.optim.Optimizer, clip_norm: float | None = N
     if hasattr(norm, "full_tensor"):  # the norm of FSDP's shards, each process holding a part of the sum
         norm = norm.full_tensor()
     finite: Tensor = norm.isfinite()
-    if isinstance(optimizer, torch.optim.Adam):
+    if optimizer.defaults.get("fused"):
         divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
         with _told(optimizer, (~finite).float(), divisor):
             optimizer.step()
