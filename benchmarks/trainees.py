@@ -3,7 +3,8 @@
 The plain loop is what one writes in an afternoon: ``torch.nn.Transformer`` in float32 with Adam, on Headway's batches.
 The model is a preset's sizes with pre-norm, sinusoids, one matrix for both embeddings and the output, and dropout on
 embeddings, on sub-layers and inside the feed-forward layers: what all contestants can be told to train. Headway can
-also train the paper's own blocks: post-norm, and no dropout inside the feed-forward layers. The steps are those of ``headway.train``'s loop: next batch, loss, backward, clip, optimiser, and free pages returned now and then.
+also train the paper's own blocks: post-norm, and no dropout inside the feed-forward layers. The steps are those of
+``headway.train``'s loop: next batch, loss, backward, clip, optimiser, and free pages returned now and then.
 """
 
 import json

@@ -199,6 +199,8 @@ class TestTrain:
         names = {path.name for path in trained.folder.iterdir()}
         assert names == {
             "recipe.toml",
+            "environment.json",
+            "lock",
             "metrics.jsonl",
             "tensorboard",
             "tokenizer",

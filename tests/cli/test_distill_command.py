@@ -156,3 +156,10 @@ def test_refusals(lesson: Lesson, tmp_path: Path) -> None:
     assert_refused(wrong, r"translates de to en, but the recipe asks for fr to en")
     assert_refused(run("distill", lesson.teacher, tmp_path / "gone.toml"), r"gone\.toml: no such file")
     assert not folder.exists()
+
+
+def test_several_processes_are_refused(lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended = run("distill", lesson.teacher, lesson.recipe, "--run", tmp_path / "run")
+    assert_refused(ended, "translates in one process, but torchrun has started several; start it alone")
+    assert not (tmp_path / "run").exists()

@@ -327,6 +327,30 @@ class TestDamage:
             passed += not caught
         assert passed < len(content) / 8
 
+    def test_what_cannot_be_read_now_is_not_taken_for_damage(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A disk or network that fails for a moment must not cost the checkpoint: going on from another removes it."""
+        trainee = Trainee(1)
+        for step in (1, 2):
+            trainee.save(tmp_path, Progress(step=step))
+        checksum = state._checksum
+
+        def failing(path: Path) -> str:
+            if path.parent.name == "step-2":
+                raise OSError(errno.EIO, "Input/output error")
+            return checksum(path)
+
+        monkeypatch.setattr(state, "_checksum", failing)
+        with pytest.raises(
+            CheckpointError, match=r"step-2: cannot be read \(Input/output error\); run the same command"
+        ):
+            trainee.restore(tmp_path)
+        monkeypatch.undo()
+        found = trainee.restore(tmp_path)
+        assert found is not None
+        assert found.step == 2
+
     def test_all_damaged(self, folder: Path) -> None:
         for name in ("step-1", "step-2"):
             (folder / name / "state.json").write_text("{")

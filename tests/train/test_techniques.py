@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from headway.bundle import Bundle, named_weights, read_weights
+from headway.errors import TrainingError
 from headway.models.build import build_model
 from headway.train import loop
 from headway.train.loop import Result, train
@@ -165,3 +167,48 @@ def test_one_infinite_gradient_costs_one_step(
     (record,) = records(tmp_path, "train")
     assert record["skipped_steps"] == 1
     assert 0 < record["loss"] < 10
+
+
+def test_checkpoints_kept_for_their_scores_are_not_averaged(corpus: Path, tmp_path: Path) -> None:
+    """Nor do they take the place of those that are: with and without them, the average is the same."""
+    for keep_best in (0, 2):
+        checkpoints = {"every": 4, "keep": 2, "keep_best": keep_best, "average": 2}
+        train(recipe(corpus, checkpoints=checkpoints), tmp_path / str(keep_best))
+    without, beside = (weights(tmp_path / str(keep_best) / "average") for keep_best in (0, 2))
+    assert all(torch.equal(without[name], beside[name]) for name in without)
+
+
+def test_a_run_goes_on_without_the_model_that_it_started_from(corpus: Path, tmp_path: Path) -> None:
+    train(recipe(corpus), tmp_path / "first")
+    start = tmp_path / "first" / "best"
+    tuned = recipe(corpus, training={"steps": 4, "start_from": str(start)})
+    train(tuned, tmp_path / "second")
+    shutil.rmtree(start)
+    longer = recipe(corpus, training={"steps": 6, "start_from": str(start)})
+    assert train(longer, tmp_path / "second").step == 6
+
+
+def test_best_that_has_gone_is_made_of_the_newest_weights(corpus: Path, tmp_path: Path) -> None:
+    chosen = recipe(corpus, training={"steps": 8, "ema": 0.9}, checkpoints={"every": 2, "keep": 4, "average": 4})
+    train(chosen, tmp_path)
+    shutil.rmtree(tmp_path / "best")
+    train(chosen, tmp_path)
+    found, newest = weights(tmp_path / "best"), checkpoint(tmp_path, 8)
+    assert all(torch.equal(found[name], newest[name]) for name in found)
+
+
+def test_skipped_steps_end_a_run_before_they_are_reported(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is validated or saved is looked at first, however rarely metrics are written."""
+
+    def hopeless(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> torch.Tensor:
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                each.grad.fill_(float("nan"))
+        return step_if_finite(optimizer, clip_norm)
+
+    monkeypatch.setattr(loop, "step_if_finite", hopeless)
+    settings = {"steps": 500, "log_every": 500, "precision": "float32", "device": "cpu"}
+    with pytest.raises(TrainingError, match=r"the last 20 steps, up to step 20, .* still those after step 0"):
+        train(recipe(corpus, training=settings), tmp_path)

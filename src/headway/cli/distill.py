@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from headway.cli.train import conclude, fresh_start, same_command
+from headway.errors import ConfigError
 
 __all__ = ["distill"]
 
@@ -43,6 +45,11 @@ def distill(
     from headway.train.recipe import Recipe
     from headway.validation import translation_validator
 
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise ConfigError(
+            "headway distill translates in one process, but torchrun has started several; start it alone, stop it with "
+            "Ctrl-C once it trains, and go on with `torchrun ... -m headway train RUN/recipe.toml --run RUN`"
+        )
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / f"{recipe.stem}-distilled"
     with ProgressListener() as listener, fresh_start(folder, fresh, listener.say) as earlier:

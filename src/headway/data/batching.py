@@ -146,15 +146,16 @@ class Corpora:
     def _batches(
         self, order: Order, segmentation: int, max_tokens: int, pool_size: int, rng: np.random.Generator | None
     ) -> EpochPlan:
-        source, target = self._lengths("source", segmentation), self._lengths("target", segmentation)
+        source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
         plan = token_batches(source, target, order, max_tokens=max_tokens, pool_size=pool_size, rng=rng)
         return replace(plan, segmentation=segmentation, segmentations=self.segmentations)
 
-    def _lengths(self, side: str, segmentation: int) -> Lengths:
+    def lengths(self, side: str, segmentation: int) -> Lengths:
+        """The length of every example's source or target in one segmentation."""
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
 
     def _row_lengths(self, side: str) -> Lengths:
-        return np.stack([self._lengths(side, number) for number in range(self.segmentations)], axis=1).ravel()
+        return np.concatenate([store.row_lengths(side) for store in self._stores])
 
     def batch(self, rows: Rows) -> Batch:
         """The padded tokens of some rows."""
@@ -181,7 +182,7 @@ class Corpora:
         starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
         real = cells = 0
         for side in SIDES:
-            lengths = self._lengths(side, plan.segmentation)[plan.order]
+            lengths = self.lengths(side, plan.segmentation)[plan.order]
             real += int(lengths.sum())
             cells += int(((ends - starts) * np.maximum.reduceat(lengths, starts)).sum())
         return 1 - real / cells

@@ -107,12 +107,21 @@ class TokenStore:
 
     def lengths(self, side: str, segmentation: int = 0) -> NDArray[np.int32]:
         """The length of each example's source or target in one segmentation, with its end symbol."""
-        lengths = np.empty(len(self), np.int32)
-        for start in range(0, len(self), _LENGTHS_AT_ONCE):
-            end = min(start + _LENGTHS_AT_ONCE, len(self))
-            part = self._offsets[side].read([(start * self.segmentations, end * self.segmentations + 1)])
-            lengths[start:end] = np.diff(part)[segmentation :: self.segmentations]
-        return lengths
+        return self._strided_lengths(side, segmentation, self.segmentations)
+
+    def row_lengths(self, side: str) -> NDArray[np.int32]:
+        """The length of each row: each example in all its segmentations, one after the other."""
+        return self._strided_lengths(side, 0, 1)
+
+    def _strided_lengths(self, side: str, first: int, stride: int) -> NDArray[np.int32]:
+        """Those of the rows ``first``, ``first + stride``, ..."""
+        rows = len(self) * self.segmentations
+        at_once = _LENGTHS_AT_ONCE * stride
+        parts = [np.empty(0, np.int32)]
+        for start in range(0, rows, at_once):
+            part = self._offsets[side].read([(start, min(start + at_once, rows) + 1)])
+            parts.append(np.diff(part)[first::stride].astype(np.int32))
+        return np.concatenate(parts)
 
     def padded(self, side: str, rows: NDArray[np.int64], pad: int = 0) -> NDArray[np.int64]:
         """The tokens of the given rows, (rows, longest), padded at the end."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headway.bundle import Bundle, load_weights
 from headway.errors import CheckpointError
-from headway.train.state import average_weights, checkpoint_folders
+from headway.train.state import average_weights, counted_checkpoints
 
 __all__ = ["average"]
 
@@ -14,7 +14,7 @@ __all__ = ["average"]
 def average(run: Path, last: int, output: Path) -> int:
     """Write the mean of the ``last`` newest checkpoints of ``run`` as a model folder, and return how many there
     were."""
-    newest = checkpoint_folders(run / "checkpoints")[:last]
+    newest = counted_checkpoints(run / "checkpoints")[:last]
     if not newest:
         raise CheckpointError(f"{run}: no checkpoints; expected a run folder of `headway train`")
     template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)

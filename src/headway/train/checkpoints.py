@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from headway.bundle import named_weights
 from headway.errors import CheckpointError
 from headway.train import state
-from headway.train.state import DamageError, Progress, Snapshot, checkpoint_folders, step_of
+from headway.train.state import DamageError, Progress, Snapshot, checkpoint_folders, counted_checkpoints, step_of
 
 __all__ = ["Checkpoints", "copies_done"]
 
@@ -32,8 +32,9 @@ __all__ = ["Checkpoints", "copies_done"]
 class Checkpoints:
     """The folder ``checkpoints`` of a run; a context manager that leaves when everything is written.
 
-    The ``keep`` newest regular checkpoints are kept, and beside them the ``keep_best`` with the highest scores (the
-    earliest of equal ones). An irregular one, which an interruption left between two intervals, goes at the next save.
+    The ``keep`` newest regular and counted checkpoints are kept, and beside them the ``keep_best`` with the highest
+    scores (the earliest of equal ones). An irregular one, which an interruption left between two intervals, goes at the
+    next save.
 
     A failed write (:class:`OutputError`) is raised by the next call or on leaving; what was there before is unchanged.
     """
@@ -66,10 +67,12 @@ class Checkpoints:
         ema: Mapping[str, Tensor] | None = None,
         score: float | None = None,
         regular: bool = True,
+        counted: bool = True,
     ) -> None:
         """Take a snapshot now and write ``step-N`` behind the scenes, then remove those that are not to be kept.
 
-        ``score`` is the validation score of these weights, where they have one; higher is better.
+        ``score`` is the validation score of these weights, where they have one; higher is better. ``regular`` and
+        ``counted`` are as in :class:`Snapshot`.
         """
         self.wait()
         snapshot = Snapshot(
@@ -79,6 +82,7 @@ class Checkpoints:
             ema=None if ema is None else self._copied("ema", ema),
             score=score,
             regular=regular,
+            counted=counted,
         )
         # Not a daemon: the interpreter does not end before the write does.
         self._writer = threading.Thread(target=self._write, args=(snapshot, copies_done()), name="checkpoint")
@@ -94,9 +98,9 @@ class Checkpoints:
             raise error
 
     def newest(self, count: int) -> list[Path]:
-        """The ``count`` newest checkpoints, newest first, all of them whole on the disk."""
+        """The ``count`` newest counted checkpoints, newest first, all of them whole on the disk."""
         self.wait()
-        return checkpoint_folders(self._folder)[:count]
+        return counted_checkpoints(self._folder)[:count]
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot | None:
         """Load the newest checkpoint that is whole and return what it holds, as :meth:`find` does."""
@@ -160,7 +164,8 @@ class Checkpoints:
 
     def _superseded(self, step: int) -> list[Path]:
         """Those older than ``step`` that are neither among the newest nor among the best."""
-        regular: dict[Path, float | None] = {}
+        counted: list[Path] = []
+        scored: list[tuple[float, int, Path]] = []
         found = [path for path in checkpoint_folders(self._folder) if step_of(path) <= step]
         for path in found:
             try:
@@ -168,10 +173,11 @@ class Checkpoints:
             except DamageError:
                 continue
             if header.get("regular", True):
-                regular[path] = header.get("score")
-        scored = [(-score, step_of(path), path) for path, score in regular.items() if score is not None]
-        best = [path for _, _, path in sorted(scored)[: self._keep_best]]
-        kept = {*list(regular)[: self._keep], *best}
+                if header.get("counted", True):
+                    counted.append(path)
+                if (score := header.get("score")) is not None:
+                    scored.append((-score, step_of(path), path))
+        kept = {*counted[: self._keep], *(path for _, _, path in sorted(scored)[: self._keep_best])}
         return [path for path in found if path not in kept and step_of(path) != step]
 
     def _remove(self, paths: list[Path]) -> None:
@@ -181,8 +187,8 @@ class Checkpoints:
 
 def copies_done() -> torch.cuda.Event | None:
     """What happens when the GPU, if there is one, has made the copies that it was given to make."""
-    if not torch.cuda.is_available():
-        return None
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None  # training on a CPU; there may be a GPU beside it
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.bundle import Bundle, load_weights, named_weights
@@ -53,7 +54,7 @@ from headway.train.report import Listener, Metrics, Silence
 from headway.train.sharding import ShardedCheckpoints, whole
 from headway.train.start import load_start
 from headway.train.state import Progress, average_weights, checkpoint_folders, load
-from headway.train.stream import Stream, prefetched
+from headway.train.stream import Stream, Work, prefetched
 from headway.train.window import Window
 
 __all__ = ["Result", "Validate", "train"]
@@ -155,7 +156,7 @@ class _Trainer:
             recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
         )
         _check_lengths(self.model, prepared)
-        if training.start_from is not None:
+        if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
             load_start(self.model, Path(training.start_from))
         freeze(self.model, training.freeze)
         self.sharded = world.shards(training.sharding)
@@ -254,19 +255,12 @@ class _Trainer:
         begin = time.perf_counter()
         self.objective.train()
         work = next(self.works)
-        total = torch.zeros((), device=self.device)
-        for batch in work.micro_batches:
-            torch.manual_seed(_dropout_seed(recipe.training.seed, progress.step, batch.index))
-            last = batch is work.micro_batches[-1]
-            with out_of_memory_explained(Shape.of(batch.tokens)), self.world.sharing(self.objective, last=last):
-                with autocast(self.device, self.precision):
-                    loss = self.objective(batch.tokens)
-                (loss * self.world.processes / work.num_targets).backward()
-            total += loss.detach()
         rate = self._learning_rate(progress.step + 1)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        taken = step_if_finite(self.optimizer, recipe.optimizer.clip_norm)
+        with out_of_memory_explained(max(Shape.of(batch.tokens) for batch in work.micro_batches)):
+            total = self._backward(work)
+            taken = step_if_finite(self.optimizer, recipe.optimizer.clip_norm)
         self.optimizer.zero_grad()
         progress.step += 1
         progress.epoch, progress.batch = work.epoch, work.batch
@@ -275,6 +269,18 @@ class _Trainer:
         self.window.add(total, work, taken)
         self.score = None
         progress.elapsed_s += time.perf_counter() - begin
+
+    def _backward(self, work: Work) -> Float[Tensor, ""]:
+        """Leave the gradients of a step; returns its summed loss, or this process's share of it."""
+        total = torch.zeros((), device=self.device)
+        for batch in work.micro_batches:
+            torch.manual_seed(_dropout_seed(self.recipe.training.seed, self.progress.step, batch.index))
+            with self.world.sharing(self.objective, last=batch is work.micro_batches[-1]):
+                with autocast(self.device, self.precision):
+                    loss = self.objective(batch.tokens)
+                (loss * self.world.processes / work.num_targets).backward()
+            total += loss.detach()
+        return total
 
     def _learning_rate(self, step: int) -> float:
         return learning_rate(step, self.recipe.training.steps, self.recipe.optimizer, self.recipe.model.d_model)
@@ -285,8 +291,7 @@ class _Trainer:
         if step % self.recipe.training.log_every and step != steps:
             return
         return_freed_memory()
-        if self.window.skipped_in_a_row >= _MOST_SKIPPED:
-            self._stop_skipping()
+        self._check_skipped()
         where = {"epoch": self.progress.epoch, "learning_rate": self._learning_rate(step)}
         whole: dict[str, int | float] = {**where, **self.window.close(), "elapsed_s": self.progress.elapsed_s}
         self._write("train", whole)
@@ -297,11 +302,18 @@ class _Trainer:
         if self.metrics is not None:
             self.metrics.write(kind, self.progress.step, record)
 
-    def _stop_skipping(self) -> None:
-        """The weights are still those before the first of the steps that were skipped: save them, and give up."""
-        self.save_if_due(force=True)
-        self.world.on_main(self.checkpoints.wait)
+    def _check_skipped(self) -> None:
+        """Give up after many steps without effect: the weights are still those before the first of them; save them.
+
+        The host waits for the device here, so it is done where something is reported, scored or saved.
+        """
+        begin = time.perf_counter()
         skipped, step = self.window.skipped_in_a_row, self.progress.step
+        self.progress.elapsed_s += time.perf_counter() - begin
+        if skipped < _MOST_SKIPPED:
+            return
+        self._save(regular=False)
+        self.world.on_main(self.checkpoints.wait)
         raise TrainingError(
             f"the last {skipped} steps, up to step {step:,}, gave an infinite loss or gradient and were skipped; the "
             f"weights are still those after step {step - skipped:,}, saved in {self.run / 'checkpoints'}. Lower "
@@ -314,6 +326,7 @@ class _Trainer:
         step = self.progress.step
         if self.prepared.dev is None or (step % self.recipe.validation.every and step != self.recipe.training.steps):
             return
+        self._check_skipped()
         self._gather()
         record = self.world.on_main(self._scores)
         self._write("dev", record)
@@ -333,10 +346,13 @@ class _Trainer:
     def save_if_due(self, *, force: bool) -> None:
         """Save the training state at its interval, where it may be among the best, or now."""
         step, settings = self.progress.step, self.recipe.checkpoints
+        counted = step % settings.every == 0 or step == self.recipe.training.steps
         may_be_best = settings.keep_best > 0 and self.score is not None
-        regular = step % settings.every == 0 or step == self.recipe.training.steps or may_be_best
-        if step == self.saved_step or not (force or regular):
-            return
+        if step != self.saved_step and (force or counted or may_be_best):
+            self._check_skipped()
+            self._save(regular=counted or may_be_best, counted=counted or not may_be_best)
+
+    def _save(self, *, regular: bool, counted: bool = True) -> None:
         self.window.note()
         if self.sharded or self.world.is_main:
             self.checkpoints.save(
@@ -346,8 +362,9 @@ class _Trainer:
                 ema=None if self.ema is None else self.ema.named_weights(),
                 score=self.score,
                 regular=regular,
+                counted=counted,
             )
-        self.saved_step = step
+        self.saved_step = self.progress.step
 
     def finish(self) -> Result:
         """Make the averages of the weights, score them, and tell which model to use: the one that scores best."""
@@ -359,6 +376,8 @@ class _Trainer:
     def _finish(self, ema: dict[str, Tensor] | None) -> Result:
         folder = self.run / "best"
         quality, scores = self.progress.best, dict[str, float | str]()
+        if self.prepared.dev is None or not folder.exists():
+            self._write_bundle(folder, scores)  # the newest: nothing tells which was the best
         for name, weights in self._averages(ema):
             load_weights(self.model, weights, self.run / name)
             record = self._scores() if self.prepared.dev is not None else {}
@@ -369,8 +388,6 @@ class _Trainer:
             if quality is None or not record or self._quality(record) >= quality:
                 folder, scores = self.run / name, record
                 quality = self._quality(record) if record else None
-        if folder.name == "best" and (self.prepared.dev is None or not folder.exists()):
-            self._write_bundle(folder, scores)
         return Result(self.progress.step, False, folder, scores)
 
     def _averages(self, ema: dict[str, Tensor] | None) -> Iterator[tuple[str, dict[str, Tensor]]]:

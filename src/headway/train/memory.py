@@ -21,6 +21,7 @@ from torch import Tensor
 
 from headway.data.batching import Batch, Corpora, EpochPlan
 from headway.errors import TrainingError
+from headway.nn.loss import rows_at_a_time
 from headway.text.tokenizer import UNK
 from headway.train.hardware import autocast
 from headway.train.objective import Objective, TokenBatch, to_device
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 _GIB = 1 << 30
-_LOGIT_ROWS, _LOGIT_BYTES = 2048, 12  # rows of logits that the loss holds at a time; logits, softmax and their error
+_LOGIT_BYTES = 12  # of each logit that the loss holds at a time, its softmax and its error
 # Peak over bytes kept: 2.2 to 2.8 on a CPU, by the resident sizes of tiny, small and base models at 2,048 to 12,800
 # tokens in float32 and bfloat16, for the heap fragments. The allocator for a GPU leaves fewer gaps; not measured.
 _PEAK_PER_KEPT = {"cpu": 2.2, "cuda": 1.3}
@@ -46,7 +47,7 @@ _CERTAIN = 1.5  # estimates and measured peaks lie within this factor of one ano
 
 @dataclass(frozen=True)
 class Shape:
-    """A batch of ``rows`` sources and targets, padded to so many tokens."""
+    """A batch of ``rows`` sources and targets, padded to so many tokens. Shapes are ordered by their tokens."""
 
     rows: int
     source: int
@@ -57,6 +58,9 @@ class Shape:
         """The shape of a batch."""
         (rows, source), target = batch.source.shape, batch.shifted.size(1)
         return cls(rows, source, target)
+
+    def __lt__(self, other: Shape) -> bool:
+        return self.rows * (self.source + self.target) < other.rows * (other.source + other.target)
 
     def __str__(self) -> str:
         return f"{self.rows} rows x ({self.source} source + {self.target} target tokens)"
@@ -102,11 +106,10 @@ def largest_shapes(corpora: Corpora, plan: EpochPlan) -> list[Shape]:
     if not len(plan):
         return []
     starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
-    chosen = plan.order.astype(np.int64) * plan.segmentations + plan.segmentation
     rows = ends - starts
     source, target = (
-        np.maximum.reduceat(lengths[chosen], starts).astype(np.int64)
-        for lengths in (corpora.source_lengths, corpora.target_lengths)
+        np.maximum.reduceat(corpora.lengths(side, plan.segmentation)[plan.order], starts).astype(np.int64)
+        for side in ("source", "target")
     )
     costs = (rows * (source + 2 * target), rows * (source**2 + target**2 + source * target))
     return [
@@ -144,9 +147,9 @@ def estimate_memory(
         gradients=trained,
         optimizer=moments,
         average=ema,
-        checkpoint=weights + moments + ema,
+        checkpoint=weights + moments + ema if device.type == "cpu" else 0,  # copied to the host's memory
         activations=int(kept[shape] * _PEAK_PER_KEPT.get(device.type, 1.3)),
-        logits=min(shape.rows * shape.target, _LOGIT_ROWS) * vocabulary * _LOGIT_BYTES,
+        logits=min(shape.rows * shape.target, rows_at_a_time(device.type)) * vocabulary * _LOGIT_BYTES,
         held=weights + ema + restored,
     )
 

@@ -24,7 +24,7 @@ from headway.storage import replaced_folder
 from headway.train import state
 from headway.train.checkpoints import Checkpoints, copies_done
 from headway.train.distributed import World
-from headway.train.state import Progress
+from headway.train.state import Progress, Snapshot
 
 __all__ = ["ShardedCheckpoints", "whole"]
 
@@ -57,12 +57,13 @@ class ShardedCheckpoints(Checkpoints):
         ema: Mapping[str, Tensor] | None = None,
         score: float | None = None,
         regular: bool = True,
+        counted: bool = True,
     ) -> None:
         """Copy this process's shards to host memory now, and write them behind the scenes."""
         self.wait()
         parts = {"weights": named_weights(model), "moments": state.moments(model, optimizer), "ema": ema or {}}
         shards = {f"{part}/{name}": tensor for part, each in parts.items() for name, tensor in each.items()}
-        header = state.header(replace(progress), score=score, regular=regular)
+        header = state.header_of(Snapshot(replace(progress), {}, {}, score=score, regular=regular, counted=counted))
         arguments = (progress.step, self._copied_shards(shards), header, copies_done())
         self._writer = threading.Thread(target=self._write_shards, args=arguments, name="checkpoint")
         self._writer.start()

@@ -19,7 +19,8 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,8 @@ __all__ = [
     "Snapshot",
     "average_weights",
     "checkpoint_folders",
-    "header",
+    "counted_checkpoints",
+    "header_of",
     "load",
     "moments",
     "read",
@@ -50,7 +52,8 @@ __all__ = [
 FORMAT = 1
 SHARDS = "shards"
 _WEIGHTS, _MOMENTS, _EMA, _STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, BundleError)
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionError, BundleError)
 
 
 @dataclass
@@ -81,7 +84,8 @@ class Snapshot:
     """All that a checkpoint holds.
 
     ``score`` is the validation score of these weights, if they were validated; higher is better. A snapshot that an
-    interruption took between two intervals is not ``regular``: a run without the interruption would not have it.
+    interruption took between two intervals is not ``regular``: a run without the interruption would not have it. One
+    that was taken for its score alone is not ``counted`` among the newest, which are averaged.
     """
 
     progress: Progress
@@ -90,6 +94,7 @@ class Snapshot:
     ema: dict[str, Tensor] | None = None
     score: float | None = None
     regular: bool = True
+    counted: bool = True
 
 
 def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -110,13 +115,14 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
     with replaced_folder(path) as aside:
         for name, content in tensors.items():
             write_weights(content, aside / name)
-        write_header(aside, header(snapshot.progress, score=snapshot.score, regular=snapshot.regular))
+        write_header(aside, header_of(snapshot))
     return path
 
 
-def header(progress: Progress, *, score: float | None, regular: bool) -> dict[str, Any]:
+def header_of(snapshot: Snapshot) -> dict[str, Any]:
     """What state.json holds beside checksums."""
-    return {"format": FORMAT, "regular": regular, "score": score, "progress": asdict(progress)}
+    facts = {"regular": snapshot.regular, "counted": snapshot.counted, "score": snapshot.score}
+    return {"format": FORMAT, **facts, "progress": asdict(snapshot.progress)}
 
 
 def write_header(folder: Path, header: dict[str, Any]) -> None:
@@ -131,10 +137,23 @@ class DamageError(Exception):
     """A checkpoint is not what was written; the message says why."""
 
 
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """What is not as it was written is damage; what cannot be read now may be sound, so training must not pass it."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise DamageError(str(error)) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror or error}); run the same command again when it can be"
+        ) from None
+
+
 def read(path: Path) -> Snapshot:
     """Read a checkpoint; :class:`DamageError` where it is not what was written."""
     header = read_header(path)
-    try:
+    with _damage_told(path):
         for name, checksum in header["checksums"].items():
             if _checksum(path / name) != checksum:
                 raise ValueError(f"{name} does not match its checksum")
@@ -148,9 +167,8 @@ def read(path: Path) -> Snapshot:
             ema=tensors.get("ema"),
             score=header.get("score"),
             regular=header.get("regular", True),
+            counted=header.get("counted", True),
         )
-    except _DAMAGE as error:
-        raise DamageError(str(error)) from None
 
 
 def _read_files(path: Path, names: Iterable[str]) -> dict[str, dict[str, Tensor]]:
@@ -182,13 +200,11 @@ def _read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
 
 def read_header(path: Path) -> dict[str, Any]:
     """What state.json holds; :class:`DamageError`, or :class:`CheckpointError` where a newer Headway wrote it."""
-    try:
+    with _damage_told(path):
         header: dict[str, Any] = json.loads((path / _STATE).read_text(encoding="utf-8"))
         if header.pop("checksum", None) not in (None, _digest(header)):
             raise ValueError(f"{_STATE} does not match its checksum")
         version = int(header["format"])
-    except _DAMAGE as error:
-        raise DamageError(str(error)) from None
     if version > FORMAT:
         raise CheckpointError(
             f"{path}: written by a newer Headway (format {version}, this one reads up to {FORMAT}); "
@@ -218,6 +234,16 @@ def checkpoint_folders(folder: Path) -> list[Path]:
     """The checkpoints, newest first."""
     found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
     return sorted(found, key=step_of, reverse=True)
+
+
+def counted_checkpoints(folder: Path) -> list[Path]:
+    """Those among them that are not there for their score alone, newest first."""
+    counted = []
+    for path in checkpoint_folders(folder):
+        with suppress(DamageError):
+            if read_header(path).get("counted", True):
+                counted.append(path)
+    return counted
 
 
 def step_of(path: Path) -> int:
