@@ -8,10 +8,9 @@ not depend on how many processes share the work.
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass
@@ -23,14 +22,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import Bundle, load_weights, named_weights
+from headway.bundle import load_weights, named_weights
 from headway.config import read_toml, to_toml
-from headway.data.batching import Corpora
 from headway.errors import CheckpointError, LengthError, TrainingError
-from headway.evaluate import Score
 from headway.models.build import Model, build_model
 from headway.storage import held_folder, replaced_file
-from headway.train.card import model_card
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World, joined
 from headway.train.ema import MovingAverage
@@ -38,6 +34,7 @@ from headway.train.environment import note_start
 from headway.train.freeze import freeze
 from headway.train.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.train.interrupt import interruptible
+from headway.train.judge import Judge, Record, Validate
 from headway.train.memory import (
     Shape,
     available_memory,
@@ -46,7 +43,7 @@ from headway.train.memory import (
     largest_shapes,
     out_of_memory_explained,
 )
-from headway.train.objective import Objective, batch_loss, to_device
+from headway.train.objective import Objective
 from headway.train.optim import learning_rate, make_optimizer, step_if_finite
 from headway.train.prepare import Prepared, prepare
 from headway.train.recipe import Recipe, refuse_changes
@@ -59,8 +56,6 @@ from headway.train.window import Window
 
 __all__ = ["Result", "Validate", "train"]
 
-Validate = Callable[[Bundle], Sequence[Score]]
-
 _PREFETCHED_STEPS = 2
 _MOST_SKIPPED = 20  # steps in a row; a rare bad batch skips one
 
@@ -72,7 +67,7 @@ class Result:
     step: int
     interrupted: bool
     model: Path | None
-    scores: dict[str, float | str]
+    scores: Record
 
 
 def train(recipe: Recipe, run: Path, *, validate: Validate | None = None, listener: Listener | None = None) -> Result:
@@ -148,7 +143,7 @@ class _Trainer:
         listener: Listener,
     ) -> None:
         self.recipe, self.run, self.prepared, self.checkpoints = recipe, run, prepared, checkpoints
-        self.world, self.validate, self.listener = world, validate, listener
+        self.world, self.listener = world, listener
         training = recipe.training
         self.device = world.device
         torch.manual_seed(training.seed)
@@ -168,6 +163,7 @@ class _Trainer:
         self.score: float | None = None  # of the weights as they are now, where they were validated
         start = partial(note_start, run, self.device, training.precision, step=self.progress.step)
         self.precision = world.on_main(partial(start, processes=world.processes)).precision
+        self.judge = Judge(recipe, prepared, self.model, self.device, self.precision, validate)
         self.stream = Stream(
             prepared.train,
             recipe,
@@ -328,13 +324,13 @@ class _Trainer:
             return
         self._check_skipped()
         self._gather()
-        record = self.world.on_main(self._scores)
+        record = self.world.on_main(self.judge.scores)
         self._write("dev", record)
         self.listener.validation(step, record)
-        self.score = self._quality(record)
+        self.score = self.judge.quality(record)
         if self.progress.best is None or self.score > self.progress.best:
             self.progress.best, self.progress.best_step, self.progress.stale = self.score, step, 0
-            self.world.on_main(lambda: self._write_bundle(self.run / "best", record))
+            self.world.on_main(lambda: self.judge.write(self.run / "best", self.progress, record))
         else:
             self.progress.stale += 1
 
@@ -375,19 +371,19 @@ class _Trainer:
 
     def _finish(self, ema: dict[str, Tensor] | None) -> Result:
         folder = self.run / "best"
-        quality, scores = self.progress.best, dict[str, float | str]()
+        quality, scores = self.progress.best, Record()
         if self.prepared.dev is None or not folder.exists():
-            self._write_bundle(folder, scores)  # the newest: nothing tells which was the best
+            self.judge.write(folder, self.progress, scores)  # the newest: nothing tells which was the best
         for name, weights in self._averages(ema):
             load_weights(self.model, weights, self.run / name)
-            record = self._scores() if self.prepared.dev is not None else {}
+            record = self.judge.scores()
             if record:
                 self._write(name, record)
                 self.listener.validation(self.progress.step, record)
-            self._write_bundle(self.run / name, record)
-            if quality is None or not record or self._quality(record) >= quality:
+            self.judge.write(self.run / name, self.progress, record)
+            if quality is None or not record or self.judge.quality(record) >= quality:
                 folder, scores = self.run / name, record
-                quality = self._quality(record) if record else None
+                quality = self.judge.quality(record) if record else None
         return Result(self.progress.step, False, folder, scores)
 
     def _averages(self, ema: dict[str, Tensor] | None) -> Iterator[tuple[str, dict[str, Tensor]]]:
@@ -396,44 +392,6 @@ class _Trainer:
         newest = self.checkpoints.newest(self.recipe.checkpoints.average)
         if len(newest) > 1:
             yield "average", average_weights(newest)
-
-    def _quality(self, record: dict[str, float | str]) -> float:
-        """What decides which model is better; higher is."""
-        by_bleu = self.recipe.validation.metric == "bleu" and "BLEU" in record
-        return float(record["BLEU"]) if by_bleu else -float(record["loss"])
-
-    def _scores(self) -> dict[str, float | str]:
-        """Loss and perplexity on the development set, and what ``validate`` adds."""
-        assert self.prepared.dev is not None
-        self.model.to(self.device).eval()  # whole, the weights of shards wait in host memory
-        loss = _dev_loss(self.model, self.prepared.dev, self.recipe, self.device, self.precision)
-        record: dict[str, float | str] = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        for score in self.validate(self._bundle()) if self.validate else ():
-            record |= {score.name: score.value, f"{score.name} signature": score.signature}
-        if self.sharded:
-            self.model.cpu()
-        return record
-
-    def _bundle(self) -> Bundle:
-        return Bundle(
-            self.recipe.task, self.model.eval(), self.prepared.source_tokenizer, self.prepared.target_tokenizer
-        )
-
-    def _write_bundle(self, folder: Path, scores: dict[str, float | str]) -> None:
-        card = model_card(self.recipe, self.progress, scores, self.prepared.train, self.model)
-        self._bundle().save(folder, card)
-
-
-@torch.inference_mode()
-def _dev_loss(model: Model, dev: Corpora, recipe: Recipe, device: torch.device, precision: str) -> float:
-    """Cross-entropy without smoothing, in nats for each target token."""
-    total, targets = 0.0, 0
-    for rows in dev.sequential(max_tokens=recipe.data.max_tokens):
-        batch = to_device(dev.batch(rows), device)
-        with autocast(device, precision):
-            total += float(batch_loss(model, batch, 0.0))
-        targets += batch.targets.numel()
-    return total / max(targets, 1)
 
 
 def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
