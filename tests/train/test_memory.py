@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from headway.data.batching import Batch, Corpora, EpochPlan, token_batches
@@ -46,17 +47,17 @@ def estimate(total_gib: float, held_gib: float = 0.0) -> Estimate:
 class Lengths(Corpora):
     """Examples of given lengths, and nothing else of them."""
 
-    source_lengths = np.array([4, 12, 6, 4, 6, 4], np.int32)
-    target_lengths = np.array([4, 2, 6, 4, 6, 4], np.int32)
-
     def __init__(self) -> None:
         pass
+
+    def lengths(self, side: str, segmentation: int) -> NDArray[np.int32]:
+        return np.array([4, 12, 6, 4, 6, 4] if side == "source" else [4, 2, 6, 4, 6, 4], np.int32)
 
     def plan(self, order: list[int]) -> EpochPlan:
         """Batches of at most 12 tokens, in random order."""
         return token_batches(
-            self.source_lengths,
-            self.target_lengths,
+            self.lengths("source", 0),
+            self.lengths("target", 0),
             np.array(order, np.int64),
             max_tokens=12,
             pool_size=100,

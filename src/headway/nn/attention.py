@@ -43,7 +43,8 @@ def attention_weights(
     if mask is None:
         return scores.softmax(-1)
     attends = mask.any(-1, keepdim=True)
-    if mask.device.type == "cpu" and attends.all():  # almost always; to ask a GPU, its host would have to wait
+    if mask.device.type == "cpu" and not torch.compiler.is_compiling() and attends.all():
+        # Almost always; but to ask a GPU its host would have to wait, and a compiled graph has no branches.
         return (scores + _as_bias(mask, scores.dtype)).softmax(-1)
     # A row that is masked throughout is opened, so that its softmax is finite, and then emptied.
     return (scores + _as_bias(mask | ~attends, scores.dtype)).softmax(-1) * attends
