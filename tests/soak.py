@@ -35,6 +35,7 @@ __all__ = ["Killer", "differences"]
 ROOT = Path(__file__).parents[1]
 CLOCK = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
 PATIENCE_S = 600
+_LAST_STEPS = 4  # no kill waits for these: the run must not be over before the kill comes
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Killer:
         """
         begin = self.saved()
         advance = self.random.randint(0, max(2 * (self.steps - begin) // (kills_left + 1), 0))
-        target = min(begin + advance, self.steps)
+        target = min(begin + advance, max(self.steps - _LAST_STEPS, 0))
         before = set(self.unfinished())
         process = self.start()
         reached = [
@@ -167,7 +168,7 @@ def main() -> int:
     """Soak, and print what came of it; 1 where something differs, or too little was killed to tell."""
     parser = argparse.ArgumentParser(description="Kill training at random moments and resume it.")
     parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data" / "multi30k")
     options = parser.parse_args()
