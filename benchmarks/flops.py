@@ -85,17 +85,18 @@ def _rate(left: Tensor, right: Tensor, dtype: torch.dtype, device: torch.device,
     in_a_row = 20 if device.type == "cuda" else 1  # so that launching is no part of it
     shortest = float("inf")
     for _ in range(repeats + 1):  # the first one warms up: it cannot be the best
-        _wait(device)
+        wait(device)
         begin = time.perf_counter()
         for _ in range(in_a_row):
             left @ right
-        _wait(device)
+        wait(device)
         shortest = min(shortest, (time.perf_counter() - begin) / in_a_row)
     rows, inner = left.shape
     columns = right.size(1)
     return Product(rows, inner, columns, 2 * rows * inner * columns / shortest)
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done all that it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

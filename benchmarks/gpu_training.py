@@ -34,7 +34,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import typer
-from flops import Product, best_product, training_flop
+from flops import Product, best_product, training_flop, wait
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -184,12 +184,6 @@ def marian_step(
         optimizer.zero_grad()
 
     return take_step
-
-
-def wait(device: torch.device) -> None:
-    """Until the device has done all that it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def timed(take_step: TakeStep, order: Sequence[int], device: torch.device) -> float:

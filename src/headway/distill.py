@@ -17,7 +17,6 @@ piece at most, and a changed teacher, beam or corpus can never meet stale transl
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterable, Iterator
@@ -31,7 +30,7 @@ from headway.data.inputs import fingerprint
 from headway.data.readers import Corpus, read_examples
 from headway.errors import CheckpointError, ConfigError
 from headway.predict import Translator, load
-from headway.storage import locked, replaced_file
+from headway.storage import checksum, locked, replaced_file
 from headway.train.hardware import choose_device
 from headway.train.recipe import Recipe
 from headway.train.report import Listener, Silence
@@ -178,7 +177,7 @@ class _Pieces:
     def __init__(self, folder: Path, teacher: Path, translator: Translator, beam_size: int, max_length: int) -> None:
         self.folder = folder
         decisive = [path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors")]
-        self.teacher_key = fingerprint([(path.name, _hash(path)) for path in decisive])
+        self.teacher_key = fingerprint([(path.name, checksum(path)) for path in decisive])
         self._translator, self._beam_size = translator, beam_size
         self._max_length = max_length
         self._used: set[Path] = set()
@@ -215,11 +214,6 @@ class _Pieces:
         path = self.folder / f"{fingerprint(*decisive)}.json"
         self._used.add(path)
         return path
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 class _Progress:

@@ -1,12 +1,13 @@
 """Files and folders that appear whole or not at all: written aside, flushed to the disk, then renamed into place.
 
-And locks, for what one process at a time may do.
+And checksums, and locks for what one process at a time may do.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import shutil
 import warnings
@@ -16,7 +17,13 @@ from pathlib import Path
 
 from headway.errors import CheckpointError, OutputError
 
-__all__ = ["held_folder", "locked", "replaced_file", "replaced_folder"]
+__all__ = ["checksum", "held_folder", "locked", "replaced_file", "replaced_folder"]
+
+
+def checksum(path: Path) -> str:
+    """The BLAKE2b hash of a file's content, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 @contextmanager

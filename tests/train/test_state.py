@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from headway import storage
 from headway.bundle import named_weights
 from headway.errors import CheckpointError, HeadwayError, OutputError
 from headway.models.build import build_model
@@ -334,14 +335,14 @@ class TestDamage:
         trainee = Trainee(1)
         for step in (1, 2):
             trainee.save(tmp_path, Progress(step=step))
-        checksum = state._checksum
+        checksum = storage.checksum
 
         def failing(path: Path) -> str:
             if path.parent.name == "step-2":
                 raise OSError(errno.EIO, "Input/output error")
             return checksum(path)
 
-        monkeypatch.setattr(state, "_checksum", failing)
+        monkeypatch.setattr(state, "checksum", failing)
         with pytest.raises(
             CheckpointError, match=r"step-2: cannot be read \(Input/output error\); run the same command"
         ):

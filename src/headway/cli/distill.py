@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.train import conclude, fresh_start, same_command
+from headway.cli.train import Assignments, conclude, fresh_start, same_command
 from headway.errors import ConfigError
 
 __all__ = ["distill"]
@@ -18,10 +18,7 @@ __all__ = ["distill"]
 def distill(
     teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder.")],
     recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
-    ] = None,
+    assignments: Assignments = None,
     run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE-distilled.")] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="Beam of the teacher's search; 1 is greedy.")] = 4,
     keep_original: Annotated[

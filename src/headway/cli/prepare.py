@@ -9,16 +9,15 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.train import Assignments, RecipeFile, RunFolder
+
 __all__ = ["prepare"]
 
 
 def prepare(
-    recipe: Annotated[Path, typer.Argument(help="A recipe: a TOML file.")],
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
-    ] = None,
-    run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE.")] = None,
+    recipe: RecipeFile,
+    assignments: Assignments = None,
+    run: RunFolder = None,
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Do part I of N; run all parts on one file system, in any order.")
     ] = "1/1",

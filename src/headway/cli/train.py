@@ -20,16 +20,29 @@ from headway.storage import held_folder
 if TYPE_CHECKING:
     from headway.train.loop import Result
 
-__all__ = ["command_name", "conclude", "fresh_start", "same_command", "train"]
+__all__ = [
+    "Assignments",
+    "RecipeFile",
+    "RunFolder",
+    "command_name",
+    "conclude",
+    "fresh_start",
+    "same_command",
+    "train",
+]
+
+RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
+]
+RunFolder = Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE.")]
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe: a TOML file.")],
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
-    ] = None,
-    run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE.")] = None,
+    recipe: RecipeFile,
+    assignments: Assignments = None,
+    run: RunFolder = None,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
     ] = False,

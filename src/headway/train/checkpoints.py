@@ -24,9 +24,17 @@ from torch import Tensor, nn
 from headway.bundle import named_weights
 from headway.errors import CheckpointError
 from headway.train import state
-from headway.train.state import DamageError, Progress, Snapshot, checkpoint_folders, counted_checkpoints, step_of
+from headway.train.state import (
+    DamageError,
+    Progress,
+    Snapshot,
+    checkpoint_folders,
+    counted_checkpoints,
+    sound_headers,
+    step_of,
+)
 
-__all__ = ["Checkpoints", "copies_done"]
+__all__ = ["Checkpoints"]
 
 
 class Checkpoints:
@@ -85,7 +93,7 @@ class Checkpoints:
             counted=counted,
         )
         # Not a daemon: the interpreter does not end before the write does.
-        self._writer = threading.Thread(target=self._write, args=(snapshot, copies_done()), name="checkpoint")
+        self._writer = threading.Thread(target=self._write, args=(snapshot, _copies_done()), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
@@ -151,10 +159,14 @@ class Checkpoints:
         try:
             if copied is not None:
                 copied.synchronize()
-            state.write(self._folder, snapshot)
-            self._prune(snapshot.progress.step)
+            self._put(snapshot)
         except Exception as error:
             self._error = error
+
+    def _put(self, snapshot: Snapshot) -> None:
+        """Write the copies, and remove what is not to be kept then."""
+        state.write(self._folder, snapshot)
+        self._prune(snapshot.progress.step)
 
     def _prune(self, step: int) -> None:
         """Remove what is not to be kept now that the checkpoint of ``step`` is whole."""
@@ -167,11 +179,7 @@ class Checkpoints:
         counted: list[Path] = []
         scored: list[tuple[float, int, Path]] = []
         found = [path for path in checkpoint_folders(self._folder) if step_of(path) <= step]
-        for path in found:
-            try:
-                header = state.read_header(path)
-            except DamageError:
-                continue
+        for path, header in sound_headers(found):
             if header.get("regular", True):
                 if header.get("counted", True):
                     counted.append(path)
@@ -185,7 +193,7 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def copies_done() -> torch.cuda.Event | None:
+def _copies_done() -> torch.cuda.Event | None:
     """What happens when the GPU, if there is one, has made the copies that it was given to make."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None  # training on a CPU; there may be a GPU beside it

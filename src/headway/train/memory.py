@@ -128,7 +128,8 @@ def estimate_memory(
 ) -> Estimate:
     """The peak of a training step over the most expensive of ``shapes``; without any, what does not depend on them.
 
-    ``average`` is whether a moving average of the weights is kept. Random numbers are left as they were.
+    ``objective`` is not compiled: that would take minutes for each of them. ``average`` is whether a moving average of
+    the weights is kept. Random numbers are left as they were.
     """
     parameters = list(objective.model.parameters())
     device = parameters[0].device
@@ -137,8 +138,7 @@ def estimate_memory(
     moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # its rows and columns are little
     ema = weights if average else 0
     restored = sum(tensor.nbytes for tensor in moments_of(objective.model, optimizer).values())
-    plain = Objective(objective.model, objective.label_smoothing, objective.r_drop)  # nothing is compiled for this
-    kept = {shape: _activations(plain, shape, device, precision) for shape in shapes} or {Shape(0, 0, 0): 0}
+    kept = {shape: _activations(objective, shape, device, precision) for shape in shapes} or {Shape(0, 0, 0): 0}
     shape = max(kept, key=kept.__getitem__)
     vocabulary = objective.model.projection.weight.size(0)
     return Estimate(

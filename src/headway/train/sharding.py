@@ -7,24 +7,20 @@ metadata are a pickle: resume only from checkpoints of your own. Model folders h
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from headway.bundle import named_weights
 from headway.errors import OutputError
 from headway.storage import replaced_folder
 from headway.train import state
-from headway.train.checkpoints import Checkpoints, copies_done
+from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
-from headway.train.state import Progress, Snapshot
+from headway.train.state import Snapshot
 
 __all__ = ["ShardedCheckpoints", "whole"]
 
@@ -48,27 +44,7 @@ class ShardedCheckpoints(Checkpoints):
         self._group = dist.new_group(backend="gloo")  # of its own: the thread that writes talks while training does
         self._writers = World(world.device, self._group)
 
-    def save(
-        self,
-        progress: Progress,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        ema: Mapping[str, Tensor] | None = None,
-        score: float | None = None,
-        regular: bool = True,
-        counted: bool = True,
-    ) -> None:
-        """Copy this process's shards to host memory now, and write them behind the scenes."""
-        self.wait()
-        parts = {"weights": named_weights(model), "moments": state.moments(model, optimizer), "ema": ema or {}}
-        shards = {f"{part}/{name}": tensor for part, each in parts.items() for name, tensor in each.items()}
-        header = state.header_of(Snapshot(replace(progress), {}, {}, score=score, regular=regular, counted=counted))
-        arguments = (progress.step, self._copied_shards(shards), header, copies_done())
-        self._writer = threading.Thread(target=self._write_shards, args=arguments, name="checkpoint")
-        self._writer.start()
-
-    def _copied_shards(self, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Copies of this process's parts in host memory, still known as parts of the whole."""
         from torch.distributed.tensor import DTensor, Shard
 
@@ -78,7 +54,7 @@ class ShardedCheckpoints(Checkpoints):
             for name, tensor in tensors.items()
         }
         mine = {name: shard.to_local() if isinstance(shard, DTensor) else shard for name, shard in shards.items()}
-        copies: dict[str, Any] = self._copied("shards", mine)
+        copies = super()._copied(kind, mine)
         for name, shard in shards.items():
             if isinstance(shard, DTensor):
                 size, stride = shard.shape, shard.stride()
@@ -87,17 +63,19 @@ class ShardedCheckpoints(Checkpoints):
                 )
         return copies
 
-    def _write_shards(
-        self, step: int, shards: dict[str, Any], header: dict[str, Any], copied: torch.cuda.Event | None
-    ) -> None:
+    def _put(self, snapshot: Snapshot) -> None:
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
+        step = snapshot.progress.step
         path = self._folder / f"step-{step}"
+        parts = {"weights": snapshot.weights, "moments": snapshot.moments, "ema": snapshot.ema or {}}
+        shards: dict[str, Any] = {
+            f"{part}/{name}": tensor for part, each in parts.items() for name, tensor in each.items()
+        }
+        header = state.header_of(snapshot)
         try:
-            if copied is not None:
-                copied.synchronize()
             with ExitStack() as stack:
                 aside = self._writers.on_main(lambda: stack.enter_context(replaced_folder(path)))
                 save(shards, storage_writer=FileSystemWriter(aside / state.SHARDS), process_group=self._group)
@@ -110,8 +88,6 @@ class ShardedCheckpoints(Checkpoints):
                 self._writers.on_main(finish)
         except CheckpointException as error:  # in all processes, whichever it was
             rank, (reason, _) = min(error.failures.items(), key=lambda failure: failure[0])
-            self._error = OutputError(
+            raise OutputError(
                 f"{path}: process {rank} cannot write its shards ({reason}); what was there before is unchanged"
-            )
-        except Exception as error:
-            self._error = error
+            ) from None

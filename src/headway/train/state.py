@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from headway.bundle import load_weights, placed_like, read_weights, write_weights
 from headway.errors import BundleError, CheckpointError
-from headway.storage import replaced_folder
+from headway.storage import checksum, replaced_folder
 
 __all__ = [
     "DamageError",
@@ -44,6 +44,7 @@ __all__ = [
     "moments",
     "read",
     "read_header",
+    "sound_headers",
     "step_of",
     "write",
     "write_header",
@@ -128,7 +129,7 @@ def header_of(snapshot: Snapshot) -> dict[str, Any]:
 def write_header(folder: Path, header: dict[str, Any]) -> None:
     """Write state.json into a checkpoint whose other files are there: the last one."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    state = {**header, "checksums": {path.relative_to(folder).as_posix(): _checksum(path) for path in files}}
+    state = {**header, "checksums": {path.relative_to(folder).as_posix(): checksum(path) for path in files}}
     state["checksum"] = _digest(state)
     (folder / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
 
@@ -154,8 +155,8 @@ def read(path: Path) -> Snapshot:
     """Read a checkpoint; :class:`DamageError` where it is not what was written."""
     header = read_header(path)
     with _damage_told(path):
-        for name, checksum in header["checksums"].items():
-            if _checksum(path / name) != checksum:
+        for name, expected in header["checksums"].items():
+            if checksum(path / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         known = {field.name for field in fields(Progress)}
         sharded = any(name.startswith(f"{SHARDS}/") for name in header["checksums"])
@@ -236,14 +237,16 @@ def checkpoint_folders(folder: Path) -> list[Path]:
     return sorted(found, key=step_of, reverse=True)
 
 
-def counted_checkpoints(folder: Path) -> list[Path]:
-    """Those among them that are not there for their score alone, newest first."""
-    counted = []
-    for path in checkpoint_folders(folder):
+def sound_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Those of ``paths`` whose state.json is not damaged, with what it holds."""
+    for path in paths:
         with suppress(DamageError):
-            if read_header(path).get("counted", True):
-                counted.append(path)
-    return counted
+            yield path, read_header(path)
+
+
+def counted_checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints that are not there for their score alone, newest first."""
+    return [path for path, header in sound_headers(checkpoint_folders(folder)) if header.get("counted", True)]
 
 
 def step_of(path: Path) -> int:
@@ -266,8 +269,3 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
 
 def _digest(header: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(header, sort_keys=True).encode()).hexdigest()
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -65,6 +65,6 @@ class Window:
             "skipped_steps": progress.skipped,
         }
         self._sums[:3] = 0
-        self.note()
+        progress.loss, progress.loss_targets, progress.skipped = 0.0, 0, 0
         self._restart()
         return record
