@@ -1,137 +1,42 @@
 import itertools
 import math
-import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_models import (
+    BEGIN,
+    END,
+    PAD,
+    Prefix,
+    TableModel,
+    assert_same,
+    log_probability,
+    log_probs_of,
+    numbered,
+    plain_beam_search,
+    random_distribution,
+    run,
+    sentences,
+    targets_of,
+    tiny_transformer,
+    uncached,
+)
 from torch import Tensor
 
-from headway.decode import Hypothesis, SearchModel, SearchState, beam_search, greedy_search, length_penalty
-from headway.errors import ConfigError
-from headway.models.transformer import Transformer, TransformerConfig
-
-PAD, BEGIN, END = 0, 1, 2
-Prefix = tuple[int, ...]
-Distribution = Callable[[int, Prefix], Sequence[float]]
-
-
-# A model that is a table of probabilities: all that search asks of one.
-
-
-@dataclass
-class TableState:
-    """The sentence of each memory, the prefix of each row."""
-
-    sentences: list[int]
-    rows: list[Prefix]
-
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        self.rows = [self.rows[row] for row in rows.tolist()]
-        if sentences is not None:
-            self.sentences = [self.sentences[sentence] for sentence in sentences.tolist()]
-
-    def join(self, other: "TableState") -> None:
-        self.sentences += other.sentences
-        self.rows += other.rows
-
-
-class TableModel:
-    """P(next token | sentence, prefix) by a function; a sentence is named by its first source token."""
-
-    def __init__(self, distribution: Distribution) -> None:
-        self.distribution = distribution
-        self.rows_seen: list[int] = []
-
-    def start(self, source: Tensor) -> TableState:
-        return TableState(source[:, 0].tolist(), [() for _ in source])
-
-    def advance(self, state: TableState, tokens: Tensor) -> Tensor:
-        self.rows_seen.append(len(state.rows))
-        state.rows = [(*row, token) for row, token in zip(state.rows, tokens.tolist(), strict=True)]
-        width = len(state.rows) // len(state.sentences)
-        return torch.tensor(
-            [self.distribution(state.sentences[at // width], row[1:]) for at, row in enumerate(state.rows)]
-        ).log()
-
-
-def random_distribution(seed: int, vocab_size: int) -> Distribution:
-    def distribution(sentence: int, prefix: Prefix) -> Sequence[float]:
-        dice = random.Random(repr((seed, sentence, prefix)))
-        weights = [dice.random() ** 3 + 1e-3 for _ in range(vocab_size)]
-        return [weight / sum(weights) for weight in weights]
-
-    return distribution
-
-
-def sources(count: int) -> Tensor:
-    return torch.arange(count).unsqueeze(1)
-
-
-# A search to hold ours against: one sentence, plain lists, nothing cached.
-
-
-def plain_beam_search(
-    log_probs: Callable[[Prefix], list[float]], limit: int, beam_size: int, alpha: float, forbidden: Sequence[int]
-) -> list[Hypothesis]:
-    beams: list[tuple[float, Prefix]] = [(0.0, ())]
-    finished: list[Hypothesis] = []
-    for step in range(limit + 1):
-        extensions = [
-            (total + gain, prefix, token)
-            for total, prefix in beams
-            for token, gain in enumerate(log_probs(prefix))
-            if token not in forbidden and (token == END or step < limit)
-        ]
-        survivors = sorted(extensions, key=lambda extension: -extension[0])[:beam_size]
-        for total, prefix, token in survivors:
-            if token == END:
-                finished.append(Hypothesis(prefix, total, total / length_penalty(step + 1, alpha)))
-        beams = [(total, (*prefix, token)) for total, prefix, token in survivors if token != END]
-        bound = max((total for total, _ in beams), default=-math.inf) / length_penalty(limit + 1, alpha)
-        if max((hypothesis.score for hypothesis in finished), default=-math.inf) >= bound:
-            break
-    return sorted(finished, key=lambda hypothesis: -hypothesis.score)[:beam_size]
-
-
-def assert_same(found: Sequence[Hypothesis], expected: Sequence[Hypothesis], tolerance: float = 1e-4) -> None:
-    assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in expected]
-    for one, other in zip(found, expected, strict=True):
-        assert one.log_probability == pytest.approx(other.log_probability, abs=tolerance)
-        assert one.score == pytest.approx(other.score, abs=tolerance)
-
-
-# A Transformer small enough to enumerate.
+from headway.decode import DecodingOptions, Request, SearchModel, SearchState, length_penalty, search
+from headway.decode.protocol import Best, RankingModel, best_of, device_of
+from headway.errors import BundleError, ConfigError
+from headway.models.transformer import Transformer
+from headway.nn.cache import DecoderCache
 
 
 @pytest.fixture(scope="module")
 def transformer() -> Transformer:
-    torch.manual_seed(3)
-    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 2, "tie": "target"}
-    model = Transformer(TransformerConfig.parse(sizes, "test"), 12, 8).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.4)
-    return model
-
-
-def batch(count: int = 5) -> tuple[Tensor, list[int]]:
-    """Padded sources of different lengths, and limits for them."""
-    torch.manual_seed(7)
-    lengths = [4, 1, 7, 2, 5][:count]
-    rows = [torch.cat([torch.randint(3, 12, (length,)), torch.tensor([END])]) for length in lengths]
-    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), [6, 9, 3, 0, 7][:count]
-
-
-@torch.no_grad()
-def forced(model: Transformer, source: Tensor, tokens: Prefix) -> float:
-    """Log-probability of the tokens and the end, scored in one call without a cache."""
-    real = source[source != PAD].unsqueeze(0)
-    log_probs = model(real, torch.tensor([[BEGIN, *tokens]])).log_softmax(-1)[0]
-    return float(log_probs.gather(1, torch.tensor([*tokens, END]).unsqueeze(1)).sum())
+    return tiny_transformer()
 
 
 # Worked by hand.
@@ -143,6 +48,8 @@ def test_length_penalty_by_hand() -> None:
     assert length_penalty(7, 0.6) == pytest.approx(1.5157, abs=1e-4)
     assert length_penalty(4, 1.0) == pytest.approx(1.5)
     assert length_penalty(100, 0.0) == 1
+    assert length_penalty(8, 1.0, "average") == 8
+    assert length_penalty(9, 0.5, "average") == pytest.approx(3)
 
 
 def two_ways(_sentence: int, prefix: Prefix) -> Sequence[float]:
@@ -157,33 +64,44 @@ def two_ways(_sentence: int, prefix: Prefix) -> Sequence[float]:
 
 def test_greedy_takes_the_garden_path_and_a_beam_does_not() -> None:
     model = TableModel(two_ways)
-    (greedy,) = greedy_search(model, sources(1), [5], begin=BEGIN, end=END, alpha=0.0)
+    ((greedy,),) = run(model, numbered([5]), beam_size=1, length_penalty=0)
     assert greedy.tokens == (3,)
     assert greedy.log_probability == pytest.approx(math.log(0.6 * 0.4))
-    (beam,) = beam_search(model, sources(1), [5], begin=BEGIN, end=END, beam_size=2, alpha=0.0)
+    assert greedy.token_log_probabilities == pytest.approx((math.log(0.6), math.log(0.4)))
+    (beam,) = run(model, numbered([5]), beam_size=2, length_penalty=0)
     assert [hypothesis.tokens for hypothesis in beam] == [(4,), (3,)]
     assert [hypothesis.score for hypothesis in beam] == pytest.approx([math.log(0.4), math.log(0.24)])
 
 
-def test_the_penalty_can_make_a_longer_hypothesis_win() -> None:
-    # P = .55 for nothing at all, .45 for six tokens 3: with the end that is 7 tokens, penalty 2^alpha.
+@pytest.mark.parametrize(
+    ("normalization", "alpha", "tokens", "score"),
+    [
+        # P = .55 for nothing at all, .45 for six tokens 3: with the end that is 7 tokens, penalty 2^alpha or 7^alpha.
+        ("gnmt", 0.0, (), math.log(0.55)),
+        ("gnmt", 1.0, (3,) * 6, math.log(0.45) / 2),
+        ("average", 0.0, (), math.log(0.55)),
+        ("average", 1.0, (3,) * 6, math.log(0.45) / 7),
+    ],
+)
+def test_the_penalty_can_make_a_longer_hypothesis_win(
+    normalization: str, alpha: float, tokens: Prefix, score: float
+) -> None:
     def distribution(_sentence: int, prefix: Prefix) -> Sequence[float]:
         if not prefix:
             return [0, 0, 0.55, 0.45]
         return [0, 0, 0, 1] if len(prefix) < 6 else [0, 0, 1, 0]
 
-    for alpha, tokens, score in ((0.0, (), math.log(0.55)), (1.0, (3,) * 6, math.log(0.45) / 2)):
-        (found,) = beam_search(
-            TableModel(distribution), sources(1), [9], begin=BEGIN, end=END, beam_size=2, alpha=alpha
-        )
-        assert found[0].tokens == tokens
-        assert found[0].score == pytest.approx(score)
+    (found,) = run(
+        TableModel(distribution), numbered([9]), beam_size=2, length_penalty=alpha, normalization=normalization
+    )
+    assert found[0].tokens == tokens
+    assert found[0].score == pytest.approx(score)
 
 
 def test_the_table_speaks_the_protocol() -> None:
     model = TableModel(two_ways)
     assert isinstance(model, SearchModel)
-    assert isinstance(model.start(sources(2)), SearchState)
+    assert isinstance(model.start(torch.zeros(2, 1, dtype=torch.long)), SearchState)
 
 
 # Against the plain search.
@@ -194,103 +112,97 @@ def test_the_table_speaks_the_protocol() -> None:
     vocab_size=st.integers(3, 6),
     beam_size=st.integers(1, 9),
     alpha=st.sampled_from([0.0, 0.6, 1.0]),
+    normalization=st.sampled_from(["gnmt", "average"]),
+    stopping=st.sampled_from(["exact", "first"]),
     limits=st.lists(st.integers(0, 5), min_size=1, max_size=4),
     forbidden=st.sampled_from([(), (PAD,), (PAD, BEGIN)]),
+    prefix=st.sampled_from([(), (), (0,), (1, 0)]),
+    data=st.data(),
 )
-@settings(derandomize=True)  # a near-tie, one in many thousands, falls differently in float32 and in Python's floats
+@settings(derandomize=True, max_examples=60)  # near-ties, one in many thousands, fall differently in float32
 def test_equals_the_plain_search(
-    seed: int, vocab_size: int, beam_size: int, alpha: float, limits: list[int], forbidden: tuple[int, ...]
+    seed: int,
+    vocab_size: int,
+    beam_size: int,
+    alpha: float,
+    normalization: str,
+    stopping: str,
+    limits: list[int],
+    forbidden: tuple[int, ...],
+    prefix: Prefix,
+    data: st.DataObject,
 ) -> None:
     # Vocabularies smaller than the beam are among these: then there are fewer prefixes than places for them.
+    n_best = data.draw(st.integers(1, beam_size))
+    min_length = data.draw(st.integers(0, min(limits)))
     distribution = random_distribution(seed, vocab_size)
-    found = beam_search(
-        TableModel(distribution), sources(len(limits)), limits,
-        begin=BEGIN, end=END, beam_size=beam_size, alpha=alpha, forbidden=forbidden,
+    requests = [
+        Request(source=(number,), limit=limit, prefix=prefix if number % 2 and len(prefix) <= limit else ())
+        for number, limit in enumerate(limits)
+    ]
+    found = run(
+        TableModel(distribution), requests, forbidden,
+        beam_size=beam_size, length_penalty=alpha, normalization=normalization, stopping=stopping, n_best=n_best,
+        min_length=min_length,
     )  # fmt: skip
-    for sentence, (hypotheses, limit) in enumerate(zip(found, limits, strict=True)):
+    for sentence, (hypotheses, request) in enumerate(zip(found, requests, strict=True)):
 
-        def log_probs(prefix: Prefix, sentence: int = sentence) -> list[float]:
-            return [math.log(p) for p in distribution(sentence, prefix)]
+        def allowed(prefix: Prefix, token: int) -> bool:
+            return token not in forbidden and (token != END or len(prefix) >= min_length)
 
-        assert_same(hypotheses, plain_beam_search(log_probs, limit, beam_size, alpha, forbidden))
+        expected = plain_beam_search(
+            log_probs_of(distribution, sentence), request.limit,
+            beam_size=beam_size, alpha=alpha, normalization=normalization, n_best=n_best, stopping=stopping,
+            forced=request.prefix, allowed=allowed,
+        )  # fmt: skip
+        assert_same(hypotheses, expected)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3, 9])
 def test_cached_search_equals_the_plain_search_without_a_cache(transformer: Transformer, beam_size: int) -> None:
-    source, limits = batch(3)
-    found = beam_search(transformer, source, limits, begin=BEGIN, end=END, beam_size=beam_size, forbidden=(PAD, BEGIN))
-    for row, hypotheses, limit in zip(source, found, limits, strict=True):
-        real = row[row != PAD].unsqueeze(0)
+    requests = sentences(3)
+    found = run(transformer, requests, (PAD, BEGIN), beam_size=beam_size)
+    for request, hypotheses in zip(requests, found, strict=True):
 
-        @torch.no_grad()
-        def log_probs(prefix: Prefix, real: Tensor = real) -> list[float]:
-            last: list[float] = transformer(real, torch.tensor([[BEGIN, *prefix]]))[0, -1].log_softmax(-1).tolist()
-            return last
+        def log_probs(prefix: Prefix, source: tuple[int, ...] = request.source) -> list[float]:
+            return uncached(transformer, source, prefix)
 
-        assert_same(hypotheses, plain_beam_search(log_probs, limit, beam_size, 0.6, (PAD, BEGIN)))
+        def allowed(_prefix: Prefix, token: int) -> bool:
+            return token not in (PAD, BEGIN)
 
-
-@given(seed=st.integers(0, 10_000), limits=st.lists(st.integers(0, 6), min_size=1, max_size=4))
-@settings(derandomize=True)
-def test_greedy_is_a_beam_of_one(seed: int, limits: list[int]) -> None:
-    model = TableModel(random_distribution(seed, 5))
-    greedy = greedy_search(model, sources(len(limits)), limits, begin=BEGIN, end=END, forbidden=(PAD,))
-    beams = beam_search(model, sources(len(limits)), limits, begin=BEGIN, end=END, beam_size=1, forbidden=(PAD,))
-    for hypothesis, beam in zip(greedy, beams, strict=True):
-        assert_same([hypothesis], beam)
-
-
-def test_greedy_is_a_beam_of_one_for_a_transformer(transformer: Transformer) -> None:
-    source, limits = batch()
-    greedy = greedy_search(transformer, source, limits, begin=BEGIN, end=END)
-    beams = beam_search(transformer, source, limits, begin=BEGIN, end=END, beam_size=1)
-    assert len({hypothesis.tokens for hypothesis in greedy}) > 2, "too alike to tell anything"
-    for hypothesis, beam in zip(greedy, beams, strict=True):
-        assert_same([hypothesis], beam)
+        assert_same(hypotheses, plain_beam_search(log_probs, request.limit, beam_size=beam_size, allowed=allowed))
 
 
 # The truth by enumeration.
 
 
+@pytest.mark.parametrize("stopping", ["exact", "first"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_beam_wide_enough_finds_every_target(seed: int) -> None:
-    distribution = random_distribution(seed, 5)
-    allowed, limit, alpha = (3, 4), 3, 0.6
-    targets = [target for length in range(limit + 1) for target in itertools.product(allowed, repeat=length)]
+def test_a_beam_wide_enough_finds_every_target(seed: int, stopping: str) -> None:
+    log_probs = log_probs_of(random_distribution(seed, 5))
+    targets = targets_of((3, 4), 3)
     assert len(targets) == 1 + 2 + 4 + 8
-
-    def log_probability(target: Prefix) -> float:
-        steps = [(target[:at], token) for at, token in enumerate((*target, END))]
-        return sum(math.log(distribution(0, prefix)[token]) for prefix, token in steps)
-
-    expected = [
-        Hypothesis(target, log_probability(target), log_probability(target) / length_penalty(len(target) + 1, alpha))
-        for target in targets
-    ]
-    (found,) = beam_search(
-        TableModel(distribution), sources(1), [limit],
-        begin=BEGIN, end=END, beam_size=len(targets), alpha=alpha, n_best=len(targets), forbidden=(PAD, BEGIN),
+    scores = {target: log_probability(log_probs, target) / length_penalty(len(target) + 1, 0.6) for target in targets}
+    (found,) = run(
+        TableModel(random_distribution(seed, 5)), numbered([3]), (PAD, BEGIN),
+        beam_size=len(targets), n_best=len(targets), stopping=stopping,
     )  # fmt: skip
-    assert_same(found, sorted(expected, key=lambda hypothesis: -hypothesis.score))
+    assert [one.tokens for one in found] == sorted(targets, key=lambda target: -scores[target])
+    assert [one.score for one in found] == pytest.approx(sorted(scores.values(), reverse=True), abs=1e-4)
 
 
 def test_a_wide_beam_finds_a_transformers_best_target(transformer: Transformer) -> None:
-    source, _ = batch(3)
-    allowed, limit = (3, 4, 5), 3
-    targets = [target for length in range(limit + 1) for target in itertools.product(allowed, repeat=length)]
-    forbidden = (PAD, BEGIN, 6, 7)
-    found = beam_search(
-        transformer,
-        source,
-        [limit] * 3,
-        begin=BEGIN,
-        end=END,
-        beam_size=len(targets),
-        n_best=len(targets),
-        forbidden=forbidden,
-    )
-    for row, hypotheses in zip(source, found, strict=True):
-        scores = {target: forced(transformer, row, target) / length_penalty(len(target) + 1, 0.6) for target in targets}
+    targets = targets_of((3, 4, 5), 3)
+    requests = [Request(source=request.source, limit=3) for request in sentences(3)]
+    found = run(transformer, requests, (PAD, BEGIN, 6, 7), beam_size=len(targets), n_best=len(targets))
+    for request, hypotheses in zip(requests, found, strict=True):
+
+        def log_probs(prefix: Prefix, source: tuple[int, ...] = request.source) -> list[float]:
+            return uncached(transformer, source, prefix)
+
+        scores = {
+            target: log_probability(log_probs, target) / length_penalty(len(target) + 1, 0.6) for target in targets
+        }
         assert {hypothesis.tokens for hypothesis in hypotheses} == set(targets)
         assert hypotheses[0].tokens == max(scores, key=lambda target: scores[target])
         assert hypotheses[0].score == pytest.approx(max(scores.values()), abs=1e-4)
@@ -301,34 +213,34 @@ def test_a_wide_beam_finds_a_transformers_best_target(transformer: Transformer) 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_sentence_decodes_the_same_alone_and_in_any_batch(transformer: Transformer, beam_size: int) -> None:
-    source, limits = batch()
-
-    def search(rows: list[int], width: int) -> list[list[Hypothesis]]:
-        chosen = [limits[row] for row in rows]
-        return beam_search(transformer, source[rows, :width], chosen, begin=BEGIN, end=END, beam_size=beam_size)
-
-    together = search([0, 1, 2, 3, 4], source.size(1))
+    requests = sentences()
+    together = run(transformer, requests, beam_size=beam_size)
+    assert len({beam[0].tokens for beam in together}) > 2, "too alike to tell anything"
     for row in range(5):
-        assert_same(search([row], int((source[row] != PAD).sum()))[0], together[row])
-    for row, hypotheses in zip([3, 0, 4], search([3, 0, 4], source.size(1)), strict=True):
+        assert_same(run(transformer, [requests[row]], beam_size=beam_size)[0], together[row])
+    for row, hypotheses in zip(
+        [3, 0, 4], run(transformer, [requests[row] for row in (3, 0, 4)], beam_size=beam_size), strict=True
+    ):
         assert_same(hypotheses, together[row])
-    alone = greedy_search(transformer, source[:1, :5], limits[:1], begin=BEGIN, end=END)
-    assert_same(alone, greedy_search(transformer, source, limits, begin=BEGIN, end=END)[:1])
 
 
 def test_n_best_is_sorted_and_distinct_and_its_scores_are_forced_log_probabilities(transformer: Transformer) -> None:
-    source, limits = batch()
-    found = beam_search(transformer, source, limits, begin=BEGIN, end=END, beam_size=6, alpha=0.8)
+    requests = sentences()
+    found = run(transformer, requests, beam_size=6, length_penalty=0.8)
     assert [len(hypotheses) for hypotheses in found] == [6, 6, 6, 1, 6]  # a limit of 0 leaves one target
-    for row, hypotheses in zip(source, found, strict=True):
+    for request, hypotheses in zip(requests, found, strict=True):
         scores = [hypothesis.score for hypothesis in hypotheses]
         assert scores == sorted(scores, reverse=True)
         assert len({hypothesis.tokens for hypothesis in hypotheses}) == len(hypotheses)
         for hypothesis in hypotheses:
-            expected = forced(transformer, row, hypothesis.tokens)
-            assert hypothesis.log_probability == pytest.approx(expected, abs=1e-4)
+            expected = [
+                uncached(transformer, request.source, hypothesis.tokens[:at])[token]
+                for at, token in enumerate((*hypothesis.tokens, END))
+            ]
+            assert hypothesis.token_log_probabilities == pytest.approx(expected, abs=1e-4)
+            assert hypothesis.log_probability == pytest.approx(sum(expected), abs=1e-4)
             penalty = ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.8
-            assert hypothesis.score == pytest.approx(expected / penalty, abs=1e-4)
+            assert hypothesis.score == pytest.approx(sum(expected) / penalty, abs=1e-4)
 
 
 def never_ending(_sentence: int, _prefix: Prefix) -> Sequence[float]:
@@ -337,26 +249,44 @@ def never_ending(_sentence: int, _prefix: Prefix) -> Sequence[float]:
 
 def test_limits_force_the_end_sentence_by_sentence() -> None:
     limits = [3, 0, 5]
-    greedy = greedy_search(TableModel(never_ending), sources(3), limits, begin=BEGIN, end=END)
-    for hypothesis, limit in zip(greedy, limits, strict=True):
+    greedy = run(TableModel(never_ending), numbered(limits), beam_size=1)
+    for (hypothesis,), limit in zip(greedy, limits, strict=True):
         assert hypothesis.tokens == (3,) * limit
         assert hypothesis.log_probability == pytest.approx(limit * math.log(0.66) + math.log(0.01))
-    beams = beam_search(TableModel(never_ending), sources(3), limits, begin=BEGIN, end=END, beam_size=3, alpha=1.0)
+        assert not hypothesis.finished
+    beams = run(TableModel(never_ending), numbered(limits), beam_size=3, length_penalty=1)
     assert [beam[0].tokens for beam in beams] == [(3,) * limit for limit in limits]
-    assert all(
-        len(hypothesis.tokens) <= limit for beam, limit in zip(beams, limits, strict=True) for hypothesis in beam
-    )
+    shorter = run(TableModel(never_ending), numbered(limits), beam_size=3, length_penalty=1, max_length=2)
+    assert [beam[0].tokens for beam in shorter] == [(3, 3), (), (3, 3)], "max_length holds beside the limits"
+
+
+def test_what_ends_at_the_limit_of_its_own_is_finished() -> None:
+    def distribution(_sentence: int, prefix: Prefix) -> Sequence[float]:
+        return [0, 0, 0.2, 0.8] if len(prefix) < 2 else [0, 0, 0.6, 0.4]
+
+    for beam_size in (1, 2):
+        for limit, finished in ((1, False), (2, True), (3, True)):
+            (found,) = run(TableModel(distribution), numbered([limit]), beam_size=beam_size, length_penalty=1)
+            assert found[0].tokens == (3,) * min(limit, 2)
+            assert found[0].finished is finished
+
+
+@pytest.mark.parametrize("stopping", ["exact", "first"])
+@pytest.mark.parametrize("beam_size", [1, 3, 8])
+def test_limits_hold_for_a_transformer(transformer: Transformer, beam_size: int, stopping: str) -> None:
+    requests = sentences()
+    for request, beam in zip(requests, run(transformer, requests, beam_size=beam_size, stopping=stopping), strict=True):
+        assert beam
+        assert all(len(hypothesis.tokens) <= request.limit for hypothesis in beam)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3, 8])
 def test_forbidden_tokens_never_appear(transformer: Transformer, beam_size: int) -> None:
-    source, limits = batch()
-    usual = beam_search(transformer, source, limits, begin=BEGIN, end=END)
+    requests = sentences()
+    usual = run(transformer, requests)
     forbidden = sorted({token for beam in usual for hypothesis in beam for token in hypothesis.tokens})[:2]
     assert len(forbidden) == 2, "these are what the search would choose"
-    beams = beam_search(transformer, source, limits, begin=BEGIN, end=END, beam_size=beam_size, forbidden=forbidden)
-    greedy = greedy_search(transformer, source, limits, begin=BEGIN, end=END, forbidden=forbidden)
-    for hypothesis in itertools.chain(greedy, *beams):
+    for hypothesis in itertools.chain(*run(transformer, requests, forbidden, beam_size=beam_size)):
         assert not set(hypothesis.tokens) & {*forbidden, END}
         assert math.isfinite(hypothesis.score)
 
@@ -364,7 +294,7 @@ def test_forbidden_tokens_never_appear(transformer: Transformer, beam_size: int)
 def test_a_beam_may_be_larger_than_the_vocabulary() -> None:
     # Three tokens, of which two may stand before the end: 1 + 2 + 4 targets of at most 2 tokens, for a beam of 50.
     model = TableModel(lambda _sentence, _prefix: [0.5, 0.2, 0.3])
-    (found,) = beam_search(model, sources(1), [2], begin=BEGIN, end=END, beam_size=50)
+    (found,) = run(model, numbered([2]), beam_size=50)
     assert sorted(hypothesis.tokens for hypothesis in found) == [(), (0,), (0, 0), (0, 1), (1,), (1, 0), (1, 1)]
 
 
@@ -377,29 +307,21 @@ def ends_after_its_name(sentence: int, prefix: Prefix) -> Sequence[float]:
 
 def test_finished_sentences_leave() -> None:
     # Sentences of 2, 0 and 1 tokens: 3 rows in the first step, then 2, then 1.
-    source = torch.tensor([[2], [0], [1]])
+    requests = [Request(source=(name,), limit=9) for name in (2, 0, 1)]
     model = TableModel(ends_after_its_name)
-    greedy = greedy_search(model, source, [9, 9, 9], begin=BEGIN, end=END)
-    assert [len(hypothesis.tokens) for hypothesis in greedy] == [2, 0, 1]
+    greedy = run(model, requests, beam_size=1)
+    assert [len(beam[0].tokens) for beam in greedy] == [2, 0, 1]
     assert model.rows_seen == [3, 2, 1]
-    # A beam of 2 starts from one row a sentence. The second sentence has one target alone, and its limit of 0 ends it;
-    # the third has its two after 2 steps, the first has two of its four after 3: .675 and .225.
+    # A beam of 2 starts from one row a sentence. The second sentence has one target alone; the third has its two after
+    # 2 steps, the first has two of its four after 3: .675 and .225.
     model = TableModel(ends_after_its_name)
-    beams = beam_search(model, source, [9, 0, 9], begin=BEGIN, end=END, beam_size=2)
+    beams = run(model, requests, beam_size=2)
     assert [[hypothesis.tokens for hypothesis in beam] for beam in beams] == [[(3, 3), (4, 3)], [()], [(3,), (4,)]]
     assert model.rows_seen == [3, 4, 2]
 
 
 def test_no_sentences_are_no_work(transformer: Transformer) -> None:
-    nothing = torch.empty(0, 3, dtype=torch.long)
-    assert beam_search(transformer, nothing, [], begin=BEGIN, end=END) == []
-    assert greedy_search(transformer, nothing, [], begin=BEGIN, end=END) == []
-
-
-@pytest.mark.parametrize("beam_size", [0, -1])
-def test_a_beam_needs_a_prefix(beam_size: int) -> None:
-    with pytest.raises(ConfigError, match=f"beam_size = {beam_size}: expected at least 1"):
-        beam_search(TableModel(two_ways), sources(1), [5], begin=BEGIN, end=END, beam_size=beam_size)
+    assert run(transformer, []) == []
 
 
 def test_noise_that_ends_early_does_not_hide_the_sure_translation() -> None:
@@ -413,5 +335,178 @@ def test_noise_that_ends_early_does_not_hide_the_sure_translation() -> None:
         return [1e-4] * END + [1 - 7e-4] + [1e-4] * (7 - END)
 
     for beam_size in (1, 2, 4, 7):
-        (found,) = beam_search(TableModel(sure), sources(1), [9], begin=BEGIN, end=END, beam_size=beam_size)
+        (found,) = run(TableModel(sure), numbered([9]), beam_size=beam_size)
         assert found[0].tokens == (3, 3, 3, 3)
+    # That is what the other rule is known to do, and why it is not the default.
+    (found,) = run(TableModel(sure), numbered([9]), beam_size=4, stopping="first")
+    assert found[0].tokens != (3, 3, 3, 3)
+
+
+# A model that ranks for itself.
+
+
+class RankingTransformer:
+    """A Transformer behind the faster door; its logits are never asked for unless a rule needs them."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.asked: list[str] = []
+
+    def start(self, source: Tensor) -> DecoderCache:
+        return self.model.start(source)
+
+    def advance(self, state: DecoderCache, tokens: Tensor) -> Tensor:
+        self.asked.append("logits")
+        return self.model.advance(state, tokens)
+
+    def best(self, state: DecoderCache, tokens: Tensor, count: int, forbidden: Sequence[int]) -> Best:
+        self.asked.append("best")
+        return best_of(self.model.advance(state, tokens), count, forbidden, END)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"beam_size": 1}, {"beam_size": 4}, {"stopping": "first"}, {"groups": 2}, {"sampling": {"top_k": 3}}],
+    ids=str,
+)
+def test_where_no_rule_is_at_work_the_model_ranks(transformer: Transformer, options: dict[str, Any]) -> None:
+    model = RankingTransformer(transformer)
+    assert isinstance(model, RankingModel)
+    requests = sentences()
+    for found, expected in zip(
+        run(model, requests, (PAD,), **options), run(transformer, requests, (PAD,), **options), strict=True
+    ):
+        assert_same(found, expected)
+    assert set(model.asked) == {"best"}
+
+
+def test_a_rule_asks_for_logits_only_while_it_is_at_work(transformer: Transformer) -> None:
+    model = RankingTransformer(transformer)
+    run(model, [Request(source=(5, 6, END), limit=6, prefix=(3, 4))], (PAD, END), beam_size=1)
+    assert model.asked == ["logits"] * 2 + ["best"] * 5
+    model.asked.clear()
+    run(model, [Request(source=(5, 6, END), limit=6)], beam_size=1, min_length=3)
+    assert model.asked[:3] == ["logits"] * 3
+    assert set(model.asked[3:]) == {"best"}
+
+
+def test_sources_go_where_the_model_is() -> None:
+    class Elsewhere(TableModel):
+        device = "meta"
+
+    assert device_of(TableModel(two_ways)) == torch.device("cpu")
+    assert device_of(Elsewhere(two_ways)) == torch.device("meta")
+    assert device_of(torch.nn.Linear(2, 2, device="meta")) == torch.device("meta")
+    assert device_of(torch.nn.Identity()) == torch.device("cpu")
+
+
+# What is wrong.
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "options",
+    [{"beam_size": 1}, {"beam_size": 3}, {"groups": 2}, {"sampling": {}}, {"sampling": {"top_p": 0.5, "min_p": 0.1}},
+     {"min_length": 2}, {"stopping": "first"}],
+    ids=str,
+)  # fmt: skip
+def test_numbers_that_are_none_are_reported(value: float, options: dict[str, Any]) -> None:
+    class Damaged(TableModel):
+        def advance(self, state: object, tokens: Tensor) -> Tensor:
+            logits = super().advance(state, tokens)  # type: ignore[arg-type]
+            if len(self.rows_seen) == 2:
+                logits[-1, 3:] = value
+                logits[-1, 4:] = -value
+            return logits
+
+    with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
+        run(Damaged(lambda _sentence, _prefix: [0.1, 0.1, 0.1, 0.4, 0.3]), numbered([5, 5]), **options)
+
+
+@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 3}, {"groups": 2}, {"sampling": {}}], ids=str)
+def test_where_everything_is_forbidden_nothing_is_found(options: dict[str, Any]) -> None:
+    model = TableModel(lambda _sentence, _prefix: [0.1, 0.1, 0.1, 0.4, 0.3])
+    assert run(model, numbered([5, 5]), range(5), **options) == [[], []]
+
+
+def test_the_defaults_are_the_papers() -> None:
+    options = DecodingOptions()
+    assert (options.beam_size, options.length_penalty, options.normalization) == (4, 0.6, "gnmt")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"beam_size": 0}, "beam_size = 0"),
+        ({"n_best": 5}, "n_best = 5: expected from 1 to beam_size, which is 4"),
+        ({"groups": 3}, "groups = 3 does not divide beam_size = 4; choose a divisor"),
+        ({"groups": 2, "sampling": {}}, "groups and sampling exclude each other"),
+        ({"coverage_penalty": 0.2, "sampling": {}}, "coverage_penalty and sampling exclude each other"),
+        ({"min_length": 5, "max_length": 4}, "max_length = 4 is below min_length = 5"),
+        ({"sampling": {"temprature": 1}}, "unknown key 'sampling.temprature'; did you mean 'temperature'"),
+    ],
+)
+def test_options_that_do_not_fit_together(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DecodingOptions.parse(options, "options")
+
+
+@pytest.mark.parametrize(
+    ("request_", "options", "message"),
+    [
+        (Request(source=(), limit=3), {}, "a source has no tokens: expected at least the end symbol"),
+        (Request(source=(2,), limit=-1), {}, "limit = -1 target tokens: expected 0 or more"),
+        (Request(source=(2,), limit=3), {"min_length": 4}, "min_length = 4: this text may have at most 3 target tok"),
+        (Request(source=(2,), limit=1, prefix=(3, 4)), {}, "a forced prefix of 2 tokens is longer than the 1 that"),
+        (Request(source=(2,), limit=9, prefix=(3, 4)), {"max_length": 1}, "a forced prefix of 2 tokens is longer"),
+        (Request(source=(2,), limit=3, prefix=(3, END)), {}, "holds the end symbol, which only ends a target"),
+        (Request(source=(2,), limit=3, include=(((3, END),),)), {}, "holds the end symbol, which only ends a target"),
+        (Request(source=(2,), limit=3, banned=((),)), {}, "a banned phrase has no tokens"),
+        (Request(source=(2,), limit=3, include=((),)), {}, "an included phrase has no tokens, or no alternatives"),
+        (Request(source=(2,), limit=3, include=(((),),)), {}, "an included phrase has no tokens, or no alternatives"),
+        (Request(source=(2,), limit=3, include=(((3,),),)), {"sampling": {}}, "phrases and sampling exclude each oth"),
+        (Request(source=(2,), limit=3, include=(((3,),),)), {"groups": 2}, "phrases and groups exclude each other"),
+        (Request(source=(2,), limit=3, include=(((3,),),)), {"beam_size": 1}, "included phrases need a beam"),
+        (
+            Request(source=(2,), limit=3, include=(((3,),), ((3, 4, 3, 4), (3, 4, 4, 4, 4)))),
+            {},
+            "included phrase 2 takes 4 tokens, but the target may have only 3 more; shorten it, or raise max_length",
+        ),
+        (
+            Request(source=(2,), limit=3, prefix=(3, 3), include=(((3, 4, 3),),)),
+            {"max_length": 3},
+            "included phrase 1 takes 2 tokens, but the target may have only 1 more",
+        ),
+        (
+            Request(source=(2,), limit=9, include=(((3, 4), (4, 3)),), banned=((3, 4), (4,))),
+            {},
+            "included phrase 1 cannot be met: what it holds is banned; take out one of both",
+        ),
+    ],
+)
+def test_requests_that_cannot_be_met(request_: Request, options: dict[str, Any], message: str) -> None:
+    model = TableModel(two_ways)
+    with pytest.raises(ConfigError, match=message):
+        run(model, [request_], **options)
+    assert not model.rows_seen, "before decoding"
+
+
+def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the host waits for every reading: one a step, and one more where a sentence leaves with its tokens."""
+    read: list[tuple[int, ...]] = []
+    usual = Tensor.tolist
+
+    def counted(self: Tensor) -> object:
+        read.append(tuple(self.shape))
+        return usual(self)
+
+    monkeypatch.setattr(Tensor, "tolist", counted)
+    requests = [Request(source=(5, 6, 7, END), limit=6), Request(source=(8, END), limit=6)]
+    model = RankingTransformer(transformer)
+    search(model, requests, DecodingOptions(), begin=BEGIN, end=END, forbidden=(PAD, END))
+    assert model.asked == ["best"] * 7, "no target ends before its limit"
+    steps = [shape for shape in read if len(shape) == 4]
+    hypotheses = [shape for shape in read if len(shape) == 1]
+    assert len(steps) == 7
+    assert len(hypotheses) == 2 * 4 * 2, "tokens and probabilities of 4 hypotheses of 2 sentences"
+    assert len(read) == len(steps) + len(hypotheses)

@@ -1,131 +1,245 @@
-"""Beam search with the length penalty of Wu et al. 2016.
+"""Beam search, and with it every other search: sentences enter, all of them advance by a token, the finished leave.
 
-The paper, section 6.1: beam 4, alpha 0.6, maximum output length input length + 50.
+The paper (section 6.1) searches with a beam of 4, a length penalty of 0.6 (Wu et al. 2016, section 7) and at most
+input length + 50 tokens.
 
-Each sentence keeps prefixes. A step extends each by every token, and the W best of all extensions survive: those that
-end are finished hypotheses, the others go on as prefixes. Hypotheses are ranked by log P / length_penalty. A sentence
-is done when no prefix is left, or none can become better than what is finished: a prefix only loses probability, so
-log P over the penalty at the limit bounds its score. At its limit all prefixes are ended by force. Done, it leaves the
-batch.
+Each sentence has G groups of W prefixes. Plain beam search has one group, greedy search one group of one prefix,
+diverse beam search several groups, sampling a group of one prefix for each draw. A step extends prefixes by tokens and
+keeps W extensions of each group: those that end are finished hypotheses, the others go on as prefixes. At its limit a
+sentence's prefixes are ended by force. Done, it leaves the batch, and others may join at any time.
 
-Stopping at the first W finished hypotheses, as many toolkits do, loses good translations: where the model is sure of
-one, the other places of the beam hold noise, and W bits of noise may end before the one good prefix does.
+Two rules to stop a group:
+
+    exact   no prefix is left, or none can become better than what is finished. A prefix only loses probability, so
+            its log-probability over the penalty at the limit bounds its score.
+    first   W hypotheses are finished. As in other toolkits the beam stays W prefixes wide meanwhile: a step looks at
+            the 2 W best extensions, the ends among the first W of them are finished, the W best others go on.
+
+Stopping at the first W loses good translations: where the model is sure of one, the other places of the beam hold
+noise, and W bits of noise may end before the one good prefix does.
+
+All of a step is tensors, but for one reading of the scores, from which the host learns who is finished.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from typing import Generic
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool
 from torch import Tensor
 
-from headway.decode.protocol import Hypothesis, SearchModel, StateT, length_penalty
-from headway.errors import ConfigError
+from headway.decode.batch import Batch, Ending, Sentence
+from headway.decode.constrained import extend_constrained
+from headway.decode.constraints import Constraints
+from headway.decode.diverse import extend_diverse
+from headway.decode.extension import Extensions, extend_best
+from headway.decode.options import DecodingOptions
+from headway.decode.protocol import Hypothesis, SearchModel, StateT, device_of, length_penalty
+from headway.decode.ranker import Ranker, Ranking
+from headway.decode.request import Request, check_request
+from headway.decode.sampling import draw, draw_keys
+from headway.errors import BundleError
 
-__all__ = ["beam_search"]
+__all__ = ["BeamSearch", "Finished"]
+
+Finished = list[tuple[int, list[Hypothesis]]]  # keys of sentences, and what was found for them, best first
+
+_PAD = 0  # what sources are padded with; models mask it
 
 
-@dataclass
-class _Sentence:
-    """One sentence of the batch: where it stands in the input, how long it may get, and what is finished."""
+class BeamSearch(Generic[StateT]):
+    """Sentences in decoding by one model and one set of options.
 
-    index: int
-    limit: int
-    finished: list[Hypothesis] = field(default_factory=list)
+    ``forbidden`` tokens are never chosen. :meth:`add` and :meth:`step` return the sentences that are done by then, by
+    the keys that they were added with.
 
-    def may_improve(self, bound: float, n_best: int) -> bool:
-        """Whether a prefix, its score at most ``bound``, may come among the ``n_best`` first (-inf: none is left)."""
-        return bound > -math.inf and (len(self.finished) < n_best or self.finished[n_best - 1].score < bound)
-
-
-@torch.inference_mode()
-def beam_search(
-    model: SearchModel[StateT],
-    source: Int[Tensor, "B S"],
-    limits: Sequence[int],
-    *,
-    begin: int,
-    end: int,
-    beam_size: int = 4,
-    alpha: float = 0.6,
-    n_best: int = 1,
-    forbidden: Sequence[int] = (),
-) -> list[list[Hypothesis]]:
-    """Up to ``beam_size`` hypotheses for each source, best first; it goes on until the ``n_best`` first are sure.
-
-    ``limits`` are the sentences' maximum lengths in tokens, the end symbol not counted; ``forbidden`` tokens are never
-    chosen.
+    Raises:
+        ConfigError: The options ask for what the model cannot do.
     """
-    if beam_size < 1:
-        raise ConfigError(f"beam_size = {beam_size}: expected at least 1 (1 is greedy search, the paper uses 4)")
-    state = model.start(source)
-    sentences = [_Sentence(index, limit) for index, limit in enumerate(limits)]
-    results: list[list[Hypothesis]] = [[] for _ in limits]
-    scores = torch.zeros(len(sentences), 1, device=source.device)  # (B, W) log-probabilities; W grows to beam_size
-    prefixes = torch.full((len(sentences), 1, 1), begin, device=source.device)  # (B, W, 1 + step)
-    while sentences:
-        log_probs = model.advance(state, prefixes[:, :, -1].flatten()).float().log_softmax(-1)
-        log_probs[:, list(forbidden)] = -torch.inf
-        step = prefixes.size(2) - 1
-        full = [row for row, sentence in enumerate(sentences) if sentence.limit <= step]
-        totals = scores.unsqueeze(2) + torch.unflatten(log_probs, 0, scores.shape)
-        totals[full] = _only(totals[full], end)
-        candidates = _best(totals, beam_size)
-        _collect(sentences, candidates, prefixes, end, alpha)
-        scores = candidates.scores.masked_fill(candidates.tokens == end, -torch.inf)
-        going = []
-        for row, (sentence, best) in enumerate(zip(sentences, scores.amax(1).tolist(), strict=True)):
-            sentence.finished.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
-            results[sentence.index] = sentence.finished[:beam_size]
-            if sentence.may_improve(best / length_penalty(sentence.limit + 1, alpha), n_best):
-                going.append(row)
-        rows = torch.tensor(going, dtype=torch.long, device=source.device)
-        scores, parents, tokens = scores[rows], candidates.parents[rows], candidates.tokens[rows]
-        state.select(
-            (rows.unsqueeze(1) * prefixes.size(1) + parents).flatten(), rows if len(going) < len(sentences) else None
-        )
-        prefixes = torch.cat([prefixes[rows.unsqueeze(1), parents], tokens.unsqueeze(2)], dim=2)
-        sentences = [sentences[row] for row in going]
-    return results
+
+    def __init__(
+        self,
+        model: SearchModel[StateT],
+        options: DecodingOptions,
+        *,
+        begin: int,
+        end: int,
+        forbidden: Sequence[int] = (),
+    ) -> None:
+        self.model = model
+        self.options = options
+        self.end, self.forbidden = end, tuple(forbidden)
+        self.device = device_of(model)
+        if options.sampling is not None:
+            self.groups, self.width, self._count = options.n_best, 1, 1
+            ranked = options.sampling.top_k
+        else:
+            self.groups, self.width = options.groups, options.beam_size // options.groups
+            self._count = self.width if options.stopping == "exact" else 2 * self.width
+            # As many more as groups may make dear.
+            ranked = self._count + (options.beam_size if options.groups > 1 else 0)
+        self._ranker = Ranker(model, options, ranked, begin=begin, end=end, forbidden=forbidden)
+        self._batch: Batch[StateT] | None = None
+
+    @property
+    def num_sentences(self) -> int:
+        """Sentences in decoding."""
+        return len(self._batch.sentences) if self._batch else 0
+
+    @property
+    def rows_each(self) -> int:
+        """Rows that a sentence takes."""
+        return self.groups * self.width
+
+    @torch.inference_mode()
+    def add(self, requests: Sequence[tuple[int, Request]]) -> Finished:
+        """Let sentences enter, each with a key of its own, and take their first step.
+
+        Raises:
+            ConfigError: A request asks for what is impossible, or for what the options exclude.
+        """
+        for _, request in requests:
+            check_request(request, self.options, self.end)
+        if not requests:
+            return []
+        longest = max(len(request.source) for _, request in requests)
+        rows = [[*request.source] + [_PAD] * (longest - len(request.source)) for _, request in requests]
+        state = self.model.start(torch.tensor(rows, device=self.device))
+        if self.groups > 1:
+            state.select(torch.arange(len(rows), device=self.device).repeat_interleave(self.groups))
+        sentences = [self._sentence(key, request) for key, request in requests]
+        batch = Batch(sentences, state, torch.zeros(len(rows), self.groups, 1, device=self.device))
+        finished = self._advance(batch)
+        if batch.sentences and self._batch:
+            self._batch.join(batch)
+        elif batch.sentences:
+            self._batch = batch
+        return finished
+
+    @torch.inference_mode()
+    def step(self) -> Finished:
+        """Extend every sentence by one token."""
+        if self._batch is None:
+            return []
+        finished = self._advance(self._batch)
+        if not self._batch.sentences:
+            self._batch = None
+        return finished
+
+    def _sentence(self, key: int, request: Request) -> Sentence:
+        options = self.options
+        limit = request.limit if options.max_length is None else min(request.limit, options.max_length)
+        keys = draw_keys(request, options.sampling, self.groups) if options.sampling else ()
+        constraints = Constraints(request.include, self.forbidden) if request.include else None
+        return Sentence(key, request, limit, self.groups, keys, constraints)
+
+    def _advance(self, batch: Batch[StateT]) -> Finished:
+        """One step of a batch, which the sentences that are done leave."""
+        ranking = self._ranker.rank(batch)
+        chosen = self._extend(batch, ranking)
+        ends = (chosen.tokens == self.end) & chosen.scores.isfinite()
+        self._settle(batch, chosen, ends, ranking.natural)
+        chosen = chosen.with_scores(chosen.scores.masked_fill(ends, -torch.inf))
+        if self._count > self.width:
+            chosen = chosen.best(self.width)
+        staying = [at for at, sentence in enumerate(batch.sentences) if not sentence.done]
+        finished = [(sentence.key, self._hypotheses(sentence)) for sentence in batch.sentences if sentence.done]
+        batch.follow(chosen, staying)
+        return finished
+
+    def _extend(self, batch: Batch[StateT], ranking: Ranking) -> Extensions:
+        """The extensions of each group to look at, best first."""
+        options, ranked = self.options, ranking.ranked
+        if options.sampling is not None:
+            positions = [sentence.length for sentence in batch.sentences]
+            return draw(batch.scores, ranked, [one.keys for one in batch.sentences], positions, options.sampling)
+        if options.groups > 1:
+            return extend_diverse(batch.scores, ranked, self._count, options.diversity, self.width)
+        chosen = extend_best(batch.scores, ranked, self._count)
+        if batch.nodes is None:
+            return chosen
+        return extend_constrained(batch, ranking, chosen, width=self.width, end=self.end)
+
+    def _settle(
+        self,
+        batch: Batch[StateT],
+        chosen: Extensions,
+        ends: Bool[Tensor, "B G C"],
+        natural: Bool[Tensor, " R"] | None,
+    ) -> None:
+        """Read the scores, give each group what it has finished, and close the groups that are done."""
+        if self.options.coverage_penalty:
+            penalties = batch.coverage_penalties(self.options.coverage_penalty).gather(2, chosen.parents)
+        else:
+            penalties = torch.zeros_like(chosen.scores)
+        scores, flags, coverages = torch.stack([chosen.scores, ends.to(chosen.scores), penalties]).tolist()
+        places: list[tuple[int, int, int]] = []
+        for at in range(len(batch.sentences)):
+            for group in range(self.groups):
+                if math.isnan(scores[at][group][0]):
+                    raise BundleError("the model gives no finite probabilities: its weights are damaged")
+                places += [(at, group, place) for place in range(self.width) if flags[at][group][place]]
+        if places:
+            nodes = None if chosen.nodes is None else chosen.nodes.tolist()
+            for (at, group, place), ending in zip(places, batch.endings(places, chosen, natural), strict=True):
+                sentence = batch.sentences[at]
+                ending = self._scored(ending, scores[at][group][place], coverages[at][group][place])
+                if nodes is not None and sentence.constraints is not None:
+                    ending = _checked(ending, sentence.constraints, nodes[at][group][place])
+                sentence.groups[group].append(ending)
+        for at, sentence in enumerate(batch.sentences):
+            for group, finished in enumerate(sentence.groups):
+                finished.sort(key=lambda ending: ending.order)
+                del finished[self.width :]
+                rest = (score for score, ended in zip(scores[at][group], flags[at][group], strict=True) if not ended)
+                if not self._may_improve(finished, next(rest, -math.inf), sentence.limit):
+                    sentence.closed.add(group)
+
+    def _scored(self, ending: Ending, total: float, coverage: float) -> Ending:
+        """``ending`` with its score: the penalised log-probability ``total`` and the coverage penalty."""
+        score = total / self._penalty(ending.length + 1) + coverage
+        return dataclasses.replace(ending, score=score, coverage=coverage)
+
+    def _may_improve(self, finished: Sequence[Ending], best: float, limit: int) -> bool:
+        """Whether a group goes on whose best prefix has the score ``best`` (-inf: none is left)."""
+        if best == -math.inf:
+            return False
+        if self.options.stopping == "first":
+            return len(finished) < self.width
+        sure = math.ceil(self.options.n_best / self.groups)
+        if len(finished) < sure or finished[sure - 1].lacking:
+            return True
+        # Longer, a prefix gains by the length penalty, and by coverage, whose penalty is at most 0.
+        return finished[sure - 1].score < best / self._penalty(limit + 1)
+
+    def _penalty(self, length: int) -> float:
+        return length_penalty(length, self.options.length_penalty, self.options.normalization)
+
+    def _hypotheses(self, sentence: Sentence) -> list[Hypothesis]:
+        """What a sentence has found, best first."""
+        if self.groups == 1 and self.options.sampling is None:
+            endings = sentence.groups[0]  # sorted: those that lack a phrase are given only where none has all
+            return [one.hypothesis() for one in endings if one.lacking == endings[0].lacking]
+        found: dict[tuple[tuple[int, ...], int], Hypothesis] = {}
+        # The best of each group, then the second of each, and so on: what comes from all groups differs most.
+        for place in range(self.width):
+            for group, endings in enumerate(sentence.groups):
+                for ending in endings[place : place + 1]:
+                    hypothesis = self._by_probability(ending, sentence)
+                    found.setdefault((hypothesis.tokens, group if self.options.sampling else 0), hypothesis)
+        return sorted(list(found.values())[: self.options.n_best], key=lambda one: -one.score)
+
+    def _by_probability(self, ending: Ending, sentence: Sentence) -> Hypothesis:
+        """A hypothesis scored by its probability alone, without what diversity or temperature did to the search."""
+        hypothesis = ending.hypothesis()
+        free = math.fsum(hypothesis.token_log_probabilities[len(sentence.request.prefix) :])
+        return dataclasses.replace(hypothesis, score=free / self._penalty(ending.length + 1) + ending.coverage)
 
 
-@dataclass(frozen=True)
-class _Candidates:
-    """The best extensions of each sentence's prefixes, best first: (B, C) scores, prefixes they extend, tokens."""
-
-    scores: Float[Tensor, "B C"]
-    parents: Int[Tensor, "B C"]
-    tokens: Int[Tensor, "B C"]
-
-
-def _only(totals: Float[Tensor, "F W V"], token: int) -> Float[Tensor, "F W V"]:
-    """``totals`` with every other token ruled out."""
-    allowed = torch.full_like(totals, -torch.inf)
-    allowed[:, :, token] = totals[:, :, token]
-    return allowed
-
-
-def _best(totals: Float[Tensor, "B W V"], beam_size: int) -> _Candidates:
-    """The W best extensions (all of them, where there are fewer)."""
-    vocab_size = totals.size(2)
-    scores, indices = totals.flatten(1).topk(min(beam_size, totals.size(1) * vocab_size), dim=1)
-    return _Candidates(scores, indices // vocab_size, indices % vocab_size)
-
-
-def _collect(
-    sentences: list[_Sentence],
-    candidates: _Candidates,
-    prefixes: Int[Tensor, "B W T"],
-    end: int,
-    alpha: float,
-) -> None:
-    """Give each sentence its hypotheses that end now."""
-    penalty = length_penalty(prefixes.size(2), alpha)
-    ends = (candidates.tokens == end) & candidates.scores.isfinite()
-    for row, place in ends.nonzero().tolist():
-        log_probability = float(candidates.scores[row, place])
-        tokens = prefixes[row, candidates.parents[row, place], 1:].tolist()
-        sentences[row].finished.append(Hypothesis(tuple(tokens), log_probability, log_probability / penalty))
+def _checked(ending: Ending, constraints: Constraints, node: int) -> Ending:
+    """``ending`` with the constraints that it does not meet."""
+    return dataclasses.replace(ending, unmet=constraints.unmet(node), lacking=constraints.needed(node) > 0)

@@ -1,0 +1,81 @@
+"""How to search for a target: every option of decoding, its meaning, and which of them exclude each other."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from headway.config import Config
+
+__all__ = ["DecodingOptions", "Sampling"]
+
+
+class Sampling(Config):
+    """Draw tokens in place of searching for the most probable target. Filters apply in the order of these fields."""
+
+    temperature: float = Field(1.0, gt=0, description="Logits are divided by it; below 1: surer, above: more varied.")
+    top_k: int | None = Field(None, ge=1, description="Draw among this many most probable tokens; none: all.")
+    top_p: float = Field(
+        1.0, gt=0, le=1, description="Draw among the most probable tokens that together have this probability."
+    )
+    min_p: float = Field(
+        0.0, ge=0, lt=1, description="Draw among tokens of at least this share of the most probable one's probability."
+    )
+    seed: int = Field(1, description="With a text's own tokens it decides its draws, in whatever batch it is.")
+
+
+class DecodingOptions(Config):
+    """Every option of a search; the defaults are the paper's (section 6.1)."""
+
+    beam_size: int = Field(4, ge=1, description="Hypotheses kept at each step; 1 is greedy search.")
+    n_best: int = Field(
+        1, ge=1, description="Hypotheses returned for each text, at most beam_size; or how many to draw."
+    )
+    length_penalty: float = Field(
+        0.6, ge=0, description="Exponent of the length penalty; 0 ranks by probability (see normalization)."
+    )
+    normalization: Literal["gnmt", "average"] = Field(
+        "gnmt",
+        description="Log-probabilities are divided by ((5 + length) / 6)^length_penalty, or by length^length_penalty.",
+    )
+    coverage_penalty: float = Field(
+        0.0, ge=0, description="Weight of the penalty on source tokens that attention has left out (Wu et al. 2016)."
+    )
+    stopping: Literal["exact", "first"] = Field(
+        "exact",
+        description="A text is done when no prefix can become better than what is finished, or when beam_size "
+        "hypotheses are finished, as in other toolkits.",
+    )
+    min_length: int = Field(0, ge=0, description="Fewest target tokens, the end symbol not counted.")
+    max_length: int | None = Field(
+        None, ge=1, description="Most target tokens, the end symbol not counted; none: source length + 50."
+    )
+    sampling: Sampling | None = Field(None, description="Draw tokens in place of searching.")
+    groups: int = Field(1, ge=1, description="Groups of diverse beam search that the beam is cut into.")
+    diversity: float = Field(
+        0.5,
+        ge=0,
+        description="With groups: what a token costs, in nats, for each time that an earlier group chose it in the "
+        "same step.",
+    )
+    repetition_penalty: float = Field(
+        1.0, ge=1, description="Logits of tokens that the prefix holds are divided (if negative: multiplied) by it."
+    )
+    no_repeat_ngram: int = Field(0, ge=0, description="No sequence of this many tokens occurs twice; 0: no rule.")
+
+    @model_validator(mode="after")
+    def _fit_together(self) -> DecodingOptions:
+        if self.n_best > self.beam_size and self.sampling is None:
+            raise ValueError(f"n_best = {self.n_best}: expected from 1 to beam_size, which is {self.beam_size}")
+        if self.beam_size % self.groups:
+            raise ValueError(f"groups = {self.groups} does not divide beam_size = {self.beam_size}; choose a divisor")
+        if self.sampling is not None and self.groups > 1:
+            raise ValueError("groups and sampling exclude each other: drawn texts differ by chance already")
+        if self.sampling is not None and self.coverage_penalty:
+            raise ValueError(
+                "coverage_penalty and sampling exclude each other: it ranks a beam, and draws are not ranked"
+            )
+        if self.max_length is not None and self.max_length < self.min_length:
+            raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
+        return self

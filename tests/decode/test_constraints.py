@@ -1,0 +1,212 @@
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from table_models import (
+    BEGIN,
+    END,
+    PAD,
+    Prefix,
+    TableModel,
+    assert_same,
+    log_probability,
+    log_probs_of,
+    plain_beam_search,
+    random_distribution,
+    run,
+    sentences,
+    targets_of,
+    tiny_transformer,
+)
+
+from headway.decode import Request, length_penalty
+from headway.decode.constraints import Constraints
+from headway.models.transformer import Transformer
+
+Include = tuple[tuple[Prefix, ...], ...]
+WORDS = (0, 1, 3)  # with the end symbol a vocabulary of four
+
+phrases = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
+includes = st.lists(st.lists(phrases, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3).map(tuple)
+
+
+@pytest.fixture(scope="module")
+def transformer() -> Transformer:
+    return tiny_transformer()
+
+
+def holds(sequence: Prefix, part: Prefix) -> bool:
+    return any(sequence[at : at + len(part)] == part for at in range(len(sequence) - len(part) + 1))
+
+
+def unmet_in(target: Prefix, include: Include) -> tuple[int, ...]:
+    return tuple(
+        number for number, several in enumerate(include) if not any(holds(target, phrase) for phrase in several)
+    )
+
+
+@given(include=includes, tokens=st.lists(st.sampled_from(WORDS), max_size=9).map(tuple))
+@settings(derandomize=True)
+def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, tokens: Prefix) -> None:
+    constraints = Constraints(include)
+    node = constraints.after(tokens)
+    assert constraints.unmet(node) == unmet_in(tokens, include)
+    for number, several in enumerate(include):
+        # The fewest tokens that complete an alternative, tried out: by its own ends, from the shortest on.
+        tries = [
+            length
+            for length in range(4)
+            for phrase in several
+            if length <= len(phrase) and holds((*tokens, *phrase[len(phrase) - length :]), phrase)
+        ]
+        assert constraints.remaining(node, number) == min(tries)
+    # Gone on with as it says, one token less is needed each time, until all are met.
+    needed = constraints.needed(node)
+    assert needed <= sum(min(map(len, include[number])) for number in constraints.unmet(node))
+    while needed:
+        node = min((constraints.step(node, token) for token in constraints.forward(node)), key=constraints.needed)
+        assert constraints.needed(node) <= needed - 1
+        needed = constraints.needed(node)
+    assert constraints.unmet(node) == ()
+
+
+def ranked_targets(seed: int, limit: int, include: Include) -> list[tuple[Prefix, float]]:
+    """Every target, those with the fewest constraints unmet first, then by score."""
+    log_probs = log_probs_of(random_distribution(seed, 4))
+    scored = [
+        (target, log_probability(log_probs, target) / length_penalty(len(target) + 1, 0.6))
+        for target in targets_of(WORDS, limit)
+    ]
+    return sorted(scored, key=lambda item: (len(unmet_in(item[0], include)), -item[1]))
+
+
+@given(seed=st.integers(0, 9999), include=includes, stopping=st.sampled_from(["exact", "first"]))
+@settings(derandomize=True, max_examples=10)
+def test_a_wide_beam_finds_the_best_target_with_all_phrases(seed: int, include: Include, stopping: str) -> None:
+    # At most 4 tokens: often too few for all phrases one after the other, but they may overlap.
+    model = TableModel(random_distribution(seed, 4))
+    (found,) = run(model, [Request(source=(0,), limit=4, include=include)], beam_size=121, stopping=stopping)
+    (best, score), *_ = ranked_targets(seed, 4, include)
+    assert len(found[0].unmet) == len(unmet_in(best, include))
+    if not found[0].unmet:  # else only targets of full length were tried
+        assert found[0].tokens == best
+        assert found[0].score == pytest.approx(score, abs=1e-4)
+    for hypothesis in found:
+        assert hypothesis.unmet == unmet_in(hypothesis.tokens, include)
+
+
+def test_n_best_under_constraints_by_enumeration() -> None:
+    include: Include = (((3,),), ((0, 1), (1, 0)))
+    (found,) = run(
+        TableModel(random_distribution(5, 4)), [Request(source=(0,), limit=4, include=include)],
+        beam_size=125, n_best=12,
+    )  # fmt: skip
+    expected = ranked_targets(5, 4, include)[:12]
+    assert unmet_in(expected[-1][0], include) == ()
+    assert [one.tokens for one in found[:12]] == [target for target, _ in expected]
+
+
+@given(
+    seed=st.integers(0, 9999),
+    beam_size=st.integers(2, 5),
+    include=includes,
+    spare=st.integers(0, 4),
+    stopping=st.sampled_from(["exact", "first"]),
+)
+@settings(derandomize=True, max_examples=20)
+def test_every_phrase_is_there_however_small_the_beam(
+    seed: int, beam_size: int, include: Include, spare: int, stopping: str
+) -> None:
+    limit = sum(min(map(len, several)) for several in include) + spare
+    distribution = random_distribution(seed, 4)
+    requests = [Request(source=(0,), limit=limit, include=include), Request(source=(1,), limit=4)]
+    found, free = run(TableModel(distribution), requests, beam_size=beam_size, stopping=stopping)
+    assert found
+    for hypothesis in found:
+        assert hypothesis.unmet == unmet_in(hypothesis.tokens, include) == ()
+        assert hypothesis.log_probability == pytest.approx(
+            log_probability(log_probs_of(distribution), hypothesis.tokens), abs=1e-4
+        )
+    assert len({hypothesis.tokens for hypothesis in found}) == len(found)
+    expected = plain_beam_search(log_probs_of(distribution, 1), 4, beam_size=beam_size, stopping=stopping)
+    assert_same(free, expected)
+
+
+def test_a_phrase_goes_where_the_model_likes_it() -> None:
+    """Not at the front, nor at the end: each token has its place, and 3 of all tokens fits after 0 only."""
+
+    def distribution(_sentence: int, prefix: Prefix) -> list[float]:
+        if prefix and prefix[-1] == 0 and 3 not in prefix:
+            return [0.02, 0.9, 0.03, 0.05]
+        if prefix and prefix[-1] == 3:
+            return [0.02, 0.95, 0.02, 0.01]
+        if len(prefix) < 2:
+            return [0.95, 0.03, 0.01, 0.01]
+        return [0.01, 0.01, 0.97, 0.01]
+
+    (plain,) = run(TableModel(distribution), [Request(source=(0,), limit=8)])
+    assert plain[0].tokens == (0, 1)
+    (found,) = run(TableModel(distribution), [Request(source=(0,), limit=8, include=(((3,),),))])
+    assert found[0].tokens == (0, 3, 1)
+    assert found[0].finished
+
+
+@given(seed=st.integers(0, 999), include=includes, prefix=st.lists(st.sampled_from(WORDS), max_size=4).map(tuple))
+@settings(derandomize=True, max_examples=15)
+def test_the_forced_prefix_counts(seed: int, include: Include, prefix: Prefix) -> None:
+    log_probs = log_probs_of(random_distribution(seed, 4))
+    request = Request(source=(0,), limit=len(prefix) + 9, include=include, prefix=prefix)
+    (found,) = run(TableModel(random_distribution(seed, 4)), [request], beam_size=3)
+    for hypothesis in found:
+        assert hypothesis.tokens[: len(prefix)] == prefix
+        assert unmet_in(hypothesis.tokens, include) == hypothesis.unmet == ()
+    if not unmet_in(prefix, include):
+        assert_same(found, plain_beam_search(log_probs, request.limit, beam_size=3, forced=prefix))
+
+
+def test_what_cannot_be_met_is_reported() -> None:
+    model = TableModel(random_distribution(2, 4))
+    # Forbidden tokens: nothing is done for the second phrase, and the rest is as if it had not been asked for.
+    (found,) = run(model, [Request(source=(0,), limit=5, include=(((3,),), ((1, 0),)))], (0,))
+    (without,) = run(model, [Request(source=(0,), limit=5, include=(((3,),),))], (0,))
+    assert [one.tokens for one in found] == [one.tokens for one in without]
+    assert {one.unmet for one in found} == {(1,)}
+    # A rule: 3 3 3 repeats a pair.
+    (found,) = run(model, [Request(source=(0,), limit=5, include=(((3, 3, 3),), ((1,),)))], no_repeat_ngram=2)
+    assert found
+    assert all(0 in one.unmet for one in found)
+    # Too long for the limit together: as many as can be.
+    (found,) = run(model, [Request(source=(0,), limit=4, include=(((3, 3),), ((1, 1),), ((0, 0),)))], beam_size=8)
+    assert len(found[0].unmet) == 1
+
+
+def test_a_model_that_never_gives_a_token_is_no_endless_search() -> None:
+    model = TableModel(lambda _sentence, _prefix: [0.5, 0.2, 0.3, 0.0])
+    (found,) = run(model, [Request(source=(0,), limit=4, include=(((3,),),))])
+    assert found
+    assert {one.unmet for one in found} == {(0,)}
+    only_end = TableModel(lambda _sentence, _prefix: [0.0, 0.0, 1.0, 0.0])
+    (found,) = run(only_end, [Request(source=(0,), limit=4, include=(((3,),),))])
+    assert [(one.tokens, one.unmet) for one in found] == [((), (0,))]
+
+
+def test_phrases_for_a_transformer_alone_and_in_a_batch(transformer: Transformer) -> None:
+    dice = random.Random(1)
+    requests = [
+        Request(
+            source=request.source,
+            limit=request.limit + 6,
+            include=tuple(
+                ((dice.randrange(3, 8), dice.randrange(3, 8)), (dice.randrange(3, 8),) * 3) for _ in range(number % 3)
+            ),
+        )
+        for number, request in enumerate(sentences(5))
+    ]
+    together = run(transformer, requests, (PAD, BEGIN), beam_size=4)
+    for request, found in zip(requests, together, strict=True):
+        assert found[0].unmet == unmet_in(found[0].tokens, request.include) == ()
+        assert math.isfinite(found[0].score)
+        assert END not in found[0].tokens
+        assert_same(run(transformer, [request], (PAD, BEGIN), beam_size=4)[0], found)
