@@ -28,7 +28,7 @@ import json, sys, time
 def report(source, target, loss):
     print({MARK!r} + json.dumps([time.perf_counter(), source, target, loss]), flush=True)
 """
-# The same as headway.train.hardware.keep_freed_memory, for programs that do not ask for it themselves.
+# The same as headway.hardware.keep_freed_memory, for programs that do not ask for it themselves.
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 
 

@@ -42,9 +42,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import Batch, token_batches
+from headway.hardware import autocast, choose_device, computes_bfloat16, processor_name
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD
-from headway.train.hardware import autocast, choose_device, computes_bfloat16, processor_name
 from headway.train.objective import Objective, TokenBatch, to_device
 from headway.train.optim import OptimizerConfig, make_optimizer, step_if_finite
 

@@ -32,7 +32,7 @@ import numpy as np
 import typer
 
 from headway.data.workers import num_cores
-from headway.train.hardware import processor_name
+from headway.hardware import processor_name
 
 SIDES = ("src", "trg")
 VOCABULARY = 500_000

@@ -19,10 +19,10 @@ import typer
 from contest import MARK
 from torch import Tensor, nn
 
+from headway.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import SinusoidalPositions, TokenEmbedding
 from headway.text.tokenizer import PAD
-from headway.train.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
 from headway.train.objective import Objective, TokenBatch
 from headway.train.optim import make_optimizer, step_if_finite
 from headway.train.prepare import Prepared, prepare

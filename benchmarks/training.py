@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 from trainees import prepare_corpus
 
-from headway.train.hardware import choose_device, computes_bfloat16, processor_name
+from headway.hardware import choose_device, computes_bfloat16, processor_name
 
 TOKENS_A_STEP = 3_400  # real ones of a side in a batch of 4,096: the rows of the model's own products
 

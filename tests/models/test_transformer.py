@@ -6,21 +6,27 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.decode import SearchModel, SearchState
 from headway.errors import ConfigError, LengthError
 from headway.models.build import build_model
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.positions import sinusoids
 
 V = 11
 SMALL: dict[str, Any] = {
     "d_model": 16, "num_heads": 4, "d_ff": 24, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0,
 }  # fmt: skip
+FOREIGN: dict[str, Any] = {
+    "sinusoid_layout": "halves", "sinusoid_spacing": "inclusive", "position_offset": 2,
+    "scale_embedding": False, "embedding_norm": True, "output_bias": True,
+}  # fmt: skip
 VARIANTS: list[dict[str, Any]] = [
     {},
     {"norm": "pre", "activation": "swiglu"},
     {"positions": "learned", "max_length": 64, "d_key": 3, "d_value": 5},
+    FOREIGN,
 ]
 
 
@@ -33,7 +39,7 @@ def transformer(**changes: Any) -> Transformer:
     return model
 
 
-@pytest.fixture(params=VARIANTS, ids=["paper", "pre-norm", "learned"])
+@pytest.fixture(params=VARIANTS, ids=["paper", "pre-norm", "learned", "foreign"])
 def model(request: pytest.FixtureRequest) -> Transformer:
     return transformer(**request.param)
 
@@ -308,6 +314,63 @@ def test_sinusoids_let_decoding_pass_any_table() -> None:
     assert state.length == 260
 
 
+# What imported models do otherwise.
+
+
+def test_without_their_options_models_are_what_they_were() -> None:
+    """A configuration that was written before these options were there says none of them."""
+    config = TransformerConfig.parse(SMALL, "config.json of old")
+    assert not set(FOREIGN) & SMALL.keys()
+    model = build_model(config, V, V)
+    names = model.state_dict().keys()
+    assert not any("embedding_norm" in name or "source_norm" in name or "target_norm" in name for name in names)
+    assert "projection.bias" not in names
+    tokens = random_tokens(2, 5)
+    expected = 4 * model.source_embedding.weight[tokens] + sinusoids(5, 16)
+    assert torch.equal(model.embed_source(tokens), expected)
+    assert torch.equal(model.embed_target(tokens), expected)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("normed", [True, False])
+def test_embeddings_are_what_the_options_say(scaled: bool, normed: bool) -> None:
+    model = transformer(
+        **FOREIGN | {"scale_embedding": scaled, "embedding_norm": normed, "tie": "target"}, d_model=8, num_heads=2
+    )
+    tokens = random_tokens(2, 3)
+    # Frequencies 10000^(-i / 3) for i = 0 .. 3, sines first, from position 2 on.
+    angles = torch.arange(2, 5).unsqueeze(1) * 10000 ** (-torch.arange(4) / 3)
+    positions = torch.cat([angles.sin(), angles.cos()], 1)
+    for embed, embedding, norm in (
+        (model.embed_source, model.source_embedding, model.source_norm),
+        (model.embed_target, model.target_embedding, model.target_norm),
+    ):
+        x = embedding.weight[tokens] * (8**0.5 if scaled else 1) + positions
+        if normed:
+            assert isinstance(norm, nn.LayerNorm)
+            x = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, unbiased=False) + 1e-5).sqrt()
+            x = x * norm.weight + norm.bias
+        torch.testing.assert_close(embed(tokens), x, atol=1e-5, rtol=1e-5)
+
+
+def test_rows_are_embedded_at_positions_of_their_own(model: Transformer) -> None:
+    tokens = random_tokens(3, 6)
+    whole = model.embed_target(tokens)
+    positions = torch.tensor([4, 0, 5])
+    rows = torch.arange(3)
+    torch.testing.assert_close(model.embed_target_at(tokens[rows, positions], positions), whole[rows, positions])
+
+
+def test_the_output_bias_is_added_to_the_logits() -> None:
+    with_bias, without = transformer(output_bias=True), transformer()
+    missing, extra = without.load_state_dict(with_bias.state_dict(), strict=False)
+    assert (missing, extra) == ([], ["projection.bias"])
+    source, target = random_tokens(2, 4), random_tokens(2, 3)
+    expected = without(source, target) + with_bias.projection.bias
+    torch.testing.assert_close(with_bias(source, target), expected)
+    assert torch.equal(build_model(TransformerConfig(output_bias=True), 5, 5).projection.bias, torch.zeros(5))
+
+
 # Configuration.
 
 
@@ -323,6 +386,9 @@ def test_sinusoids_let_decoding_pass_any_table() -> None:
         ({"num_head": 8}, "unknown key 'num_head'; did you mean 'num_heads'?"),
         ({"norm": "per"}, "norm = 'per': input should be 'post' or 'pre'"),
         ({"encoder_layers": 0}, "encoder_layers = 0: input should be greater than or equal to 1"),
+        ({"sinusoid_layout": "thirds"}, "sinusoid_layout = 'thirds': input should be 'interleaved' or 'halves'"),
+        ({"sinusoid_spacing": "log"}, "sinusoid_spacing = 'log': input should be 'paper' or 'inclusive'"),
+        ({"position_offset": -1}, "position_offset = -1: input should be greater than or equal to 0"),
         ({"activation": "tanh"}, "activation = 'tanh': input should be 'relu', 'gelu'"),
     ],
 )

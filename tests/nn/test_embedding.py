@@ -13,6 +13,12 @@ def test_vectors_are_scaled_by_the_root_of_the_width() -> None:
     assert torch.equal(embedding(tokens), 3 * embedding.weight[tokens])
 
 
+def test_vectors_may_stay_as_they_are() -> None:
+    embedding = TokenEmbedding(5, 9, scaled=False)
+    tokens = torch.tensor([[4, 0], [1, 1]])
+    assert torch.equal(embedding(tokens), embedding.weight[tokens])
+
+
 def test_embeddings_start_with_unit_variance_once_scaled() -> None:
     # 64,000 draws: the sample variance has a standard error of sqrt(2 / 64000) = 0.0056.
     embedding = TokenEmbedding(1000, 64)

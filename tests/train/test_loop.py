@@ -20,6 +20,7 @@ import torch
 import headway
 from headway.bundle import Bundle, read_weights
 from headway.data.batching import Batch
+from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
 from headway.storage import held_folder
@@ -497,5 +498,5 @@ def test_it_learns_to_translate_exactly(corpus: Path, tmp_path: Path) -> None:
     sources = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
     targets = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
     for beam_size in (1, 4):
-        found = headway.load(result.model, device="cpu").translate(sources, beam_size=beam_size)
+        found = headway.load(result.model, device="cpu").translate(sources, DecodingOptions(beam_size=beam_size))
         assert [translation.text for translation in found] == targets

@@ -45,6 +45,22 @@ def test_targets_are_shifted_behind_the_begin_symbol() -> None:
     assert tokens.shifted.tolist() == [[1, 6, 2, 0, 0], [1, 9, 10, 4, 5], [1, 2, 0, 0, 0]]
 
 
+@pytest.mark.parametrize("r_drop", [0.0, 0.7])
+def test_an_output_bias_has_its_part_in_loss_and_gradient(r_drop: float) -> None:
+    """Two equal passes diverge by nothing: with R-Drop, and no dropout, the loss is the same."""
+    sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
+    model = build_model(TransformerConfig.parse({**sizes, "output_bias": True}, "test"), VOCABULARY, VOCABULARY)
+    torch.nn.init.normal_(model.projection.bias)
+    tokens = to_device(batch(SOURCES, TARGETS), CPU)
+    logits = model(tokens.source, tokens.shifted).flatten(0, 1)[tokens.positions]
+    expected = torch.nn.functional.cross_entropy(logits, tokens.targets, label_smoothing=0.1, reduction="sum")
+    expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
+    loss = Objective(model, 0.1, r_drop)(tokens)
+    torch.testing.assert_close(loss, expected)
+    gradients = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(gradients, expected_gradients)
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_equals_the_definition_token_by_token(model: Transformer, smoothing: float) -> None:
     """-sum_k q(k) log p(k) with q = (1 - eps) [k = y] + eps / V, each sentence alone, without padding."""

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,15 @@ import pytest
 
 import headway
 from headway.bundle import Bundle, TaskConfig
-from headway.cli.evaluate import evaluate as evaluate_command
+from headway.cli import app
 from headway.cli.prepare import prepare as prepare_command
-from headway.cli.translate import translate as translate_command
 from headway.data.building import Shard
+from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.models.build import build_model
 from headway.models.transformer import TransformerConfig
 from headway.text import EOS, Tokenizer, TokenizerConfig
+from headway.text.huggingface import FastTokenizer
 from headway.train.loop import train
 from headway.train.prepare import Prepared, prepare, prepare_shard
 from headway.train.recipe import Recipe
@@ -268,12 +270,15 @@ class TestTags:
         assert model.target_languages == ("de", "en")
         texts = ENGLISH[:5]
         assert [found.text for found in model.translate(texts, target_language="de")] == GERMAN[:5]
-        assert [found.text for found in model.translate_lines(texts, target_language="en", beam_size=1)] == texts
+        assert [
+            found.text for found in model.translate_lines(texts, DecodingOptions(beam_size=1), target_language="en")
+        ] == texts
         scores = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         assert scores[-1]["BLEU"] == pytest.approx(100)
         assert model.translate("  ", target_language="de").text == ""
-        translate_command(result.model, "the tree", to="de")
-        evaluate_command(result.model, corpus / "dev.en", corpus / "dev.de", to="de", form="json")
+        files = ["--source", str(corpus / "dev.en"), "--reference", str(corpus / "dev.de")]
+        app(["translate", str(result.model), "the tree", "--to", "de"], standalone_mode=False)
+        app(["evaluate", str(result.model), *files, "--to", "de", "--format", "json"], standalone_mode=False)
         translated, scores_of_command = capsys.readouterr().out.splitlines()
         assert translated == "der Baum"
         assert json.loads(scores_of_command)["scores"][0]["value"] == pytest.approx(100)
@@ -285,7 +290,9 @@ class TestTags:
         bundle(tmp_path / "model")
         model = headway.load(tmp_path / "model", device="cpu")
         assert model.target_languages == ()
-        with pytest.raises(ConfigError, match=r"target language 'en': this model has one target language \(target\)"):
+        with pytest.raises(
+            ConfigError, match=r"target language 'en': this model has one target language .*leave it out"
+        ):
             model.translate("a", target_language="en")
 
     @pytest.mark.parametrize(
@@ -394,6 +401,18 @@ class TestStartFrom:
         bundle(tmp_path / "model", tags=tags)
         with pytest.raises(ConfigError, match=message):
             prepare(make(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Silence())
+
+    def test_anothers_tokenizer_is_refused(self, corpus: Path, tmp_path: Path) -> None:
+        given = bundle(tmp_path / "model")
+        words = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
+        words |= {f"word{index}": index for index in range(4, given.source_tokenizer.vocab_size)}
+        library = {"model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}
+        theirs = FastTokenizer(library, range(len(words)))
+        replace(given, source_tokenizer=theirs, target_tokenizer=theirs).save(tmp_path / "model", "")
+        with pytest.raises(
+            ConfigError, match=r"its tokenizer is another toolkit's \(huggingface\), and training knows"
+        ):
+            prepare(recipe(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Silence())
 
     def test_more_tags_than_needed_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
         bundle(tmp_path / "model", tags=["<2fr>", "<2en>", "<2de>"])

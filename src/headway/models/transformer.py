@@ -8,6 +8,7 @@ and output projection are one matrix (section 3.4).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,7 +25,7 @@ from headway.nn.embedding import TokenEmbedding
 from headway.nn.masks import causal_mask, padding_mask
 from headway.nn.positions import LearnedPositions, SinusoidalPositions
 
-__all__ = ["PRESETS", "Transformer", "TransformerConfig"]
+__all__ = ["PRESETS", "Attended", "Transformer", "TransformerConfig"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder_layers": 2},
@@ -59,6 +60,17 @@ class TransformerConfig(Config):
     norm: Literal["post", "pre"] = Field("post", description="Layer norm after each residual (paper) or before.")
     positions: Literal["sinusoidal", "learned"] = Field("sinusoidal", description="How positions are encoded.")
     max_length: int = Field(512, ge=2, description="Longest sequence in tokens, for learned positions only.")
+    sinusoid_layout: Literal["interleaved", "halves"] = Field(
+        "interleaved", description="Sines on even and cosines on odd dimensions (paper), or all sines first."
+    )
+    sinusoid_spacing: Literal["paper", "inclusive"] = Field(
+        "paper",
+        description="Wavelengths from 2 pi to 10000 * 2 pi with the end left out (paper) or reached (tensor2tensor).",
+    )
+    position_offset: int = Field(0, ge=0, description="Position of a sequence's first token, for sinusoids only.")
+    scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model) (paper).")
+    embedding_norm: bool = Field(False, description="Layer norm on embeddings + positions (BART).")
+    output_bias: bool = Field(False, description="A bias for each token's logit.")
     tie: Literal["all", "target", "none"] = Field(
         "all",
         description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
@@ -88,6 +100,14 @@ class TransformerConfig(Config):
     def preset(cls, name: str, **changes: Any) -> TransformerConfig:
         """The named preset (tiny, small, base, big), with ``changes``."""
         return cls.parse({"preset": name, **changes}, f"preset {name}")
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The logits of the next token, and the share of each source position in the attention (rows sum to 1)."""
+
+    logits: Float[Tensor, "R V"]
+    attention: Float[Tensor, "R S"]
 
 
 class Transformer(nn.Module):
@@ -120,17 +140,22 @@ class Transformer(nn.Module):
             activation=config.activation,
             norm=config.norm,
         )
-        self.source_embedding = TokenEmbedding(source_vocab_size, config.d_model)
+        self.source_embedding = TokenEmbedding(source_vocab_size, config.d_model, scaled=config.scale_embedding)
         self.target_embedding = (
-            self.source_embedding if config.tie == "all" else TokenEmbedding(target_vocab_size, config.d_model)
+            self.source_embedding
+            if config.tie == "all"
+            else TokenEmbedding(target_vocab_size, config.d_model, scaled=config.scale_embedding)
         )
-        self.projection = nn.Linear(config.d_model, target_vocab_size, bias=False)
+        self.projection = nn.Linear(config.d_model, target_vocab_size, bias=config.output_bias)
+        if config.output_bias:
+            nn.init.zeros_(self.projection.bias)
         if config.tie == "none":
             nn.init.xavier_uniform_(self.projection.weight)
         else:
             self.projection.weight = self.target_embedding.weight
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
+        self.source_norm, self.target_norm = _embedding_norm(config), _embedding_norm(config)
         self.embedding_dropout = Dropout(config.dropout)
         self.encoder = EncoderStack(config.encoder_layers, options)
         self.decoder = DecoderStack(config.decoder_layers, options)
@@ -140,9 +165,28 @@ class Transformer(nn.Module):
         """The longest sequence that the positions allow, in tokens with the end symbol; None: no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
 
+    def embed_source(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+        """What the encoder's first block is given, but for dropout: scaled embeddings with positions."""
+        embedded: Tensor = self.source_norm(self.source_positions(self.source_embedding(tokens)))
+        return embedded
+
+    def embed_target(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """What the decoder's first block is given for whole prefixes, but for dropout."""
+        embedded: Tensor = self.target_norm(self.target_positions(self.target_embedding(tokens)))
+        return embedded
+
+    def embed_target_at(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
+        """:meth:`embed_target` for one token of each row at a position of its own, counted from 0.
+
+        The positions must be covered already: ``target_positions.reserve(longest + 1)``.
+        """
+        embedded = self.target_embedding(tokens.unsqueeze(1)).squeeze(1)
+        normed: Tensor = self.target_norm(self.target_positions.at(embedded, positions))
+        return normed
+
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
         """The memory: one vector for each source token."""
-        x = self.embedding_dropout(_residual_stream(self.source_positions(self.source_embedding(source))))
+        x = self.embedding_dropout(_residual_stream(self.embed_source(source)))
         memory: Tensor = self.encoder(x, source_mask)
         return memory
 
@@ -150,7 +194,7 @@ class Transformer(nn.Module):
         self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
     ) -> Float[Tensor, "B T D"]:
         """The hidden state at each target position, which sees the memory and the target up to that position."""
-        x = self.embedding_dropout(_residual_stream(self.target_positions(self.target_embedding(target))))
+        x = self.embedding_dropout(_residual_stream(self.embed_target(target)))
         hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
         return hidden
 
@@ -172,9 +216,21 @@ class Transformer(nn.Module):
     def advance(self, state: DecoderCache, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
         """Append one token to each row and return the logits of the next."""
         self.target_positions.reserve(state.length + 1)
-        x = self.target_positions.at(self.target_embedding(tokens.unsqueeze(1)).squeeze(1), state.positions)
+        x = self.embed_target_at(tokens, state.positions)
         logits: Tensor = self.projection(self.decoder.step(x.unsqueeze(1), state).squeeze(1))
         return logits
+
+    def advance_attending(self, state: DecoderCache, tokens: Int[Tensor, " R"]) -> Attended:
+        """:meth:`advance`, with what the last decoder block attends to in the memory, as a mean over its heads."""
+        seen: list[Tensor] = []
+        tap = self.decoder.blocks[-1].get_submodule("cross_attention.weights")
+        hook = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights))
+        try:
+            logits = self.advance(state, tokens)
+        finally:
+            hook.remove()
+        # (B, H, W, S): the beams of a sentence are query positions of its one memory.
+        return Attended(logits, seen[0].mean(1).flatten(0, 1))
 
 
 def _residual_stream(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
@@ -190,4 +246,13 @@ def _residual_stream(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
 def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
     if config.positions == "learned":
         return LearnedPositions(config.d_model, config.max_length)
-    return SinusoidalPositions(config.d_model)
+    return SinusoidalPositions(
+        config.d_model,
+        interleaved=config.sinusoid_layout == "interleaved",
+        offset=config.position_offset,
+        last_exponent=config.sinusoid_spacing == "inclusive",
+    )
+
+
+def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | nn.Identity:
+    return nn.LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()

@@ -29,7 +29,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from headway.errors import ConfigError, TrainingError
-from headway.train.hardware import choose_device
+from headway.hardware import choose_device
 
 __all__ = ["World", "joined"]
 

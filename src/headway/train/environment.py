@@ -20,8 +20,8 @@ import torch
 
 import headway
 from headway.errors import CheckpointError
+from headway.hardware import computes_bfloat16, processor_name
 from headway.storage import replaced_file
-from headway.train.hardware import computes_bfloat16, processor_name
 
 __all__ = ["Environment", "note_start"]
 

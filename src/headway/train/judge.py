@@ -11,9 +11,9 @@ import torch
 from headway.bundle import Bundle
 from headway.data.batching import Corpora
 from headway.evaluate import Score
+from headway.hardware import autocast
 from headway.models.build import Model
 from headway.train.card import model_card
-from headway.train.hardware import autocast
 from headway.train.objective import batch_loss, to_device
 from headway.train.prepare import Prepared
 from headway.train.recipe import Recipe

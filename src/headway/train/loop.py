@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from headway.bundle import load_weights, named_weights
 from headway.config import read_toml, to_toml
 from headway.errors import CheckpointError, LengthError, TrainingError
+from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.build import Model, build_model
 from headway.storage import held_folder, replaced_file
 from headway.train.checkpoints import Checkpoints
@@ -32,7 +33,6 @@ from headway.train.distributed import World, joined
 from headway.train.ema import MovingAverage
 from headway.train.environment import note_start
 from headway.train.freeze import freeze
-from headway.train.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.train.interrupt import interruptible
 from headway.train.judge import Judge, Record, Validate
 from headway.train.memory import (

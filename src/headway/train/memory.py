@@ -21,9 +21,9 @@ from torch import Tensor
 
 from headway.data.batching import Batch, Corpora, EpochPlan
 from headway.errors import TrainingError
+from headway.hardware import autocast
 from headway.nn.loss import rows_at_a_time
 from headway.text.tokenizer import UNK
-from headway.train.hardware import autocast
 from headway.train.objective import Objective, TokenBatch, to_device
 from headway.train.state import moments as moments_of
 

@@ -67,13 +67,24 @@ class Objective(nn.Module):
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """The summed loss over the batch's real target tokens; padding gets no logits."""
-        weight = self.model.projection.weight
         if not self.r_drop:
-            hidden = self._hidden(batch.source, batch.shifted).flatten(0, 1).index_select(0, batch.positions)
+            states = self._hidden(batch.source, batch.shifted).flatten(0, 1).index_select(0, batch.positions)
+            hidden, weight = _with_bias(states, self.model.projection)
             return projected_cross_entropy(hidden, weight, batch.targets, self.label_smoothing)
-        twice = self._hidden(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
+        states = self._hidden(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
+        twice, weight = _with_bias(states, self.model.projection)
         first, second = (half.index_select(0, batch.positions) for half in twice.chunk(2))
         return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
+
+
+def _with_bias(
+    hidden: Float[Tensor, "N D"], projection: nn.Linear
+) -> tuple[Float[Tensor, "N E"], Float[Tensor, "V E"]]:
+    """``hidden`` and ``weight`` whose product has the projection's bias in it, as one more dimension of ones."""
+    if projection.bias is None:
+        return hidden, projection.weight
+    ones = hidden.new_ones(hidden.size(0), 1)
+    return torch.cat([hidden, ones], 1), torch.cat([projection.weight, projection.bias.unsqueeze(1)], 1)
 
 
 def batch_loss(model: Model, batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:

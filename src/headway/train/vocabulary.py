@@ -64,6 +64,11 @@ def _from_bundle(recipe: Recipe, run: Path) -> Tokenizers:
         return found
     folder, config = Path(recipe.training.start_from or ""), recipe.tokenizer
     source, target = read_tokenizers(folder)
+    if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer):
+        raise ConfigError(
+            f"training.start_from = {folder}: its tokenizer is another toolkit's ({source.kind}), and training knows "
+            "Headway's own (bpe, characters, whitespace); start from a model that Headway trained"
+        )
     theirs = {"kind": source.kind, "joint": source.fingerprint == target.fingerprint}
     theirs |= {"split_digits": source.split_digits}
     for name, value in theirs.items():

@@ -1,0 +1,195 @@
+"""The model made for translating, against the model that was trained."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from headway.decode.ranking import best_of
+from headway.errors import ConfigError
+from headway.hardware import computes_bfloat16
+from headway.inference import InferenceTransformer, choose_precision
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
+
+needs_int8 = pytest.mark.skipif(not int8_supported(), reason="this processor has no integer products for PyTorch")
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "pre-norm, gated": {"norm": "pre", "activation": "swiglu"},
+    "gelu, narrow keys": {"activation": "gelu", "d_key": 6, "d_value": 10},
+    "learned positions, bias, nothing tied": {
+        "positions": "learned",
+        "max_length": 40,
+        "output_bias": True,
+        "embedding_norm": True,
+        "scale_embedding": False,
+        "tie": "none",
+    },
+    "one decoder layer": {"decoder_layers": 1, "norm": "pre"},
+}
+
+
+def make(vocab_size: int = 150, **changes: Any) -> Transformer:
+    torch.manual_seed(3)
+    config = TransformerConfig.preset("tiny", **{"d_model": 32, "num_heads": 4, "d_ff": 48, **changes})
+    model = Transformer(config, vocab_size, vocab_size).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():  # biases and norms, too, away from what they start as
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return model
+
+
+def sources(*lengths: int) -> Tensor:
+    torch.manual_seed(len(lengths))
+    rows = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
+    for row, length in zip(rows, lengths, strict=True):
+        row[:length] = torch.randint(4, 150, (length,))
+    return rows
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes(changes: dict[str, Any]) -> None:
+    model = make(**changes)
+    engine = InferenceTransformer(model)
+    source = sources(7, 3, 5)
+    state = engine.start(source)
+    sentences, prefixes = [0, 1, 2], [[1], [1], [1]]
+    generator = torch.Generator().manual_seed(0)
+    for step in range(30):
+        logits = engine.advance(state, torch.tensor([prefix[-1] for prefix in prefixes]))
+        beams = len(prefixes) // len(sentences)
+        with torch.inference_mode():
+            for row, prefix in enumerate(prefixes):
+                sentence = sentences[row // beams]
+                expected = model(source[sentence : sentence + 1], torch.tensor([prefix]))[0, -1]
+                torch.testing.assert_close(logits[row], expected, atol=2e-4, rtol=1e-4)
+        kept = None
+        if step in (9, 20):  # the first sentence leaves
+            kept, sentences = torch.arange(1, len(sentences)), sentences[1:]
+        new_beams = 4 if step < 15 else 3
+        old = range(len(sentences)) if kept is None else kept.tolist()
+        rows = torch.cat([s * beams + torch.randint(beams, (new_beams,), generator=generator) for s in old])
+        state.select(rows, kept)
+        chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
+        prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
+
+
+def test_slots_that_no_beam_descends_from_are_dropped() -> None:
+    engine = InferenceTransformer(make())
+    state = engine.start(sources(4))
+    state.select(torch.zeros(4, dtype=torch.long))
+    for _ in range(120):
+        engine.advance(state, torch.full((4,), 9))
+        state.select(torch.zeros(4, dtype=torch.long))  # all beams continue the first: one new slot of four is needed
+    assert state.prefix.filled < 120 * 4 / 2
+
+
+def test_sentences_that_join_later_are_not_disturbed_and_disturb_nobody() -> None:
+    model = make()
+    engine = InferenceTransformer(model)
+    early, late = sources(6, 2), sources(9)
+    state = engine.start(early)
+    state.select(torch.tensor([0, 0, 1, 1]))
+    prefix, newcomer = [1], [1]
+    for token in (20, 30, 40):
+        engine.advance(state, torch.tensor([prefix[-1]] * 4))
+        prefix.append(token)
+    other = engine.start(late)
+    other.select(torch.tensor([0, 0]))
+    state.join(other)
+    for token in (50, 60, 70):
+        logits = engine.advance(state, torch.tensor([prefix[-1]] * 4 + [newcomer[-1]] * 2))
+        with torch.inference_mode():
+            first = model(early, torch.tensor([prefix, prefix]))[:, -1]
+            last = model(late, torch.tensor([newcomer]))[:, -1]
+        torch.testing.assert_close(logits[::2], torch.cat([first, last]), atol=2e-4, rtol=1e-4)
+        state.select(torch.tensor([1, 0, 3, 2, 5, 4]))
+        prefix.append(token)
+        newcomer.append(token + 1)
+
+
+@pytest.mark.parametrize("vocab_size", [150, 8192, 8200, 20_000])
+@pytest.mark.parametrize("forbidden", [(), (0, 1, 3), (0, 2, 149)])
+def test_ranking_by_parts_equals_ranking_all_logits(vocab_size: int, forbidden: tuple[int, ...]) -> None:
+    engine = InferenceTransformer(make(vocab_size, output_bias=True))
+    tokens = torch.tensor([1, 1])
+    expected = best_of(engine.advance(engine.start(sources(5, 3)), tokens), 6, forbidden, 2)
+    found = engine.best(engine.start(sources(5, 3)), tokens, 6, forbidden)
+    assert torch.equal(found.tokens, expected.tokens)
+    torch.testing.assert_close(found.log_probs, expected.log_probs)
+    torch.testing.assert_close(found.end, expected.end)
+
+
+def test_damaged_weights_are_seen_in_the_ranking() -> None:
+    model = make()
+    with torch.no_grad():
+        model.projection.weight[7, 3] = torch.nan
+    engine = InferenceTransformer(model)
+    assert engine.best(engine.start(sources(3)), torch.tensor([1]), 4, ()).log_probs.isnan().any()
+
+
+@needs_int8
+def test_integers_on_their_grid_multiply_exactly_at_the_largest_values() -> None:
+    torch.manual_seed(0)
+    x = torch.randint(-127, 128, (5, 512)).float()
+    weight = torch.randint(-63, 64, (70, 512)).float()
+    x[:, 0], weight[:, 0] = 127, 63  # so that both scales are 1
+    x[0], weight[0] = 127, 63  # the largest sums that there are
+    x[1], weight[1] = -127, -63
+    assert torch.equal(Int8Linear(weight)(quantize_rows(x)), x @ weight.T)
+
+
+@needs_int8
+def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(6, 64), torch.randn(40, 64), torch.randn(40)
+    x[3] *= 1e4
+    x[4] = 0
+    found = Int8Linear(weight, bias)(quantize_rows(x))
+    level_x, level_w = x.abs().amax(1, keepdim=True) / 127, weight.abs().amax(1, keepdim=True) / 63
+    bound = 0.5 * (level_x * weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * level_w.T) + 16 * level_x * level_w.T
+    assert ((found - (x @ weight.T + bias)).abs() <= bound + 1e-3).all()
+    assert torch.equal(found[4], bias)
+
+
+@needs_int8
+def test_in_integers_a_row_does_not_depend_on_its_neighbours() -> None:
+    torch.manual_seed(0)
+    layer = Int8Linear(torch.randn(24, 32))
+    x = torch.randn(9, 32) * torch.logspace(-3, 3, 9).unsqueeze(1)
+    together = layer(quantize_rows(x))
+    alone = torch.cat([layer(quantize_rows(row)) for row in x.unsqueeze(1)])
+    assert torch.equal(together, alone)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("int8", marks=needs_int8)])
+def test_lower_precisions_stay_near_the_reference(precision: Any) -> None:
+    model = make()
+    found, expected = [
+        engine.advance(engine.start(sources(6, 4)), torch.tensor([1, 1])).log_softmax(-1)
+        for engine in (InferenceTransformer(model, precision), InferenceTransformer(model))
+    ]
+    error = (found - expected).abs().mean() / (expected - expected.mean()).abs().mean()
+    assert 0 < error < 0.05
+
+
+def test_auto_follows_the_hardware() -> None:
+    cpu = torch.device("cpu")
+    without_int8 = "bfloat16" if computes_bfloat16(cpu) else "float32"
+    assert choose_precision("auto", cpu) == ("int8" if int8_supported() else without_int8)
+    with pytest.raises(ConfigError, match="no integer products"):
+        choose_precision("int8", torch.device("cuda"))
+
+
+def test_the_model_in_use_is_not_changed() -> None:
+    model = make()
+    before = [parameter.clone() for parameter in model.parameters()]
+    for precision in ("float32", "auto"):
+        engine = InferenceTransformer(model, precision)
+        engine.advance(engine.start(sources(4, 2)), torch.tensor([1, 1]))
+    assert all(torch.equal(*pair) for pair in itertools.zip_longest(before, model.parameters()))
