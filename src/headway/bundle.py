@@ -5,7 +5,9 @@
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
 
-Nothing in it is a pickle, and nothing in it is run. Folders of older format versions load for ever.
+Nothing in it is a pickle, and nothing in it is run. Folders of older format versions load for ever. Version 2
+is that of imported models: its tokenizers may be those of another toolkit (a SentencePiece model stands beside its JSON
+as tokenizer.spm), and config.json has the framing: what stands around a sentence.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
 from headway.models.build import Model, ModelConfig, build_model
 from headway.storage import replaced_folder
-from headway.text.tokenizer import Tokenizer
+from headway.text.framing import Framing
+from headway.text.interface import TextTokenizer
+from headway.text.loading import load_tokenizer
+from headway.text.tokenizer import language_of
 
 __all__ = [
     "Bundle",
@@ -37,7 +42,7 @@ __all__ = [
     "write_weights",
 ]
 
-FORMAT = 1
+FORMAT = 2  # the newest that is read; see Bundle.save for which is written
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 
 
@@ -51,23 +56,35 @@ class TaskConfig(Config):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model with its tokenizers and its task."""
+    """A model with its tokenizers and its task.
+
+    ``imported_framing`` is what an imported model expects around a sentence; None for Headway's own models, which are
+    framed alike (:attr:`framing`).
+    """
 
     task: TaskConfig
     model: Model
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    source_tokenizer: TextTokenizer
+    target_tokenizer: TextTokenizer
+    imported_framing: Framing | None = None
+
+    @property
+    def framing(self) -> Framing:
+        """What stands around a sentence: for Headway's own models a language's tag, if any, and the end symbol."""
+        return self.imported_framing or _own_framing(self.source_tokenizer)
 
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
         names = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
         config = {
-            "format": FORMAT,
+            "format": 1 if self.imported_framing is None else 2,
             "task": self.task.as_dict(),
             "model": self.model.config.as_dict(),
             "tokenizers": {"source": names[0], "target": names[1]},
         }
+        if self.imported_framing is not None:
+            config["framing"] = self.imported_framing.as_dict()
         with replaced_folder(folder) as aside:
             write_weights(named_weights(self.model), aside / "model.safetensors")
             for tokenizer, name in zip(
@@ -84,6 +101,7 @@ class Bundle:
         try:
             task = TaskConfig.parse(config["task"], "task")
             model_config = ModelConfig.parse(config["model"], "model")
+            framing = Framing.parse(config["framing"], "framing") if config["format"] > 1 else None
         except (KeyError, TypeError, ValueError, ConfigError) as error:
             raise _foreign(folder, error) from None
         source, target = read_tokenizers(folder)
@@ -93,10 +111,15 @@ class Bundle:
         except ConfigError as error:
             raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
         load_weights(model, weights, folder / "model.safetensors")
-        return cls(task, model.eval(), source, target)
+        return cls(task, model.eval(), source, target, framing)
 
 
-def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
+def _own_framing(tokenizer: TextTokenizer) -> Framing:
+    languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
+    return Framing(source_prefix=("target_language",), languages=languages) if languages else Framing()
+
+
+def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer]:
     """The source's and the target's tokenizer of a model folder; the same object where they are one."""
     config = _read_config(folder)
     try:
@@ -104,8 +127,8 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
         source_name, target_name = str(names["source"]), str(names["target"])
     except (KeyError, TypeError) as error:
         raise _foreign(folder, error) from None
-    source = Tokenizer.load(folder, source_name)
-    return source, source if target_name == source_name else Tokenizer.load(folder, target_name)
+    source = load_tokenizer(folder, source_name)
+    return source, source if target_name == source_name else load_tokenizer(folder, target_name)
 
 
 def _foreign(folder: Path, error: Exception) -> BundleError:

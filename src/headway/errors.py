@@ -7,6 +7,7 @@
     ├── BundleError        a model folder: missing, truncated, foreign or damaged file
     ├── CheckpointError    a run folder that cannot be resumed as asked
     ├── TrainingError      training that cannot go on (loss is not finite, nothing to train on)
+    ├── MissingPackageError  an optional package that a command needs and that is not installed
     └── OutputError        a file that cannot be written (disk full, no permission)
 
 Each message is one line that says what was wrong, where (file, line, key), what is accepted and what to try. The
@@ -20,6 +21,7 @@ __all__ = [
     "DataError",
     "HeadwayError",
     "LengthError",
+    "MissingPackageError",
     "OutputError",
     "TrainingError",
 ]
@@ -51,6 +53,21 @@ class CheckpointError(HeadwayError):
 
 class TrainingError(HeadwayError):
     """Training cannot go on."""
+
+
+class MissingPackageError(HeadwayError):
+    """An optional package is not installed.
+
+    Args:
+        purpose: What needs it, as the start of the message.
+        package: Its name.
+        extra: The extra of Headway's that installs it.
+    """
+
+    def __init__(self, purpose: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed; pip install 'headway[{extra}]'"
+        )
 
 
 class OutputError(HeadwayError):

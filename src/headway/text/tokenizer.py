@@ -39,7 +39,21 @@ from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError, DataError
 from headway.storage import replaced_file
 
-__all__ = ["BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "MergeStep", "Tokenizer", "TokenizerConfig", "language_tag"]
+__all__ = [
+    "BOS",
+    "EOS",
+    "NUM_SPECIAL",
+    "PAD",
+    "SPECIALS",
+    "UNK",
+    "MergeStep",
+    "Tokenizer",
+    "TokenizerConfig",
+    "language_of",
+    "language_tag",
+    "readable_piece",
+    "refuse_surrogates",
+]
 
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
@@ -172,7 +186,7 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """The ids of each text; much faster than one by one, for the library uses all processors."""
         for number, text in enumerate(texts, start=1):
-            _refuse_surrogates(text, number)
+            refuse_surrogates(text, number)
         match self.kind:
             case "bpe":
                 encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -207,7 +221,7 @@ class Tokenizer:
 
         A word's last step holds its final pieces. A word that no merge fits has no step: its pieces are its bytes.
         """
-        _refuse_surrogates(text, 1)
+        refuse_surrogates(text, 1)
         if self.kind != "bpe":
             return []
         words = enumerate(self.spelled_words(text))
@@ -259,6 +273,11 @@ class Tokenizer:
         """The merges of "bpe", spelled in the byte alphabet, and the rank of each."""
         return {pair: rank for rank, pair in enumerate(self._merges)}
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """The id of each token as the vocabulary spells it, special tokens and tags apart."""
+        return self._ids
+
     def spelled_words(self, text: str) -> list[str]:
         """The words of ``text`` that "bpe" never joins, spelled in the byte alphabet."""
         return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
@@ -284,6 +303,11 @@ def language_tag(language: str) -> str:
     """The name of the tag before a source that asks for ``language``, such as "<2en>" (Johnson et al., "Google's
     Multilingual Neural Machine Translation System", 2017, section 3)."""
     return f"<2{language}>"
+
+
+def language_of(tag: str) -> str:
+    """The language that :func:`language_tag` made ``tag`` of."""
+    return tag.removeprefix("<2").removesuffix(">")
 
 
 def _tag_problem(tags: Sequence[str]) -> str | None:
@@ -357,6 +381,11 @@ def _unspell(token: str) -> bytes:
     return bytes(_BYTES[character] for character in token)
 
 
+def readable_piece(token: str) -> str:
+    """The text of a token spelled in the byte alphabet; one that is not spelled in it is shown as it is."""
+    return _readable(_unspell(token)) if _BYTES.keys() >= set(token) else token
+
+
 def _readable(piece: bytes) -> str:
     return piece.decode("utf-8", errors="headway.hexadecimal")
 
@@ -393,14 +422,15 @@ def _checked(texts: Iterable[str]) -> Iterator[str]:
     """The texts, with an error for one that UTF-8 cannot hold and for there being none to learn from."""
     blank = True
     for number, text in enumerate(texts, start=1):
-        _refuse_surrogates(text, number)
+        refuse_surrogates(text, number)
         blank = blank and not text.strip()
         yield text
     if blank:
         raise DataError("there is no text to learn a vocabulary from; expected at least one line that is not blank")
 
 
-def _refuse_surrogates(text: str, number: int) -> None:
+def refuse_surrogates(text: str, number: int) -> None:
+    """:class:`DataError` for the text of this number where UTF-8 cannot hold it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,0 +1,31 @@
+"""``headway import``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["import_"]
+
+
+def import_(
+    source: Annotated[str, typer.Argument(help="huggingface:FOLDER, a folder with config.json, weights, tokenizer.")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The model folder to write; default: FOLDER-headway.")
+    ] = None,
+    source_language: Annotated[
+        str | None, typer.Option(help="The source's language where translation is told none; default: FOLDER's own.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option(help="The target's language where translation is told none; default: FOLDER's own.")
+    ] = None,
+) -> None:
+    """Turn a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, Pegasus) into a model folder."""
+    from headway.interop.importing import import_from
+
+    found = import_from(source, source_language=source_language, target_language=target_language)
+    folder = output or Path(f"{source.partition(':')[2].rstrip('/')}-headway")
+    found.bundle.save(folder, found.card)
+    print(f"{folder}: {found.bundle.source_tokenizer.vocab_size:,} tokens, from {source}")

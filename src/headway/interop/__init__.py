@@ -1,0 +1,1 @@
+"""Models of other toolkits: read, written and run."""

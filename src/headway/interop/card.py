@@ -1,0 +1,80 @@
+"""The README.md of models that come from, or go to, another toolkit."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+
+from headway.bundle import Bundle
+
+__all__ = ["exported_card", "imported_card"]
+
+_PACKAGES = ("headway", "torch", "tokenizers")
+
+
+def imported_card(bundle: Bundle, name: str, family: str, licence: str | None) -> str:
+    """The card of a model folder that was read from another toolkit's."""
+    source, target = bundle.source_tokenizer, bundle.target_tokenizer
+    sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
+    return f"""# Translation from {bundle.task.source_language} to {bundle.task.target_language}
+
+A {family} model with {_weights(bundle):,} weights, imported into Headway from the Hugging Face folder `{name}`.
+
+    headway translate THIS_FOLDER -i input.txt -o output.txt{_language_options(bundle)}
+
+## Origin
+
+- Family: {family}
+- Folder: {name}
+- Licence: {licence or "the folder's model card names none; look it up where the model is from"}
+
+Data, training and scores are those of the original: see its model card.
+
+## Conversion
+
+- Weights: taken over as they are, rows of the vocabulary in Headway's order (padding, begin, end, unknown, others).
+- Tokenizer: {source.kind}, {sizes}. Text never produces special tokens or language codes, unlike in the original.
+- Languages: {_languages(bundle)}
+
+## Versions
+
+{_versions()}
+"""
+
+
+def exported_card(bundle: Bundle, form: str, use: str) -> str:
+    """The card of a folder written for another toolkit; ``use`` shows how to translate with it."""
+    return f"""# Translation from {bundle.task.source_language} to {bundle.task.target_language}
+
+A Transformer with {_weights(bundle):,} weights, exported from Headway for {form}.
+
+{use.strip()}
+
+## Versions
+
+{_versions()}
+"""
+
+
+def _weights(bundle: Bundle) -> int:
+    return sum(parameter.numel() for parameter in bundle.model.parameters())
+
+
+def _language_options(bundle: Bundle) -> str:
+    framing = bundle.framing
+    options = [("--from", framing.source_languages, framing.source_language)]
+    options += [("--to", framing.target_languages, framing.target_language)]
+    return "".join(f" {option} LANGUAGE" for option, languages, default in options if languages and default is None)
+
+
+def _languages(bundle: Bundle) -> str:
+    framing = bundle.framing
+    if not framing.languages:
+        return "one for each side; the model is told none."
+    defaults = [("source", framing.source_language), ("target", framing.target_language)]
+    told = ", ".join(f"{side} {language}" for side, language in defaults if language)
+    return f"{', '.join(framing.languages)}" + (f" (where none is given: {told})" if told else "")
+
+
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in _PACKAGES) + f", Python {platform.python_version()}"

@@ -1,0 +1,143 @@
+"""A bundle -> a folder of another toolkit: weights, tokenizer and a card, whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, get_args
+
+from headway.bundle import Bundle
+from headway.config import nearest
+from headway.errors import ConfigError
+from headway.interop.card import exported_card
+from headway.storage import replaced_folder
+from headway.text.exporting import token_names, tokenizer_files
+from headway.text.framing import Frame
+from headway.text.sentencepiece import SentencePieceTokenizer
+
+__all__ = ["Form", "export_to"]
+
+Form = Literal["huggingface", "ctranslate2", "onnx"]
+
+
+def export_to(
+    form: str,
+    bundle: Bundle,
+    folder: Path,
+    *,
+    quantization: str | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> None:
+    """Write ``bundle`` for another toolkit; ``folder`` is replaced when all is written.
+
+    Args:
+        form: "huggingface" (`transformers`), "ctranslate2" or "onnx".
+        bundle: The model.
+        folder: Where to.
+        quantization: Type of the weights in a CTranslate2 folder; None: float32.
+        source_language: Put before each source by the exported tokenizer, for a model that is told languages.
+        target_language: The same of the target's.
+
+    Raises:
+        ConfigError: What the other toolkit cannot do, by name, or a language that the model is not told.
+        MissingPackageError: A package is missing.
+    """
+    if form not in get_args(Form):
+        raise ConfigError(f"format {form!r}; {nearest(form, get_args(Form))}")
+    if quantization is not None and form != "ctranslate2":
+        raise ConfigError(f"quantization {quantization!r}: for --to ctranslate2 alone; {form} is written in float32")
+    if form == "onnx":
+        if source_language is not None or target_language is not None:
+            raise ConfigError(
+                "an ONNX folder keeps Headway's tokenizer, which is told languages at each call; leave them out"
+            )
+        from headway.interop.onnx import export
+
+        export(bundle, folder)
+        return
+    frame = bundle.framing.frame(source_language=source_language, target_language=target_language)
+    task = bundle.task
+    files = tokenizer_files(
+        bundle.source_tokenizer, bundle.target_tokenizer, frame, (task.source_language, task.target_language)
+    )
+    with replaced_folder(folder) as aside:
+        if form == "huggingface":
+            _write_huggingface(bundle, aside, frame)
+        else:
+            from headway.interop.ctranslate2 import write_ctranslate2
+
+            write_ctranslate2(bundle, aside, quantization=quantization)
+            use = _ctranslate2_use(bundle, frame, has_tokenizer="tokenizer_config.json" in files)
+            (aside / "README.md").write_text(exported_card(bundle, "CTranslate2", use), encoding="utf-8")
+        for name, content in files.items():
+            (aside / name).parent.mkdir(exist_ok=True)
+            (aside / name).write_bytes(content)
+
+
+def _write_huggingface(bundle: Bundle, folder: Path, frame: Frame) -> None:
+    from headway.interop.huggingface import export_model
+
+    if frame.target_prefix:
+        raise ConfigError(
+            "the model's target is forced to begin with a language's code, which MarianMT has no place for; "
+            "it cannot be exported to Hugging Face"
+        )
+    export_model(bundle.model, folder)
+    use = f"{_HUGGINGFACE}{_SIDES}{_told(bundle, frame)}"
+    (folder / "README.md").write_text(exported_card(bundle, "Hugging Face `transformers`", use), encoding="utf-8")
+
+
+_HUGGINGFACE = """
+```python
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+model = AutoModelForSeq2SeqLM.from_pretrained("THIS_FOLDER")
+found = model.generate(**tokenizer(["TEXT"], return_tensors="pt", padding=True))
+print(tokenizer.batch_decode(found, skip_special_tokens=True))
+```
+"""
+
+
+def _ctranslate2_use(bundle: Bundle, frame: Frame, *, has_tokenizer: bool) -> str:
+    """How to translate with the folder; where no tokenizer of `transformers` fits, with the SentencePiece models."""
+    source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
+    forced = [target[index] for index in frame.target_prefix]
+    prefix = f", target_prefix=[{forced}]" if forced else ""
+    shown = f"[{len(forced)}:]" if forced else ""
+    if has_tokenizer:
+        code = f"""import ctranslate2
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+translator = ctranslate2.Translator("THIS_FOLDER")
+tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))
+found = translator.translate_batch([tokens]{prefix}, beam_size=4)[0].hypotheses[0]{shown}
+print(tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True))"""
+    else:
+        before, after = ([source[index] for index in ids] for ids in (frame.source_prefix, frame.source_suffix))
+        code = f"""import ctranslate2
+from sentencepiece import SentencePieceProcessor
+
+reader = SentencePieceProcessor(model_file="THIS_FOLDER/source.spm")
+writer = SentencePieceProcessor(model_file="THIS_FOLDER/target.spm")
+translator = ctranslate2.Translator("THIS_FOLDER")
+tokens = [*{before}, *reader.encode("TEXT", out_type=str), *{after}]
+found = translator.translate_batch([tokens]{prefix}, beam_size=4)[0].hypotheses[0]{shown}
+print(writer.decode(found))"""
+    return f"```python\n{code}\n```\n{_SIDES}{_told(bundle, frame)}"
+
+
+def _told(bundle: Bundle, frame: Frame) -> str:
+    """How the language is told where the text tells it."""
+    tokenizer = bundle.source_tokenizer
+    if not isinstance(tokenizer, SentencePieceTokenizer) or not frame.source_prefix:
+        return ""
+    code = tokenizer.spelled[frame.source_prefix[0]]
+    return f"\nThe target's language stands before the text: `{code} TEXT`.\n" if code.startswith(">>") else ""
+
+
+_SIDES = """
+Where the folder `target` is there, source and target have vocabularies of their own: decode with
+`AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="target")`.
+"""

@@ -1,0 +1,155 @@
+"""Reading a folder of `transformers`: config.json with what its family means by leaving a key out, and the tensors."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.bundle import read_weights
+from headway.errors import BundleError
+from headway.interop.huggingface.families import FAMILIES, Family
+
+__all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_tensors"]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A folder's configuration: what config.json says, or else what its family means by saying nothing."""
+
+    path: Path
+    values: Mapping[str, Any]
+    family: Family
+
+    def __getitem__(self, key: str) -> Any:
+        value = self.values.get(key)
+        return self.family.defaults.get(key) if value is None else value
+
+    def fail(self, problem: str) -> BundleError:
+        """An error that names the file."""
+        return BundleError(f"{self.path}: {problem}")
+
+    def size(self, key: str) -> int:
+        """A whole number of at least 1."""
+        if isinstance(self[key], int) and self[key] >= 1:
+            return int(self[key])
+        raise self.fail(f"{key} = {self[key]!r}: expected a whole number of at least 1")
+
+    def same(self, key: str) -> int:
+        """A size that encoder and decoder must share."""
+        encoder, decoder = self.size(f"encoder_{key}"), self.size(f"decoder_{key}")
+        if encoder != decoder:
+            raise self.fail(
+                f"encoder_{key} = {encoder} and decoder_{key} = {decoder}: Headway's encoder and decoder have the same"
+            )
+        return encoder
+
+    def token(self, key: str) -> int:
+        """The id of a special token."""
+        value = self[key]
+        if isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        raise self.fail(f"{key} = {value!r}: expected one token's id")
+
+    def generation(self, key: str) -> Any:
+        """A setting that generation_config.json, where there is one, has the last word on."""
+        told = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
+        return self[key] if told is None else told
+
+    @property
+    def vocab_sizes(self) -> tuple[int, int]:
+        """The source's and the target's."""
+        if "src_vocab_size" in self.family.defaults:
+            return self.size("src_vocab_size"), self.size("tgt_vocab_size")
+        source = self.size("vocab_size")
+        shared = self["share_encoder_decoder_embeddings"] or self["decoder_vocab_size"] is None
+        return source, source if shared else self.size("decoder_vocab_size")
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """The configuration of a model that one of the families describes, or a :class:`BundleError` that says why not."""
+    path = folder / "config.json"
+    values = read_json(path)
+    if values is None:
+        raise BundleError(f"{path}: missing; expected a folder with a `transformers` model: config.json and weights")
+    model_type = values.get("model_type")
+    supported = ", ".join(f"{name} ({family.title})" for name, family in FAMILIES.items())
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
+        raise BundleError(f"{path}: model_type = {model_type!r} is not supported; supported are {supported}")
+    family = FAMILIES[model_type]
+    checkpoint = Checkpoint(path, values, family)
+    architectures = values.get("architectures") or [family.architecture]
+    if family.architecture not in architectures and family.base not in architectures:
+        raise checkpoint.fail(
+            f"architectures = {architectures} do not translate; supported for {family.title} is {family.architecture}"
+        )
+    for key, expected in family.fixed.items():
+        if values.get(key, expected) != expected:
+            raise checkpoint.fail(
+                f"{key} = {json.dumps(values[key])} is not supported; supported for {family.title} is "
+                f"{json.dumps(expected)}"
+            )
+    return checkpoint
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A JSON file's object; None where there is no file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: damaged ({error}); copy it again from its source") from None
+    if not isinstance(content, dict):
+        raise BundleError(f"{path}: damaged (expected a JSON object); copy it again from its source")
+    return content
+
+
+def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
+    """The folder's weights, in one file or several, under the names that a model with an output projection has."""
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        index = read_json(folder / f"{name}.index.json")
+        files = [name] if index is None else _indexed(folder / f"{name}.index.json", index)
+        if index is not None or (folder / name).is_file():
+            read = read_weights if name.endswith(".safetensors") else _read_pickled
+            tensors: dict[str, Tensor] = {}
+            for file in files:
+                tensors |= read(folder / file)
+            return folder / name, _with_prefix(tensors)
+    raise BundleError(f"{folder}: no weights; expected model.safetensors or pytorch_model.bin")
+
+
+def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
+    """The files that an index tells of, all of them beside it."""
+    weight_map = index.get("weight_map")
+    files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+    if not files or not all(isinstance(file, str) and Path(file).name == file for file in files):
+        raise BundleError(f"{path}: damaged (expected weight_map with a file for each tensor); copy it again")
+    return sorted(files)
+
+
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """Tensors of a PyTorch file; nothing but tensors is ever unpickled."""
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        reason = str(error).split("\n")[0]
+        raise BundleError(f"{path}: not a file of tensors ({reason}); copy it again from its source") from None
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise BundleError(f"{path}: not a file of tensors; expected a state dict")
+    return content
+
+
+def _with_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A file of the model without its output projection leaves out "model." before the names."""
+    if any(name.startswith("model.") for name in tensors):
+        return tensors
+    return {f"model.{name}": tensor for name, tensor in tensors.items()}

@@ -1,0 +1,154 @@
+"""Headway's Transformer -> a model folder of `transformers`: MarianMT where it is post-norm, Pegasus where pre-norm.
+
+Both compute what our Transformer with sinusoids computes, but keep all sines before all cosines. A model with the
+paper's interleaved sinusoids is exported exactly, too: the d_model dimensions of the residual stream have no order of
+their own, so all weights that read from it or write to it are permuted alike (:func:`_as_halves`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headway.bundle import named_weights, write_weights
+from headway.errors import ConfigError
+from headway.interop.huggingface.families import FAMILIES, OUTPUT_BIAS, tensor_names
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.positions import sinusoids
+from headway.text.tokenizer import BOS, EOS, PAD, UNK
+
+__all__ = ["export_model"]
+
+_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu"}
+_WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")  # by its rows; what else has a matrix reads, by columns
+
+
+def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
+    """Write config.json, generation_config.json and model.safetensors into ``folder``; ids stay as they are.
+
+    `transformers` keeps a table of positions: it translates at most ``max_positions`` tokens (Headway has no limit).
+    :class:`ConfigError` names what neither MarianMT nor Pegasus can do.
+    """
+    config = model.config
+    _refuse(config)
+    model_type = "marian" if config.norm == "post" else "pegasus"
+    weights = _as_halves(named_weights(model), config)
+    source_size, target_size = len(model.source_embedding.weight), len(model.target_embedding.weight)
+    tensors = {theirs: weights[ours] for ours, theirs in tensor_names(config).items()}
+    bias = weights.get("projection.bias", torch.zeros(target_size))
+    tensors[OUTPUT_BIAS] = bias.unsqueeze(0)
+    if config.tie == "all":
+        tensors["model.shared.weight"] = weights["source_embedding.weight"]
+    else:
+        tensors["model.encoder.embed_tokens.weight"] = weights["source_embedding.weight"]
+        tensors["model.decoder.embed_tokens.weight"] = weights["target_embedding.weight"]
+    if config.tie == "none":
+        tensors["lm_head.weight"] = weights["projection.weight"]
+    if model_type == "pegasus":  # it computes them, too, but says that they are missing
+        positions = sinusoids(max_positions, config.d_model, interleaved=False)
+        tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_weights(tensors, folder / "model.safetensors")
+    _write_json(folder / "config.json", _config(config, model_type, source_size, target_size, max_positions))
+    _write_json(folder / "generation_config.json", _generation_config(max_positions))
+
+
+def _refuse(config: TransformerConfig) -> None:
+    """Raise :class:`ConfigError` for the first option that cannot be expressed."""
+    width = config.d_model // config.num_heads
+    exact_heads = config.d_model % config.num_heads == 0
+    fits = {
+        "positions": (config.positions == "sinusoidal", "sinusoidal"),
+        "position_offset": (config.position_offset == 0, "0"),
+        "sinusoid_spacing": (config.sinusoid_spacing == "paper", "paper"),
+        "embedding_norm": (not config.embedding_norm, "false"),
+        "activation": (config.activation in _ACTIVATIONS, ", ".join(_ACTIVATIONS)),
+        "d_key": (exact_heads and config.d_key in (None, width), "d_model / num_heads"),
+        "d_value": (exact_heads and config.d_value in (None, width), "d_model / num_heads"),
+        "tie": (config.norm == "post" or config.tie == "all", "all (with norm = 'pre')"),
+    }
+    for name, (fine, supported) in fits.items():
+        if not fine:
+            raise ConfigError(
+                f"{name} = {getattr(config, name)!r} cannot be exported to Hugging Face `transformers`: neither "
+                f"MarianMT nor Pegasus has it; supported is {supported}"
+            )
+
+
+def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
+    """The same model with its residual stream in another order: even dimensions (sines) first, then odd (cosines)."""
+    if config.sinusoid_layout == "halves":
+        return dict(weights)
+    order = torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
+
+    def permuted(name: str, weight: Tensor) -> Tensor:
+        module, _, kind = name.rpartition(".")
+        if module == "projection" and kind == "bias":
+            return weight
+        writes = module.endswith(_WRITES_RESIDUAL)
+        if kind == "bias":
+            return weight[order] if writes or module.endswith("norm") else weight
+        return weight[order] if writes or weight.dim() == 1 else weight[:, order]
+
+    return {name: permuted(name, weight) for name, weight in weights.items()}
+
+
+def _config(
+    config: TransformerConfig, model_type: str, source_size: int, target_size: int, max_positions: int
+) -> dict[str, Any]:
+    sizes = {
+        "encoder_layers": config.encoder_layers,
+        "decoder_layers": config.decoder_layers,
+        "encoder_attention_heads": config.num_heads,
+        "decoder_attention_heads": config.num_heads,
+        "encoder_ffn_dim": config.d_ff,
+        "decoder_ffn_dim": config.d_ff,
+        "vocab_size": source_size,
+        "max_position_embeddings": max_positions,
+    }
+    two_sides = {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": config.tie == "all"}
+    return {
+        "model_type": model_type,
+        "architectures": [FAMILIES[model_type].architecture],
+        "is_encoder_decoder": True,
+        "d_model": config.d_model,
+        **sizes,
+        **(two_sides if model_type == "marian" else {}),
+        "tie_word_embeddings": config.tie != "none",
+        "scale_embedding": config.scale_embedding,
+        "activation_function": _ACTIVATIONS[config.activation],
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.feed_forward_dropout,
+        "pad_token_id": PAD,
+        "decoder_start_token_id": BOS,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "unk_token_id": UNK,
+        "forced_eos_token_id": EOS,
+    }
+
+
+def _generation_config(max_positions: int) -> dict[str, Any]:
+    """The search that comes nearest to Headway's defaults: `transformers` divides by length^length_penalty."""
+    return {
+        "pad_token_id": PAD,
+        "decoder_start_token_id": BOS,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+        "forced_eos_token_id": EOS,
+        "suppress_tokens": [PAD, BOS, UNK],
+        "num_beams": 4,
+        "length_penalty": 0.6,
+        "early_stopping": False,
+        "max_length": min(512, max_positions),
+    }
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,248 @@
+"""The model families of `transformers` that are Transformers as ours is, each with what it does in its own way.
+
+All of them descend from fairseq's or Marian's Transformer and name their weights alike; :func:`tensor_names` is that
+table. They differ in these points:
+
+              norm   embeddings + positions                        output bias
+    MarianMT  post   sinusoids in halves                           yes
+    M2M-100   pre    sinusoids in halves, inclusive, offset        no
+    BART      post   learned, then a layer norm                    yes
+    mBART     pre    learned, then a layer norm                    yes
+    FSMT      post   sinusoids in halves, inclusive, offset        no
+    Pegasus   pre    sinusoids in halves                           yes
+
+fairseq's positions begin after its padding token's id, hence the offset. BART's and mBART's tables begin with two rows
+that are never used (its padding hack); they are cut off. NLLB is M2M-100 with other weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.models.transformer import TransformerConfig
+from headway.nn.blocks import Activation
+
+__all__ = [
+    "ACTIVATIONS",
+    "FAMILIES",
+    "OUTPUT_BIAS",
+    "UNUSED_POSITIONS",
+    "Family",
+    "TableNames",
+    "table_names",
+    "tensor_names",
+]
+
+ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+OUTPUT_BIAS = "final_logits_bias"
+UNUSED_POSITIONS = 2  # rows before the first position in learned tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """What a family does in its own way.
+
+    Attributes:
+        title: Its name for people.
+        architecture: The class of `transformers` that translates; ``base`` is the one without an output projection.
+        defaults: What a key that config.json leaves out means.
+        fixed: Old options that the family knows one value of, where config.json tells them at all; others of that age
+            (``add_final_layer_norm``) say what the tensors say, too, and are not always right.
+        model: Its options of :class:`TransformerConfig`.
+        unknown: The unknown token's id, which config.json does not tell; None: vocab.json does.
+        output_bias: Whether there is a ``final_logits_bias``.
+        output: Name of the output projection where it is a tensor of its own.
+        shared: Whether a table for both sides has a name of its own.
+    """
+
+    title: str
+    architecture: str
+    base: str
+    defaults: Mapping[str, Any]
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any]
+    unknown: int | None = None
+    output_bias: bool = True
+    output: str = "lm_head.weight"
+    shared: bool = True
+
+    @property
+    def follows_padding(self) -> bool:
+        """Whether positions begin after the padding token's id (fairseq's sinusoids)."""
+        return self.model.get("sinusoid_spacing") == "inclusive"
+
+
+_COMMON: dict[str, Any] = {
+    "d_model": 1024,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "max_position_embeddings": 1024,
+    "vocab_size": 50265,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "scale_embedding": False,
+    "tie_word_embeddings": True,
+    "share_encoder_decoder_embeddings": True,
+    "bos_token_id": None,
+    "forced_bos_token_id": None,
+    "decoder_start_token_id": None,
+}
+_FAIRSEQ: dict[str, Any] = {**_COMMON, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_HALVES: dict[str, Any] = {"positions": "sinusoidal", "sinusoid_layout": "halves"}
+_LEARNED: dict[str, Any] = {"positions": "learned", "embedding_norm": True}
+
+FAMILIES: dict[str, Family] = {
+    "marian": Family(
+        title="MarianMT",
+        architecture="MarianMTModel",
+        base="MarianModel",
+        defaults={
+            **_COMMON,
+            "vocab_size": 58101,
+            "pad_token_id": 58100,
+            "decoder_start_token_id": 58100,
+            "eos_token_id": 0,
+        },
+        fixed={"normalize_before": False, "static_position_embeddings": True},
+        model={"norm": "post", **_HALVES},
+    ),
+    "m2m_100": Family(
+        title="M2M-100",
+        architecture="M2M100ForConditionalGeneration",
+        base="M2M100Model",
+        defaults={
+            **_FAIRSEQ,
+            "vocab_size": 128112,
+            "activation_function": "relu",
+            "attention_dropout": 0.1,
+            "scale_embedding": True,
+            "decoder_start_token_id": 2,
+        },
+        fixed={"normalize_before": True, "static_position_embeddings": True},
+        model={"norm": "pre", **_HALVES, "sinusoid_spacing": "inclusive"},
+        unknown=3,
+        output_bias=False,
+    ),
+    "bart": Family(
+        title="BART",
+        architecture="BartForConditionalGeneration",
+        base="BartModel",
+        defaults={**_FAIRSEQ, "decoder_start_token_id": 2},
+        fixed={"normalize_before": False, "static_position_embeddings": False},
+        model={"norm": "post", **_LEARNED},
+        unknown=3,
+    ),
+    "mbart": Family(
+        title="mBART",
+        architecture="MBartForConditionalGeneration",
+        base="MBartModel",
+        defaults=_FAIRSEQ,
+        fixed={"normalize_before": True, "static_position_embeddings": False},
+        model={"norm": "pre", **_LEARNED},
+        unknown=3,
+    ),
+    "fsmt": Family(
+        title="FSMT",
+        architecture="FSMTForConditionalGeneration",
+        base="FSMTModel",
+        defaults={
+            **_FAIRSEQ,
+            "src_vocab_size": 42024,
+            "tgt_vocab_size": 42024,
+            "activation_function": "relu",
+            "scale_embedding": True,
+            "tie_word_embeddings": False,
+            "decoder_start_token_id": 2,
+        },
+        fixed={"normalize_before": False, "static_position_embeddings": True},
+        model={"norm": "post", **_HALVES, "sinusoid_spacing": "inclusive"},
+        unknown=3,
+        output_bias=False,
+        output="model.decoder.output_projection.weight",
+        shared=False,
+    ),
+    "pegasus": Family(
+        title="Pegasus",
+        architecture="PegasusForConditionalGeneration",
+        base="PegasusModel",
+        defaults={**_COMMON, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
+        fixed={"normalize_before": True, "static_position_embeddings": True},
+        model={"norm": "pre", **_HALVES},
+        unknown=105,
+    ),
+}
+
+_ENCODER_BLOCK = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.out_proj",
+    "attention_residual.norm": "self_attn_layer_norm",
+    "feed_forward.inner": "fc1",
+    "feed_forward.outer": "fc2",
+    "feed_forward_residual.norm": "final_layer_norm",
+}
+_DECODER_BLOCK = {
+    **_ENCODER_BLOCK,
+    "cross_attention.query": "encoder_attn.q_proj",
+    "cross_attention.key": "encoder_attn.k_proj",
+    "cross_attention.value": "encoder_attn.v_proj",
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
+}
+
+
+def tensor_names(config: TransformerConfig) -> dict[str, str]:
+    """Their name of each of our weights but the embeddings' and the output's, which may be one tensor or several."""
+    modules = {}
+    sides = (("encoder", config.encoder_layers, _ENCODER_BLOCK), ("decoder", config.decoder_layers, _DECODER_BLOCK))
+    for side, layers, block in sides:
+        for layer in range(layers):
+            for ours, theirs in block.items():
+                modules[f"{side}.blocks.{layer}.{ours}"] = f"model.{side}.layers.{layer}.{theirs}"
+        if config.norm == "pre":
+            modules[f"{side}.norm"] = f"model.{side}.layer_norm"
+    if config.embedding_norm:
+        modules["source_norm"] = "model.encoder.layernorm_embedding"
+        modules["target_norm"] = "model.decoder.layernorm_embedding"
+    names = {f"{ours}.{kind}": f"{theirs}.{kind}" for ours, theirs in modules.items() for kind in ("weight", "bias")}
+    if config.positions == "learned":
+        names["source_positions.table"] = "model.encoder.embed_positions.weight"
+        names["target_positions.table"] = "model.decoder.embed_positions.weight"
+    return names
+
+
+@dataclass(frozen=True)
+class TableNames:
+    """Where the embeddings and the output projection are: the first of the names that is there."""
+
+    source: tuple[str, ...]
+    target: tuple[str, ...]
+    output: tuple[str, ...]
+
+    @property
+    def all(self) -> set[str]:
+        """Every name."""
+        return {*self.source, *self.target, *self.output}
+
+
+def table_names(family: Family, *, tied: bool) -> TableNames:
+    """The names of a family's tables, of which ``tied`` ones may be left out.
+
+    FSMT's output projection was always the target's embedding before `transformers` 5, whatever ``tied`` is.
+    """
+    source, target, shared = (
+        f"model.{part}.weight" for part in ("encoder.embed_tokens", "decoder.embed_tokens", "shared")
+    )
+    if not family.shared:
+        return TableNames((source, target) if tied else (source,), (target,), (family.output, target))
+    output = (family.output, target, shared) if tied else (family.output,)
+    return TableNames((source, shared), (target, shared), output)

@@ -1,0 +1,280 @@
+"""A folder of `transformers` (config.json and weights) -> Headway's Transformer, its vocabularies and its framing.
+
+Every tensor of the file is accounted for, and every option of config.json that has a say in inference is taken over or
+refused by name. Knowingly left aside: LayerDrop (it acts in training alone), settings of ``generate()`` (beam size,
+length penalty), how weights were first drawn, and ``max_position_embeddings`` of sinusoids, which have no limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headway.bundle import load_weights, named_weights
+from headway.errors import BundleError
+from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint, read_json, read_tensors
+from headway.interop.huggingface.families import (
+    ACTIVATIONS,
+    OUTPUT_BIAS,
+    UNUSED_POSITIONS,
+    table_names,
+    tensor_names,
+)
+from headway.interop.vocabulary import Vocabulary
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.positions import sinusoids
+from headway.text.framing import Framing, Slot
+from headway.text.tokenizer import BOS, EOS, PAD
+
+__all__ = ["ImportedModel", "import_model"]
+
+_IGNORED = {"model.encoder.version", "model.decoder.version"}  # fairseq's; they say nothing about the model
+_NEVER = -1e4  # a logit whose probability is zero in every precision, and whose product with zero is no NaN
+_SINUSOID_TABLES = {
+    f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
+}
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model that was read, in evaluation mode, and how its ids and its sentences' frames are to be understood.
+
+    ``framing`` has no languages yet: a tokenizer knows them. ``family`` is the family's name for people.
+    """
+
+    model: Transformer
+    source_vocabulary: Vocabulary
+    target_vocabulary: Vocabulary
+    framing: Framing
+    family: str
+
+
+def import_model(folder: Path, *, start: int | None = None, unknown: tuple[int, int] | None = None) -> ImportedModel:
+    """Read a model folder of `transformers`; :class:`BundleError` names what is missing, unknown or unsupported.
+
+    ``start`` is the token that decoding begins with, where config.json does not tell it (mBART: the target language's
+    code). ``unknown`` are the source's and the target's unknown tokens, where they are not the family's.
+    """
+    checkpoint = read_checkpoint(folder)
+    source, target = _vocabularies(checkpoint, start, unknown)
+    framing, config = _framing(checkpoint, target), _model_config(checkpoint)
+    path, tensors = read_tensors(folder)
+    tables = _tables(checkpoint, path, tensors, source, target)
+    config = config.model_copy(update={"tie": tables.tie, "output_bias": bool(tables.bias.any())})
+    _check_names(checkpoint, path, set(tensors), set(tensor_names(config).values()))
+    _check_sinusoids(path, tensors, config)
+    return ImportedModel(_build(config, path, tensors, tables), source, target, framing, checkpoint.family.title)
+
+
+def _vocabularies(
+    checkpoint: Checkpoint, start: int | None, unknown: tuple[int, int] | None
+) -> tuple[Vocabulary, Vocabulary]:
+    """The source's and the target's."""
+    pad, end = checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")
+    if start is None:
+        start = _start(checkpoint)
+    if checkpoint.family.follows_padding and start == pad:
+        raise checkpoint.fail(
+            f"decoder_start_token_id = {start} is the padding token, which has no position in "
+            f"{checkpoint.family.title}; supported is another one, such as the end symbol"
+        )
+    unknowns = unknown or (_unknown(checkpoint, "vocab.json"), _unknown(checkpoint, "target_vocab.json", "vocab.json"))
+    sizes = checkpoint.vocab_sizes
+    try:
+        source, target = (
+            Vocabulary.of(size, pad=pad, start=start, end=end, unknown=old)
+            for size, old in zip(sizes, unknowns, strict=True)
+        )
+    except BundleError as error:
+        raise checkpoint.fail(str(error)) from None
+    return source, target
+
+
+def _start(checkpoint: Checkpoint) -> int:
+    start = checkpoint.generation("decoder_start_token_id")
+    if not isinstance(start, int):
+        raise checkpoint.fail(
+            f"decoder_start_token_id = {start!r}: decoding must begin with some token; set it there (mBART: the id of "
+            "the target language's code)"
+        )
+    return start
+
+
+def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
+    """The unknown token's id: config.json's, the family's, or that of <unk> in the first vocabulary that is there."""
+    if checkpoint["unk_token_id"] is not None:
+        return checkpoint.token("unk_token_id")
+    if checkpoint.family.unknown is not None:
+        return checkpoint.family.unknown
+    for name in vocabularies:
+        content = read_json(checkpoint.path.with_name(name))
+        if content is not None and isinstance(content.get("<unk>"), int):
+            return int(content["<unk>"])
+    raise checkpoint.fail(
+        f"which token stands for unknown text? expected <unk> in {vocabularies[-1]}, or unk_token_id here"
+    )
+
+
+def _framing(checkpoint: Checkpoint, target: Vocabulary) -> Framing:
+    """What stands around a sentence; both vocabularies have the special tokens in the same places.
+
+        Marian, FSMT, Pegasus           X </s>
+        BART                        <s> X </s>              target: what it is forced to begin with, often <s>
+        M2M-100, NLLB          [source] X </s>              target: [target]
+        mBART-50               [source] X </s>              target: [target]
+        mBART                           X </s> [source]     decoding begins with the target language's code
+
+    mBART-50 is the mBART whose decoding begins with the end symbol.
+    """
+    prefix: tuple[Slot, ...] = ()
+    suffix: tuple[Slot, ...] = (EOS,)
+    forced = checkpoint.generation("forced_bos_token_id")
+    begins: tuple[Slot, ...] = () if forced is None else target.to_ours([forced])
+    match checkpoint.family.title:
+        case "BART":
+            prefix = target.to_ours([checkpoint.token("bos_token_id")])
+        case "mBART" if target.order[BOS] != target.order[EOS]:
+            suffix = (EOS, "source_language")
+        case "M2M-100" | "mBART":
+            prefix, begins = ("source_language",), ("target_language",)
+    return Framing(source_prefix=prefix, source_suffix=suffix, target_prefix=begins)
+
+
+def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
+    """The model's options, but for those that its tensors decide: which are tied, and whether there is a bias."""
+    family = checkpoint.family
+    activation = checkpoint["activation_function"]
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
+        raise checkpoint.fail(
+            f"activation_function = {activation!r} is not supported; supported are {', '.join(ACTIVATIONS)}"
+        )
+    d_model = checkpoint.size("d_model")
+    if family.follows_padding and d_model % 2:
+        raise checkpoint.fail(f"d_model = {d_model} is not supported; {family.title}'s sinusoids need an even number")
+    options: dict[str, Any] = {
+        "d_model": d_model,
+        "num_heads": checkpoint.same("attention_heads"),
+        "d_ff": checkpoint.same("ffn_dim"),
+        "encoder_layers": checkpoint.size("encoder_layers"),
+        "decoder_layers": checkpoint.size("decoder_layers"),
+        "dropout": checkpoint["dropout"],
+        "attention_dropout": checkpoint["attention_dropout"],
+        "feed_forward_dropout": checkpoint["activation_dropout"],
+        "activation": ACTIVATIONS[activation],
+        "scale_embedding": checkpoint["scale_embedding"],
+        "tie": "none",
+        **family.model,
+    }
+    if options["positions"] == "learned":
+        options["max_length"] = checkpoint.size("max_position_embeddings")
+    if family.follows_padding:
+        options["position_offset"] = checkpoint.token("pad_token_id") + 1
+    return TransformerConfig.parse(options, str(checkpoint.path))
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What there is for each token, in our order: two embeddings, the output projection and its bias."""
+
+    source: Float[Tensor, "S D"]
+    target: Float[Tensor, "V D"]
+    output: Float[Tensor, "V D"]
+    bias: Float[Tensor, " V"]
+
+    @property
+    def tie(self) -> Literal["all", "target", "none"]:
+        """Which are one: those that are equal, whatever config.json says (as `transformers` does from 5.0 on)."""
+        if not torch.equal(self.target, self.output):
+            return "none"
+        return "all" if torch.equal(self.source, self.target) else "target"
+
+
+def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor], tables: _Tables) -> Transformer:
+    """The model with its weights."""
+    model = Transformer(config, len(tables.source), len(tables.target))
+    expected = named_weights(model)
+    weights = {
+        "source_embedding.weight": tables.source,
+        "target_embedding.weight": tables.target,
+        "projection.weight": tables.output,
+        "projection.bias": tables.bias,
+    }
+    for ours, theirs in tensor_names(config).items():
+        weights[ours] = tensors[theirs][UNUSED_POSITIONS:] if ours.endswith("_positions.table") else tensors[theirs]
+        if weights[ours].shape != expected[ours].shape:
+            raise BundleError(
+                f"{path}: tensor {theirs!r} has shape {list(tensors[theirs].shape)}, which does not fit config.json: "
+                f"Headway's {ours!r} would have {list(weights[ours].shape)} in place of {list(expected[ours].shape)}"
+            )
+    load_weights(model, {name: weights[name] for name in expected}, path)
+    return model.eval()
+
+
+def _tables(
+    checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: Vocabulary, target: Vocabulary
+) -> _Tables:
+    """The tables, each from the first tensor that holds it."""
+    family, (source_rows, target_rows) = checkpoint.family, checkpoint.vocab_sizes
+    names = table_names(family, tied=checkpoint["tie_word_embeddings"])
+    d_model = checkpoint.size("d_model")
+    bias = tensors.get(OUTPUT_BIAS) if family.output_bias else None
+    if bias is None:
+        bias = torch.zeros(1, target_rows)
+    if bias.shape != (1, target_rows):
+        raise BundleError(
+            f"{path}: tensor {OUTPUT_BIAS!r} has shape {list(bias.shape)}; config.json asks for {[1, target_rows]}"
+        )
+    bias = bias[0, list(target.order)]
+    if target.order[BOS] in (target.order[PAD], target.order[EOS]):
+        bias[BOS] = _NEVER  # that row is there twice, and must not count twice in the softmax
+    return _Tables(
+        _table(path, tensors, names.source, source_rows, d_model)[list(source.order)],
+        _table(path, tensors, names.target, target_rows, d_model)[list(target.order)],
+        _table(path, tensors, names.output, target_rows, d_model)[list(target.order)],
+        bias,
+    )
+
+
+def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
+    """No tensor is missing, and none is there that we do not know."""
+    family = checkpoint.family
+    known = needed | _IGNORED | table_names(family, tied=True).all
+    known |= {OUTPUT_BIAS} if family.output_bias else set()
+    known |= _SINUSOID_TABLES if family.model["positions"] == "sinusoidal" else set()
+    if foreign := sorted(found - known):
+        raise BundleError(
+            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in all); {family.title} has none such"
+        )
+    if missing := sorted(needed - found):
+        raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
+
+
+def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], rows: int, d_model: int) -> Tensor:
+    """The first of ``names`` that is there: a vector for each token."""
+    name = next((name for name in names if name in tensors), None)
+    if name is None:
+        raise BundleError(f"{path}: tensor {names[-1]!r} is missing; expected {' or '.join(names)}")
+    if tensors[name].shape != (rows, d_model):
+        raise BundleError(
+            f"{path}: tensor {name!r} has shape {list(tensors[name].shape)}; config.json asks for {[rows, d_model]}"
+        )
+    return tensors[name]
+
+
+def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: TransformerConfig) -> None:
+    """Tables of sinusoids in the file hold what is computed here, to the precision that they are kept in."""
+    for name in sorted(_SINUSOID_TABLES & tensors.keys() if config.positions == "sinusoidal" else ()):
+        table = tensors[name]
+        inclusive = config.sinusoid_spacing == "inclusive"
+        expected = sinusoids(len(table), config.d_model, interleaved=False, last_exponent=inclusive)
+        found = table.float()[config.position_offset :]
+        if table.shape != expected.shape or not torch.allclose(found, expected[config.position_offset :], atol=0.01):
+            raise BundleError(
+                f"{path}: tensor {name!r} does not hold the sinusoids of this family; supported are those"
+            )

@@ -1,0 +1,139 @@
+"""A foreign model folder -> a bundle: weights, tokenizers, what stands around a sentence, and a card that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.bundle import Bundle, TaskConfig
+from headway.config import nearest
+from headway.errors import BundleError, ConfigError
+from headway.interop.card import imported_card
+from headway.interop.huggingface import ImportedModel, import_model
+from headway.interop.tokenizers import Sides, read_json, read_sides
+from headway.text.framing import Framing, LanguageSide
+
+__all__ = ["Imported", "import_from", "import_huggingface"]
+
+_MANY = "mul"  # ISO 639-2 and BCP 47: several languages
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was read, and the model card that tells where it is from."""
+
+    bundle: Bundle
+    card: str
+
+
+def import_from(source: str, *, source_language: str | None = None, target_language: str | None = None) -> Imported:
+    """Read ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``; see :func:`import_huggingface`."""
+    form, colon, path = source.partition(":")
+    if not colon or form != "huggingface":
+        hint = nearest(form, ["huggingface"]) if colon else "the format comes first"
+        raise ConfigError(f"{source!r}: expected huggingface:FOLDER; {hint}")
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; expected one with a model's config.json, weights and tokenizer files "
+            "(to get one: huggingface-cli download NAME --local-dir FOLDER)"
+        )
+    return import_huggingface(folder, source_language=source_language, target_language=target_language)
+
+
+def import_huggingface(
+    folder: Path, *, source_language: str | None = None, target_language: str | None = None
+) -> Imported:
+    """Read a folder of Hugging Face `transformers`: its weights, tokenizers and languages.
+
+    Args:
+        folder: With config.json, the weights and the tokenizer's files.
+        source_language: The code of the source's language that translation uses when none is given; none: what the
+            folder says.
+        target_language: The same of the target's. For an mBART whose config.json does not tell what decoding begins
+            with, it is the target language for good.
+
+    Raises:
+        BundleError: The folder is not a model's, or its model or tokenizer is none that Headway runs.
+        ConfigError: An unknown language; the message names the known ones.
+    """
+    config = read_json(folder / "config.json")
+    sides = read_sides(folder, str(config.get("model_type")))
+    asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
+    start = _start(folder, config, sides, target_language)
+    found = import_model(folder, start=start, unknown=(sides.source.unknown, sides.target.unknown))
+    if start is not None:
+        asked["target_language"] = None
+    framing = _framing(folder, found, sides, asked)
+    source = sides.source.tokenizer(found.source_vocabulary)
+    target = source if sides.target is sides.source else sides.target.tokenizer(found.target_vocabulary)
+    task = TaskConfig(
+        source_language=framing.source_language or sides.source_language or _unnamed(framing.source_languages),
+        target_language=framing.target_language
+        or target_language
+        or sides.target_language
+        or _unnamed(framing.target_languages),
+    )
+    bundle = Bundle(task, found.model.eval(), source, target, framing)
+    return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _licence(folder)))
+
+
+def _start(folder: Path, config: dict[str, object], sides: Sides, target_language: str | None) -> int | None:
+    """The token that decoding begins with, where it is a language's code and the folder does not tell it."""
+    generation = folder / "generation_config.json"
+    told = [config, read_json(generation) if generation.is_file() else {}]
+    if config.get("model_type") != "mbart" or any(file.get("decoder_start_token_id") is not None for file in told):
+        return None
+    language = target_language or sides.target_language
+    if language is None:
+        raise ConfigError(
+            f"{folder}: decoding begins with the target language's code, and the folder does not say which; give one "
+            f"of {', '.join(sides.target.languages)} (target_language=, on the command line --target-language)"
+        )
+    _check_language(language, "target_language", sides.target.languages)
+    return sides.target.languages[language]
+
+
+def _check_language(language: str, side: LanguageSide, known: Mapping[str, int]) -> None:
+    if language not in known:
+        names = f"known: {', '.join(known)}" if known else "it is told no language; leave it out"
+        raise ConfigError(f"{side} {language!r}: not a language code of this model; {names}")
+
+
+def _framing(folder: Path, found: ImportedModel, sides: Sides, asked: dict[LanguageSide, str | None]) -> Framing:
+    """The family's, with the tokenizer's languages. OPUS-MT's models of several targets want the target's code before
+    the source, which only their vocabulary shows."""
+    framing, languages = found.framing, sides.source.languages
+    if languages and found.family == "MarianMT":
+        prefix = ("target_language", *framing.source_prefix)
+        framing = framing.model_copy(update={"source_prefix": prefix})
+    for side, language in asked.items():
+        if language is not None:
+            _check_language(language, side, sides.source.languages if side in framing.languages_used else {})
+    if not framing.languages_used:
+        return framing
+    if not languages:
+        raise BundleError(f"{folder}: the model is told its languages by tokens, and its tokenizer's files name none")
+    only = next(iter(languages)) if len(languages) == 1 else None
+    folder_says = {"source_language": sides.source_language, "target_language": sides.target_language}
+    update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in framing.languages_used}
+    ids = dict(zip(languages, found.source_vocabulary.to_ours(languages.values()), strict=True))
+    return framing.model_copy(update=update | {"languages": ids})
+
+
+def _unnamed(languages: tuple[str, ...]) -> str:
+    return _MANY if languages else "und"
+
+
+def _licence(folder: Path) -> str | None:
+    """What the header of the folder's own model card says."""
+    try:
+        text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    header = re.match(r"---\s*\n(.*?)\n---", text, re.DOTALL)
+    found = re.search(r"^license:\s*([\w.+-]+)\s*$", header.group(1), re.MULTILINE) if header else None
+    return found.group(1) if found else None

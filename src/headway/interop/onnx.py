@@ -1,0 +1,295 @@
+"""ONNX: a model folder that also runs in onnxruntime, without PyTorch computing anything.
+
+    config.json, tokenizer files      as in every model folder
+    model.safetensors                 the weights, in float32; both graphs point into it
+    encoder.onnx, decoder_step.onnx   the graphs (:mod:`headway.interop.onnx_graph` has their inputs and outputs)
+    README.md                         how to use the folder
+
+The folder stays one that Headway reads. :class:`OnnxModel` is what search needs of a model, so that every way of
+decoding runs over the two sessions; tensors become NumPy arrays, and back, at the sessions' edge alone.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.bundle import Bundle
+from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
+from headway.interop.card import exported_card
+from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, encoder_graph
+from headway.models.build import Model
+from headway.storage import replaced_folder
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+__all__ = ["OnnxModel", "OnnxState", "export", "is_onnx_folder"]
+
+_FORMAT = 1  # of the graphs' inputs and outputs, in their metadata
+_ENCODER, _STEP, _WEIGHTS = "encoder.onnx", "decoder_step.onnx", "model.safetensors"
+_LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
+_TOLERANCE = 1e-3  # of a logit, relative to it and to the median one: float32 sums in another order stay far below
+
+
+def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
+    """Write ``bundle`` as an ONNX folder, whole or not at all.
+
+    The graphs are run and compared with the model before the folder appears.
+
+    Args:
+        bundle: The model, on whatever device and in whatever precision; float32 is written.
+        folder: Where to; what is there is replaced.
+        max_length: Longest sequence in tokens that the graphs allow where positions are sinusoidal: the table of
+            positions is written out. Learned positions have their own limit.
+
+    Raises:
+        MissingPackageError: onnx or onnxruntime is not installed.
+        BundleError: The graphs compute something else than the model.
+    """
+    _require("onnx", "onnxruntime")
+    import onnx
+
+    if max_length < 2:
+        raise ConfigError(f"max_length = {max_length}: expected at least 2 tokens, one and the end symbol")
+    limit = bundle.model.max_length or max_length
+    with replaced_folder(folder) as aside:
+        replace(bundle, model=copy.deepcopy(bundle.model).float()).save(
+            aside, exported_card(bundle, "onnxruntime", _use(limit))
+        )
+        model = Bundle.load(aside).model
+        stored, signature = _stored_tensors(aside / _WEIGHTS)
+        facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
+        for name, graph in ((_ENCODER, encoder_graph), (_STEP, decoder_step_graph)):
+            written = graph(model, stored, limit)
+            onnx.helper.set_model_props(written, facts)
+            onnx.save_model(written, aside / name)
+        _compare(OnnxModel.load(aside), model)
+
+
+def is_onnx_folder(folder: Path) -> bool:
+    """Whether ``folder`` is what :func:`export` writes."""
+    return (folder / _STEP).is_file()
+
+
+@dataclass
+class OnnxState:
+    """What decoding keeps between steps, for R rows over B sentences; prefixes end where the tensors end.
+
+    ``memory`` and ``prefix`` alternate keys and values, block by block: (B, H, S, .) and (R, H, T, .).
+    """
+
+    memory_mask: Bool[Tensor, "B S"]
+    memory: list[Tensor]
+    positions: Int[Tensor, " R"]
+    prefix: list[Tensor]
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.prefix[0].size(2)
+
+    def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all)."""
+        self.positions = self.positions[rows]
+        unused = 0
+        if sentences is not None:  # the longest rows may have left
+            unused = self.length - (int(self.positions.max()) if len(self.positions) else 0)
+            self.memory_mask = self.memory_mask[sentences]
+            self.memory = [tensor[sentences] for tensor in self.memory]
+        self.prefix = [tensor[:, :, unused:][rows] for tensor in self.prefix]
+
+    def join(self, other: OnnxState) -> None:
+        """Append the sentences and rows of ``other``, whatever their positions and memory lengths."""
+        width = max(self.memory_mask.size(1), other.memory_mask.size(1))
+        length = max(self.length, other.length)
+        self.positions = torch.cat([self.positions, other.positions])
+        self.memory_mask = torch.cat(
+            [F.pad(state.memory_mask, (0, width - state.memory_mask.size(1))) for state in (self, other)]
+        )
+        self.memory = [_joined(pair, after=width) for pair in zip(self.memory, other.memory, strict=True)]
+        self.prefix = [_joined(pair, before=length) for pair in zip(self.prefix, other.prefix, strict=True)]
+
+
+class OnnxModel:
+    """An exported model in onnxruntime, to be searched like any other (:class:`headway.decode.protocol.SearchModel`).
+
+    ``max_length`` is the longest sequence, in tokens with the end symbol, that its positions allow.
+    """
+
+    def __init__(
+        self, encoder: onnxruntime.InferenceSession, decoder_step: onnxruntime.InferenceSession, max_length: int
+    ) -> None:
+        self.max_length = max_length
+        self._encoder, self._step = encoder, decoder_step
+        shapes = {given.name: given.shape for given in decoder_step.get_inputs()}
+        layers = sum(name.startswith("prefix_keys.") for name in shapes)
+        parts = [f"{part}.{layer}" for layer in range(layers) for part in ("keys", "values")]
+        self._memory, self._prefix = [f"memory_{part}" for part in parts], [f"prefix_{part}" for part in parts]
+        self._outputs = ["logits", *parts]
+        self._heads = [(shapes[name][1], shapes[name][3]) for name in self._prefix]
+
+    @classmethod
+    def load(cls, folder: Path) -> OnnxModel:
+        """Open the two graphs, on the CPU, with as many threads as PyTorch uses.
+
+        Raises:
+            MissingPackageError: onnxruntime is not installed.
+            BundleError: Not such a folder, or something in it is missing, damaged, newer or of another export.
+        """
+        _require("onnxruntime")
+        paths = folder / _ENCODER, folder / _STEP
+        for path in paths:
+            if not path.is_file():
+                raise BundleError(
+                    f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
+                    f"{_STEP} and {_WEIGHTS}"
+                )
+        _, signature = _stored_tensors(folder / _WEIGHTS)  # first: the sessions say less well what is wrong with it
+        encoder, step = map(_session, paths)
+        limits = (
+            _checked_limit(path, session, signature) for path, session in zip(paths, (encoder, step), strict=True)
+        )
+        return cls(encoder, step, min(limits))
+
+    def start(self, source: Int[Tensor, "B S"]) -> OnnxState:
+        """Begin decoding: encode the sources, once."""
+        self._check_length(source.size(1))
+        mask, *memory = _run(self._encoder, ["memory_mask", *self._memory], ["source"], [source])
+        positions = torch.zeros(source.size(0), dtype=torch.long)
+        prefix = [torch.empty(source.size(0), heads, 0, width) for heads, width in self._heads]
+        return OnnxState(mask, memory, positions, prefix)
+
+    def advance(self, state: OnnxState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """Append one token to each row and return the logits of the next."""
+        self._check_length(state.length + 1)
+        names = ["tokens", "positions", "memory_mask", *self._memory, *self._prefix]
+        given = [tokens, state.positions, state.memory_mask, *state.memory, *state.prefix]
+        logits, *state.prefix = _run(self._step, self._outputs, names, given)
+        state.positions = state.positions + 1
+        return logits
+
+    def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """The logits of the token that follows each target position, step by step."""
+        state = self.start(source)
+        return torch.stack([self.advance(state, tokens) for tokens in target.unbind(1)], 1)
+
+    def _check_length(self, length: int) -> None:
+        if length > self.max_length:
+            raise LengthError(
+                f"a sequence of {length} tokens is longer than the {self.max_length} positions of this ONNX export; "
+                "split the text, or export with a larger max_length where the model's positions are sinusoidal"
+            )
+
+
+def _run(
+    session: onnxruntime.InferenceSession, outputs: Sequence[str], names: Sequence[str], tensors: Sequence[Tensor]
+) -> list[Tensor]:
+    feed = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
+    return [torch.from_numpy(array) for array in session.run(list(outputs), feed)]
+
+
+def _joined(pair: tuple[Tensor, Tensor], *, before: int = 0, after: int = 0) -> Tensor:
+    """Both along the batch, with zeros along dimension 2 up to the length ``before`` or ``after`` them."""
+    return torch.cat([F.pad(x, (0, 0, max(before - x.size(2), 0), max(after - x.size(2), 0))) for x in pair])
+
+
+def _require(*packages: str) -> None:
+    for package in packages:
+        try:
+            __import__(package)
+        except ImportError:
+            raise MissingPackageError("ONNX", package, "onnx") from None
+
+
+def _session(path: Path) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # what goes wrong is raised
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # each of its errors is a class of its own, derived from Exception
+        detail = str(error).splitlines()[0][:200]
+        raise BundleError(f"{path}: onnxruntime cannot load it ({detail}); export the model again") from None
+
+
+def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature: str) -> int:
+    """The longest sequence; what the graph's metadata says must fit this Headway and the weights beside it."""
+    facts = session.get_modelmeta().custom_metadata_map
+    try:
+        version, limit = int(facts["headway.format"]), int(facts["headway.max_length"])
+    except (KeyError, ValueError):
+        raise BundleError(f"{path}: not a graph of Headway's; expected what `headway export` writes") from None
+    if version > _FORMAT:
+        raise BundleError(f"{path}: format {version} is newer than this Headway's {_FORMAT}; update Headway")
+    if facts.get("headway.weights") != signature:
+        raise BundleError(f"{path}: written for other weights than {_WEIGHTS} beside it; export the model again")
+    return limit
+
+
+def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
+    """Where a safetensors file has each tensor, and a hash of that.
+
+    The file starts with the header's length in 8 little-endian bytes, then the header, JSON; the data follow it.
+    """
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = file.read(min(size, _LONGEST_HEADER))
+        stored, content = {}, path.stat().st_size - 8 - len(header)
+        for name, tensor in json.loads(header).items():
+            if name != "__metadata__":
+                first, end = tensor["data_offsets"]
+                if end > content:
+                    raise ValueError(f"{name} lies beyond its end")
+                stored[name] = StoredTensor(tuple(tensor["shape"]), path.name, 8 + len(header) + first, end - first)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BundleError(f"{path}: missing or damaged ({error}); export the model again") from None
+    return stored, hashlib.blake2b(header, digest_size=16).hexdigest()
+
+
+@torch.no_grad()
+def _compare(exported: OnnxModel, model: Model) -> None:
+    """Refuse graphs that compute something else than ``model``: an option that they do not know, damaged weights."""
+    draws = torch.Generator().manual_seed(1)
+    length = min(exported.max_length, 5)
+    source = torch.randint(1, model.source_embedding.weight.size(0), (2, length), generator=draws)
+    source[1, length // 2 :] = model.pad
+    target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
+    expected, found = model(source, target), exported(source, target)
+    difference, size = (expected - found).abs(), expected.abs()
+    if not (difference <= _TOLERANCE * (size + size.median())).all():
+        raise BundleError(
+            f"the ONNX graphs compute other logits than the model (differences up to {float(difference.max()):.2g}): "
+            "its weights are not finite, or it has an option that the export does not know; nothing was written"
+        )
+
+
+def _use(limit: int) -> str:
+    """How to translate with the folder: for its card."""
+    return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{_WEIGHTS}`. Sequences have at
+most {limit} tokens.
+
+    pip install 'headway[onnx]'
+    headway translate THIS_FOLDER -i input.txt -o output.txt
+
+Without Headway:
+
+- `{_ENCODER}`, once a sentence: `source` (B, S), token ids that end in the end symbol (2), padded with 0; gives
+  `memory_mask` and, for each decoder block N, `memory_keys.N` and `memory_values.N`.
+- `{_STEP}`, once a token: `tokens` (R), the newest of each row (1 at first), `positions` (R), how many came
+  before it, `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first, and what the encoder gave;
+  returns `logits` (R, V) of the next token and `keys.N`, `values.N`, the next step's prefixes. The R rows are the B
+  sentences' beams, equally many for each and neighbours; a row's prefix ends where the tensor ends."""

@@ -1,0 +1,371 @@
+"""A Transformer as two ONNX graphs: the encoder, and one cached step of the decoder.
+
+The graphs are written node by node, from the modules of a :class:`Transformer` and under the names of its weights, and
+read like the modules themselves. (PyTorch's exporter was tried: it traces half a minute for a toy of two blocks a side,
+and the time grows with the blocks.) They hold no weights: each is an external tensor that points into the
+``model.safetensors`` beside the graphs, so that both share one file, and tied weights are stored once.
+
+Dimensions: B sentences, S source length, R = B * W rows (the W beams of a sentence are neighbours), T prefix length, H
+heads, K width of a query or key, U of a value, D model, V vocabulary. Inside, every vector of the residual stream is a
+row of one matrix, (B * S, D) or (R, D).
+
+A row's prefix ends where the tensors end: a row that started later has its first columns masked, as ``positions``
+tells, so that appending is one concatenation whatever the rows' lengths are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from headway.errors import BundleError
+from headway.models.transformer import Transformer
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import PreNorm
+from headway.nn.embedding import TokenEmbedding
+
+if TYPE_CHECKING:
+    import onnx
+
+__all__ = ["OPSET", "StoredTensor", "decoder_step_graph", "encoder_graph"]
+
+OPSET = 20  # the first with Gelu
+_IR_VERSION = 9  # the file format's, of the same release (ONNX 1.15)
+_FLOAT, _INT, _BOOL = 1, 7, 9  # onnx.TensorProto's
+_PARTS = ("query", "key", "value")
+_GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """Where a float32 weight lies: ``length`` bytes from byte ``offset`` of a file beside the graph."""
+
+    shape: tuple[int, ...]
+    location: str
+    offset: int
+    length: int
+
+
+def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
+    """The graph from ``source`` (B, S) to ``memory_mask`` (B, S) and, for each decoder block N, ``memory_keys.N``
+    (B, H, S, K) and ``memory_values.N`` (B, H, S, U)."""
+    graph = _Graph(model, stored)
+    source = graph.input("source", _INT, "sentences", "source_length")
+    attends = graph.op("Not", graph.op("Equal", source, graph.constant(model.pad)))
+    graph.output(attends, "memory_mask", _BOOL, "sentences", "source_length")
+    mask = _memory_mask(graph, attends)
+    sentences, length = (graph.op("Shape", source, start=axis, end=axis + 1) for axis in (0, 1))
+    positions = graph.op("Slice", _position_table(graph, "source", max_length), graph.constant([0]), length)
+    x = _embedded(graph, "source", source, positions)
+    x = graph.op("Reshape", x, graph.constant([-1, model.config.d_model]))
+    for layer in range(len(model.encoder.blocks)):
+        x = _encoder_block(graph, f"encoder.blocks.{layer}", x, sentences, mask)
+    memory = _norm(graph, "encoder.norm", x)
+    for layer in range(len(model.decoder.blocks)):
+        path = f"decoder.blocks.{layer}.cross_attention"
+        heads = _heads(graph, path, memory, ("key", "value"), sentences)
+        for name, value, size in zip(("keys", "values"), heads, graph.widths(path)[1:], strict=True):
+            shape = "sentences", graph.attention(path).num_heads, "source_length", size
+            graph.output(value, f"memory_{name}.{layer}", _FLOAT, *shape)
+    return graph.model("encoder")
+
+
+def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
+    """The graph from ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, T, K), ``prefix_values.N`` (R, H, T,
+    U) and what the encoder returned to ``logits`` (R, V) and the next prefixes, ``keys.N`` and ``values.N``."""
+    graph = _Graph(model, stored)
+    tokens, positions = graph.input("tokens", _INT, "rows"), graph.input("positions", _INT, "rows")
+    attends = graph.input("memory_mask", _BOOL, "sentences", "source_length")
+    caches = [_LayerCache.declared(graph, layer) for layer in range(len(model.decoder.blocks))]
+    prefix_mask = _prefix_mask(graph, positions, caches[0].prefix_keys)
+    memory_mask = _memory_mask(graph, attends)
+    sentences = graph.op("Shape", attends, start=0, end=1)
+    at = graph.op("Gather", _position_table(graph, "target", max_length), positions)
+    x = _embedded(graph, "target", tokens, at)
+    for layer, cache in enumerate(caches):
+        x = _decoder_block(graph, layer, x, cache, sentences, prefix_mask, memory_mask)
+    logits = _linear(graph, "projection", _norm(graph, "decoder.norm", x))
+    graph.output(logits, "logits", _FLOAT, "rows", model.projection.out_features)
+    return graph.model("decoder_step")
+
+
+class _Graph:
+    """The nodes, constants and weights of one graph, in the order in which they are computed.
+
+    A value is known by its name, a string.
+    """
+
+    def __init__(self, transformer: Transformer, stored: Mapping[str, StoredTensor]) -> None:
+        import onnx
+
+        self.transformer = transformer
+        self._stored = stored
+        self._onnx = onnx
+        self._nodes: list[onnx.NodeProto] = []
+        self._tensors: dict[str, onnx.TensorProto] = {}
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._outputs: dict[str, onnx.ValueInfoProto] = {}  # of the value that it is
+        state = transformer.state_dict(keep_vars=True)
+        first_names = {id(tensor): name for name, tensor in reversed(state.items())}
+        self._names = {name: first_names[id(tensor)] for name, tensor in state.items()}  # of tied weights, the stored
+
+    def input(self, name: str, kind: int, *shape: int | str) -> str:
+        """A value that is given."""
+        self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
+        return name
+
+    def output(self, value: str, name: str, kind: int, *shape: int | str) -> None:
+        """Return ``value``, under a name of its own."""
+        self._outputs[value] = self._onnx.helper.make_tensor_value_info(name, kind, shape)
+
+    def op(self, kind: str, *inputs: str, **attributes: int | float | list[int]) -> str:
+        """What a new node computes; the attributes are those of ONNX's operator."""
+        (value,) = self._node(kind, inputs, 1, attributes)
+        return value
+
+    def split(self, x: str, sizes: list[int]) -> list[str]:
+        """The columns of ``x``, cut into parts."""
+        return self._node("Split", (x, self.constant(sizes)), len(sizes), {"axis": -1})
+
+    def _node(
+        self, kind: str, inputs: tuple[str, ...], count: int, attributes: Mapping[str, int | float | list[int]]
+    ) -> list[str]:
+        values = [f"{kind}.{len(self._nodes)}.{place}" for place in range(count)]
+        node = self._onnx.helper.make_node(kind, inputs, values)
+        node.attribute.extend(self._onnx.helper.make_attribute(key, value) for key, value in attributes.items())
+        self._nodes.append(node)
+        return values
+
+    def constant(self, content: int | float | list[int] | Tensor) -> str:
+        """A tensor that the graph holds itself, of 64-bit integers or float32."""
+        name = f"constant.{len(self._tensors)}"
+        self._tensors[name] = self._onnx.numpy_helper.from_array(torch.as_tensor(content).numpy(), name)
+        return name
+
+    def has(self, name: str) -> bool:
+        """Whether the model has a weight of this name."""
+        return name in self._names
+
+    def weight(self, name: str) -> str:
+        """A weight of the model, by its public name."""
+        name = self._names[name]
+        if name not in self._tensors:
+            stored = self._stored[name]
+            tensor = self._onnx.TensorProto(name=name, data_type=_FLOAT, dims=stored.shape)
+            tensor.data_location = self._onnx.TensorProto.EXTERNAL
+            place = {"location": stored.location, "offset": stored.offset, "length": stored.length}
+            for key, value in place.items():
+                tensor.external_data.add(key=key, value=str(value))
+            self._tensors[name] = tensor
+        return name
+
+    def attention(self, path: str) -> MultiHeadAttention:
+        """The attention layer at ``path``."""
+        attention = self.transformer.get_submodule(path)
+        assert isinstance(attention, MultiHeadAttention)
+        return attention
+
+    def widths(self, path: str) -> tuple[int, int, int]:
+        """Of a head's queries, keys and values."""
+        attention = self.attention(path)
+        return attention.d_key, attention.d_key, attention.d_value
+
+    def model(self, name: str) -> onnx.ModelProto:
+        """The finished graph."""
+        for node in self._nodes:
+            for values in (node.input, node.output):
+                values[:] = [self._outputs[value].name if value in self._outputs else value for value in values]
+        helper = self._onnx.helper
+        tensors, outputs = list(self._tensors.values()), list(self._outputs.values())
+        graph = helper.make_graph(self._nodes, name, self._inputs, outputs, tensors)
+        opset = helper.make_opsetid("", OPSET)
+        model: onnx.ModelProto = helper.make_model(
+            graph, producer_name="headway", opset_imports=[opset], ir_version=_IR_VERSION
+        )
+        return model
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """What is added to scores, 0 or minus infinity; and 1, or 0 where a query may attend to nothing (None: 1)."""
+
+    bias: str
+    attends: str | None = None
+
+
+@dataclass(frozen=True)
+class _LayerCache:
+    """The inputs of one decoder block."""
+
+    prefix_keys: str
+    prefix_values: str
+    memory_keys: str
+    memory_values: str
+
+    @classmethod
+    def declared(cls, graph: _Graph, layer: int) -> _LayerCache:
+        def two(name: str, path: str, batch: str, length: str) -> list[str]:
+            heads, (_, *widths) = graph.attention(path).num_heads, graph.widths(path)
+            return [
+                graph.input(f"{name}_{part}.{layer}", _FLOAT, batch, heads, length, width)
+                for part, width in zip(("keys", "values"), widths, strict=True)
+            ]
+
+        prefix = two("prefix", f"decoder.blocks.{layer}.attention", "rows", "prefix_length")
+        memory = two("memory", f"decoder.blocks.{layer}.cross_attention", "sentences", "source_length")
+        return cls(*prefix, *memory)
+
+
+def _memory_mask(graph: _Graph, attends: str) -> _Mask:
+    """Of (B, S) booleans, for scores of (B, H, T, S): as in ``nn.attention``, a row that is masked throughout is
+    opened, so that its softmax is finite, and then emptied."""
+    some = graph.op("ReduceMax", graph.op("Cast", attends, to=_FLOAT), graph.constant([1]), keepdims=1)
+    bias = _bias(graph, graph.op("Or", attends, graph.op("Equal", some, graph.constant(0.0))))
+    axes = graph.constant([1, 2])
+    return _Mask(graph.op("Unsqueeze", bias, axes), graph.op("Unsqueeze", some, axes))
+
+
+def _prefix_mask(graph: _Graph, positions: str, prefix_keys: str) -> _Mask:
+    """A row at position p may attend to the last p columns of its prefix, and to its new token."""
+    length = graph.op("Squeeze", graph.op("Shape", prefix_keys, start=2, end=3))
+    one = graph.constant(1)
+    columns = graph.op("Range", graph.constant(0), graph.op("Add", length, one), one)
+    first = graph.op("Unsqueeze", graph.op("Sub", length, positions), graph.constant([1]))
+    bias = _bias(graph, graph.op("GreaterOrEqual", columns, first))
+    return _Mask(graph.op("Unsqueeze", bias, graph.constant([1, 2])))
+
+
+def _bias(graph: _Graph, attends: str) -> str:
+    return graph.op("Where", attends, graph.constant(0.0), graph.constant(-math.inf))
+
+
+def _position_table(graph: _Graph, side: str, max_length: int) -> str:
+    """What the model adds at positions 0 .. max_length - 1."""
+    if graph.has(name := f"{side}_positions.table"):
+        return graph.weight(name)
+    with torch.no_grad():
+        zeros = torch.zeros(1, max_length, graph.transformer.config.d_model)
+        return graph.constant(graph.transformer.get_submodule(f"{side}_positions")(zeros)[0])
+
+
+def _embedded(graph: _Graph, side: str, tokens: str, positions: str) -> str:
+    embedding = graph.transformer.get_submodule(f"{side}_embedding")
+    assert isinstance(embedding, TokenEmbedding)
+    found = graph.op("Gather", graph.weight(f"{side}_embedding.weight"), tokens)
+    embedded = graph.op("Mul", found, graph.constant(embedding.scale))
+    return _norm(graph, f"{side}_norm", graph.op("Add", embedded, positions))
+
+
+def _encoder_block(graph: _Graph, path: str, x: str, sentences: str, mask: _Mask) -> str:
+    def attend(x: str) -> str:
+        query, keys, values = _heads(graph, f"{path}.attention", x, ("query", "key", "value"), sentences)
+        return _attended(graph, f"{path}.attention", query, keys, values, mask)
+
+    x = _residual(graph, f"{path}.attention_residual", x, attend)
+    return _residual(graph, f"{path}.feed_forward_residual", x, lambda x: _feed_forward(graph, path, x))
+
+
+def _decoder_block(
+    graph: _Graph, layer: int, x: str, cache: _LayerCache, sentences: str, prefix_mask: _Mask, memory_mask: _Mask
+) -> str:
+    path = f"decoder.blocks.{layer}"
+    own, cross = f"{path}.attention", f"{path}.cross_attention"
+
+    def attend_to_prefix(x: str) -> str:
+        query, key, value = _heads(graph, own, x, ("query", "key", "value"), graph.constant([-1]), length=1)
+        keys = graph.op("Concat", cache.prefix_keys, key, axis=2)
+        values = graph.op("Concat", cache.prefix_values, value, axis=2)
+        for name, grown, width in zip(("keys", "values"), (keys, values), graph.widths(own)[1:], strict=True):
+            shape = "rows", graph.attention(own).num_heads, "next_length", width
+            graph.output(grown, f"{name}.{layer}", _FLOAT, *shape)
+        return _attended(graph, own, query, keys, values, prefix_mask)
+
+    def attend_to_memory(x: str) -> str:
+        # The beams of a sentence share its memory: they are so many query positions of one batch entry.
+        (query,) = _heads(graph, cross, x, ("query",), sentences)
+        return _attended(graph, cross, query, cache.memory_keys, cache.memory_values, memory_mask)
+
+    x = _residual(graph, f"{path}.attention_residual", x, attend_to_prefix)
+    x = _residual(graph, f"{path}.cross_attention_residual", x, attend_to_memory)
+    return _residual(graph, f"{path}.feed_forward_residual", x, lambda x: _feed_forward(graph, path, x))
+
+
+def _residual(graph: _Graph, path: str, x: str, sublayer: Callable[[str], str]) -> str:
+    if isinstance(graph.transformer.get_submodule(path), PreNorm):
+        return graph.op("Add", x, sublayer(_norm(graph, f"{path}.norm", x)))
+    return _norm(graph, f"{path}.norm", graph.op("Add", x, sublayer(x)))
+
+
+def _heads(graph: _Graph, path: str, x: str, parts: tuple[str, ...], batch: str, *, length: int = -1) -> list[str]:
+    """The queries, keys or values of (batch * T, D) as (batch, H, T, K or U), by one product.
+
+    One of ``batch``, a value, and ``length``, T, may be -1: what remains.
+    """
+    num_heads, widths = graph.attention(path).num_heads, dict(zip(_PARTS, graph.widths(path), strict=True))
+    projected = graph.split(_joined_linear(graph, path, parts, x), [num_heads * widths[part] for part in parts])
+    shapes = [graph.op("Concat", batch, graph.constant([length, num_heads, widths[part]]), axis=0) for part in parts]
+    return [
+        graph.op("Transpose", graph.op("Reshape", value, shape), perm=[0, 2, 1, 3])
+        for value, shape in zip(projected, shapes, strict=True)
+    ]
+
+
+def _joined_linear(graph: _Graph, path: str, parts: tuple[str, ...], x: str) -> str:
+    """Linear layers as one; a runtime joins their matrices once, when it loads the graph."""
+    weight, bias = (
+        graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0)
+        for kind in ("weight", "bias")
+    )
+    return graph.op("Gemm", x, weight, bias, transB=1)
+
+
+def _attended(graph: _Graph, path: str, query: str, keys: str, values: str, mask: _Mask) -> str:
+    """Attention of (B, H, T, K) queries; the heads, side by side in (B * T, H * U), are projected back."""
+    num_heads, (d_key, _, d_value) = graph.attention(path).num_heads, graph.widths(path)
+    query = graph.op("Mul", query, graph.constant(d_key**-0.5))
+    scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 3, 2]))
+    heads = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, mask.bias), axis=-1), values)
+    if mask.attends is not None:
+        heads = graph.op("Mul", heads, mask.attends)
+    shape = graph.constant([-1, num_heads * d_value])
+    return _linear(graph, f"{path}.output", graph.op("Reshape", graph.op("Transpose", heads, perm=[0, 2, 1, 3]), shape))
+
+
+def _feed_forward(graph: _Graph, block: str, x: str) -> str:
+    path, activation = f"{block}.feed_forward", graph.transformer.config.activation
+    inner = _linear(graph, f"{path}.inner", x)
+    if activation in _GATES:
+        gate = _activated(graph, _GATES[activation], _linear(graph, f"{path}.gate", x))
+        return _linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
+    return _linear(graph, f"{path}.outer", _activated(graph, activation, inner))
+
+
+def _activated(graph: _Graph, activation: str, x: str) -> str:
+    match activation:
+        case "relu" | "gelu" | "sigmoid":
+            return graph.op(activation.capitalize(), x)
+        case "silu":
+            return graph.op("Mul", x, graph.op("Sigmoid", x))
+        case _:
+            raise BundleError(f"activation = {activation!r}: the ONNX export does not have it")
+
+
+def _linear(graph: _Graph, path: str, x: str) -> str:
+    bias = [graph.weight(f"{path}.bias")] if graph.has(f"{path}.bias") else []
+    return graph.op("Gemm", x, graph.weight(f"{path}.weight"), *bias, transB=1)
+
+
+def _norm(graph: _Graph, path: str, x: str) -> str:
+    """The layer norm at ``path``, or nothing where the model has none there."""
+    norm = graph.transformer.get_submodule(path)
+    if isinstance(norm, nn.Identity):
+        return x
+    assert isinstance(norm, nn.LayerNorm)
+    return graph.op(
+        "LayerNormalization", x, graph.weight(f"{path}.weight"), graph.weight(f"{path}.bias"), epsilon=norm.eps
+    )

@@ -1,0 +1,242 @@
+"""The tokenizers of Hugging Face model folders: which files a family has, and how its pieces are numbered.
+
+    OPUS-MT (Marian)   source.spm, target.spm, vocab.json (pieces of both sides -> ids), or target_vocab.json besides
+    M2M-100            sentencepiece.bpe.model, vocab.json; the languages' ids follow the pieces'
+    mBART              tokenizer.json; or sentencepiece.bpe.model, numbered as fairseq does: <s> <pad> </s> <unk>, then
+                       the model's pieces from its fourth on, the languages, <mask>
+    BART               tokenizer.json; or vocab.json and merges.txt of byte-level pairs
+    any family         tokenizer.json
+
+A side read here knows the old ids; :meth:`Side.tokenizer` puts it in Headway's order.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.errors import BundleError
+from headway.interop.languages import M2M_LANGUAGES
+from headway.interop.vocabulary import Vocabulary
+from headway.text.huggingface import FastTokenizer, library_tokens
+from headway.text.interface import TextTokenizer
+from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
+
+__all__ = ["Side", "Sides", "read_json", "read_sides"]
+
+_SPM = "sentencepiece.bpe.model"
+_SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
+# How the families write the code of a language.
+_CODES = {
+    "marian": re.compile(r">>(.+)<<"),
+    "m2m_100": re.compile(r"__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),
+    "mbart": re.compile(r"([a-z]{2,3}_[A-Z]{2})"),
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side's vocabulary, in the ids of the folder it was read from.
+
+    Attributes:
+        unknown: The id that stands for unknown text.
+        languages: The id of each language's code.
+        tokenizer: Makes the tokenizer whose ids are in the order of a :class:`Vocabulary`.
+    """
+
+    unknown: int
+    languages: Mapping[str, int]
+    tokenizer: Callable[[Vocabulary], TextTokenizer]
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The two sides, and what ``tokenizer_config.json`` says of the languages."""
+
+    source: Side
+    target: Side
+    source_language: str | None
+    target_language: str | None
+
+
+def read_sides(folder: Path, family: str) -> Sides:
+    """The tokenizers of a Hugging Face folder whose ``model_type`` is ``family``.
+
+    :class:`BundleError` names the files that are missing or damaged, and what the family may have instead.
+    """
+    config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    source, target = _sides(folder, family, config)
+    return Sides(
+        source,
+        target,
+        _language(config, ("src_lang", "source_lang"), source.languages),
+        _language(config, ("tgt_lang", "target_lang"), source.languages),
+    )
+
+
+def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[Side, Side]:
+    def has(*names: str) -> bool:
+        return all((folder / name).is_file() for name in names)
+
+    if family == "marian" and has("source.spm", "target.spm", "vocab.json"):
+        return _opus(folder)
+    if has("tokenizer.json"):
+        side = _fast(read_json(folder / "tokenizer.json"), family, config, folder / "tokenizer.json")
+        if has("target/tokenizer.json"):  # as Headway exports a model with a vocabulary for each side
+            return side, _fast(read_json(folder / "target/tokenizer.json"), family, config, folder / "target")
+        return side, side
+    if family == "m2m_100" and has(_SPM, "vocab.json"):
+        side = _m2m(folder, config)
+    elif family == "mbart" and has(_SPM):
+        side = _fairseq(folder, config)
+    elif family == "bart" and has("vocab.json", "merges.txt"):
+        side = _fast(_byte_level(folder, config), family, config, folder / "vocab.json")
+    else:
+        raise BundleError(f"{folder}: {_expected(family)}")
+    return side, side
+
+
+def _expected(family: str) -> str:
+    files = {
+        "marian": "tokenizer.json, or source.spm, target.spm and vocab.json",
+        "m2m_100": f"tokenizer.json, or {_SPM} and vocab.json",
+        "mbart": f"tokenizer.json, or {_SPM}",
+        "bart": "tokenizer.json, or vocab.json and merges.txt",
+    }
+    if family == "fsmt":
+        return (
+            "no tokenizer.json; an FSMT model's own tokenizer runs the Moses scripts before its merges, which Headway "
+            "does not have; convert it to a fast tokenizer (tokenizer.json) first"
+        )
+    return f"no tokenizer that Headway reads; a {family} folder has {files.get(family, 'tokenizer.json')}"
+
+
+def _opus(folder: Path) -> tuple[Side, Side]:
+    vocabulary = _vocabulary(folder / "vocab.json")
+    separate = (folder / "target_vocab.json").is_file()
+    target_vocabulary = _vocabulary(folder / "target_vocab.json") if separate else vocabulary
+    return (
+        _pieces((folder / "source.spm"), vocabulary, _codes("marian", vocabulary), folder / "vocab.json"),
+        _pieces((folder / "target.spm"), target_vocabulary, _codes("marian", target_vocabulary), folder / "vocab.json"),
+    )
+
+
+def _m2m(folder: Path, config: dict[str, Any]) -> Side:
+    vocabulary = _vocabulary(folder / "vocab.json")
+    name = config.get("language_codes", "m2m100")
+    if name not in M2M_LANGUAGES:
+        raise BundleError(
+            f"{folder / 'tokenizer_config.json'}: language_codes = {name!r}; known: {', '.join(M2M_LANGUAGES)}"
+        )
+    languages = {language: len(vocabulary) + place for place, language in enumerate(M2M_LANGUAGES[name].split())}
+    codes = {f"__{language}__": index for language, index in languages.items()}
+    return _pieces(folder / _SPM, vocabulary | codes, languages, folder / "vocab.json")
+
+
+def _fairseq(folder: Path, config: dict[str, Any]) -> Side:
+    pieces = sentencepiece_pieces(_bytes(folder / _SPM), str(folder / _SPM))
+    vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    vocabulary |= {piece: index + 1 for index, piece in enumerate(pieces) if index >= 3}
+    listed = config.get("additional_special_tokens") or config.get("extra_special_tokens")
+    if not listed and (folder / "special_tokens_map.json").is_file():
+        listed = read_json(folder / "special_tokens_map.json").get("additional_special_tokens")
+    if not listed:
+        raise BundleError(
+            f"{folder}: neither tokenizer_config.json nor special_tokens_map.json lists the languages "
+            "(additional_special_tokens); save the tokenizer again with transformers, which writes tokenizer.json"
+        )
+    codes = {str(code): len(pieces) + 1 + place for place, code in enumerate(listed)}
+    vocabulary |= codes | {"<mask>": len(pieces) + 1 + len(codes)}
+    return _pieces(folder / _SPM, vocabulary, _codes("mbart", codes), folder / _SPM)
+
+
+def _pieces(model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path) -> Side:
+    """A side whose text is cut by a SentencePiece model and whose pieces are numbered by ``vocabulary``."""
+    content = _bytes(model)
+    if "<unk>" not in vocabulary:
+        raise BundleError(f"{origin}: no piece '<unk>' in it, which stands for unknown text")
+    names = {index: piece for piece, index in vocabulary.items()}
+    special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages.values())
+
+    def tokenizer(ids: Vocabulary) -> TextTokenizer:
+        pieces = [names.get(old, f"<unused {new}>") for new, old in enumerate(ids.order)]
+        reserved = [new for new, old in enumerate(ids.order) if old in special or old not in names]
+        return SentencePieceTokenizer(content, pieces, reserved, str(model))
+
+    return Side(vocabulary["<unk>"], languages, tokenizer)
+
+
+def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: Path) -> Side:
+    tokens = library_tokens(library, str(origin))
+    ids = {token: index for index, token in tokens.items()}
+    unknown = _content(config.get("unk_token")) or "<unk>"
+    if unknown not in ids:
+        raise BundleError(f"{origin}: no token {unknown!r} in it, which stands for unknown text")
+    languages = _codes(family, ids)
+
+    def tokenizer(vocabulary: Vocabulary) -> TextTokenizer:
+        reserved = vocabulary.to_ours(index for index in languages.values() if index in vocabulary.new_ids)
+        return FastTokenizer(library, vocabulary.order, reserved, str(origin))
+
+    return Side(ids[unknown], languages, tokenizer)
+
+
+def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """The ``tokenizer.json`` of GPT-2's files: byte-level pairs."""
+    lines = _bytes(folder / "merges.txt").decode("utf-8", errors="replace").splitlines()
+    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
+    space = bool(config.get("add_prefix_space", False))
+    alphabet = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
+    model = {"type": "BPE", "vocab": _vocabulary(folder / "vocab.json"), "merges": merges}
+    return {"version": "1.0", "added_tokens": [], "pre_tokenizer": alphabet, "decoder": alphabet, "model": model}
+
+
+def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
+    """The languages among the tokens of a family, by name, in the order of their ids."""
+    pattern = _CODES.get(family)
+    matches = ((pattern.fullmatch(token), index) for token, index in ids.items()) if pattern else ()
+    found = {next(filter(None, match.groups())): index for match, index in matches if match}
+    return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def _language(config: dict[str, Any], keys: tuple[str, ...], known: Mapping[str, int]) -> str | None:
+    """What the configuration says of a side's language; a name that is no code of the model's says nothing."""
+    named = next((str(config[key]) for key in keys if config.get(key)), None)
+    return named if named is None or not known or named in known else None
+
+
+def _content(token: Any) -> str | None:
+    """An added token is saved as its text, or as an object that has it."""
+    content = token.get("content") if isinstance(token, dict) else token
+    return content if isinstance(content, str) else None
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    data = read_json(path)
+    if not data or any(not isinstance(index, int) for index in data.values()):
+        raise BundleError(f"{path}: expected an object of tokens and their ids")
+    return data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object of a foreign folder; :class:`BundleError` where it is none."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BundleError(f"{path}: no such file; expected the folder of a Hugging Face model") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise BundleError(f"{path}: cannot be read ({error}); copy or download it again") from None
+    if not isinstance(data, dict):
+        raise BundleError(f"{path}: expected a JSON object")
+    return data
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(f"{path}: cannot be read ({error.strerror})") from None

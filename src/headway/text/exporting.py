@@ -1,0 +1,192 @@
+"""Tokenizers as the files of Hugging Face `transformers`, with Headway's ids: text in, the same ids out.
+
+Headway's own and imported fast tokenizers become a fast tokenizer (``tokenizer.json``) that ``AutoTokenizer`` loads.
+What stands around a sentence goes into its template, languages chosen. Special tokens must not be found inside text:
+``split_special_tokens`` in ``tokenizer_config.json`` sees to it. A pair of SentencePiece models becomes the files of
+``MarianTokenizer``, OPUS-MT's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.errors import ConfigError
+from headway.text.framing import Frame
+from headway.text.huggingface import FastTokenizer
+from headway.text.interface import TextTokenizer
+from headway.text.sentencepiece import SentencePieceTokenizer
+from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, SPECIALS, UNK, Tokenizer
+
+__all__ = ["token_names", "tokenizer_files"]
+
+
+def tokenizer_files(
+    source: TextTokenizer, target: TextTokenizer, frame: Frame, task_languages: tuple[str, str]
+) -> dict[str, bytes]:
+    """The content of each file, by its path in the folder.
+
+    With a vocabulary for each side, the target's fast tokenizer is in the folder ``target``; ``AutoTokenizer`` loads it
+    with ``subfolder="target"``.
+    """
+    if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
+        return _marian(source, target, frame, task_languages)
+    if isinstance(source, SentencePieceTokenizer) or isinstance(target, SentencePieceTokenizer):
+        raise ConfigError("a SentencePiece tokenizer on one side alone cannot be exported to `transformers`")
+    files = _fast(source, frame)
+    if source.fingerprint != target.fingerprint:
+        plain = Frame((), (EOS,), ())
+        files |= {f"target/{name}": content for name, content in _fast(target, plain).items()}
+    return files
+
+
+def token_names(tokenizer: TextTokenizer) -> list[str]:
+    """A name for each id, each its own: the token as its library spells it, for tools that tell tokens apart by name.
+
+    A special token's name is put in brackets until no token is spelled so.
+    """
+    if isinstance(tokenizer, Tokenizer):
+        spelled = dict(zip(tokenizer.vocabulary.values(), tokenizer.vocabulary, strict=True))
+        names = [*SPECIALS, *tokenizer.tags]
+        if tokenizer.kind == "whitespace":  # any word between spaces is looked up, but no word has a space
+            names = [f" {name} " for name in names]
+    elif isinstance(tokenizer, SentencePieceTokenizer | FastTokenizer):
+        spelled = {index: name for index, name in enumerate(tokenizer.spelled) if index not in tokenizer.reserved}
+        names = [name if index in tokenizer.reserved else "" for index, name in enumerate(tokenizer.spelled)]
+    else:
+        raise ConfigError(f"a tokenizer of kind {tokenizer.kind!r} cannot be exported")
+    result = [spelled.get(index, "") for index in range(tokenizer.vocab_size)]
+    taken = set(spelled.values())
+    unspelled = [index for index in range(tokenizer.vocab_size) if index not in spelled]
+    for index in sorted(unspelled, key=lambda index: index == BOS):  # it may be another's double, which has the name
+        name = names[index]
+        while name in taken:
+            name = f"<{name}>"
+        taken.add(name)
+        result[index] = name
+    return result
+
+
+def _fast(tokenizer: TextTokenizer, frame: Frame) -> dict[str, bytes]:
+    names = token_names(tokenizer)
+    if isinstance(tokenizer, Tokenizer):
+        library, special = _own_library(tokenizer, names), [*range(NUM_SPECIAL + len(tokenizer.tags))]
+    else:
+        assert isinstance(tokenizer, FastTokenizer)
+        library, special = _reordered(tokenizer, names), sorted(tokenizer.reserved)
+    library["added_tokens"] = [_added(index, names[index]) for index in special]
+    library["post_processor"] = _template(frame, names)
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "pad_token": names[PAD],
+        "bos_token": names[BOS],
+        "eos_token": names[EOS],
+        "unk_token": names[UNK],
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(config)}
+
+
+def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
+    vocabulary = {name: index for index, name in enumerate(names)}
+    library: dict[str, Any] = {"version": "1.0", "truncation": None, "padding": None, "normalizer": None}
+    words = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    match tokenizer.kind:
+        case "bpe":
+            digits = {"type": "Digits", "individual_digits": True}
+            both = {"type": "Sequence", "pretokenizers": [digits, words]}
+            model = {"type": "BPE", "vocab": vocabulary, "merges": [list(pair) for pair in tokenizer.ranks]}
+            return {
+                **library,
+                "pre_tokenizer": both if tokenizer.split_digits else words,
+                "decoder": words,
+                "model": model,
+            }
+        case "characters":
+            cut = {"type": "Split", "pattern": {"Regex": r"[\s\S]"}, "behavior": "Isolated", "invert": False}
+            decoder: dict[str, Any] | None = {"type": "Fuse"}
+        case "whitespace":
+            cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
+            decoder = None  # tokens are joined by spaces
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": names[UNK]}
+    return {**library, "pre_tokenizer": cut, "decoder": decoder, "model": model}
+
+
+def _reordered(tokenizer: FastTokenizer, names: Sequence[str]) -> dict[str, Any]:
+    """The library's file in our order of ids. A Unigram model finds each piece of its vocabulary in text, so that its
+    special tokens keep the names that text cannot spell."""
+    library = tokenizer.library_json()
+    model = library["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {name: index for index, name in enumerate(names)}
+        if model.get("unk_token") is not None:
+            model["unk_token"] = names[UNK]
+    else:
+        scores = dict(enumerate(score for _, score in model["vocab"]))
+        model["vocab"] = [[name, scores.get(old, 0.0)] for name, old in zip(names, tokenizer.order, strict=True)]
+        model["unk_id"] = UNK
+    return library
+
+
+def _added(index: int, name: str) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": index, "content": name, **flags, "special": True}
+
+
+def _template(frame: Frame, names: Sequence[str]) -> dict[str, Any]:
+    """What puts the frame around a text (or around two, one after the other)."""
+    before, after = ([{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids] for ids in _around(frame))
+    one, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    used = {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for ids in _around(frame) for i in ids}
+    return {
+        "type": "TemplateProcessing",
+        "single": [*before, one, *after],
+        "pair": [*before, one, other, *after],
+        "special_tokens": used,
+    }
+
+
+def _around(frame: Frame) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return frame.source_prefix, frame.source_suffix
+
+
+def _marian(
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, frame: Frame, languages: tuple[str, str]
+) -> dict[str, bytes]:
+    """MarianTokenizer's files; the two models alone where it cannot put around a source what the model wants there.
+
+    It takes a language's code from the text itself (">>ron<< TEXT").
+    """
+    files = {"source.spm": source.model, "target.spm": target.model}
+    codes = [source.spelled[index] for index in frame.source_prefix]
+    if frame.source_suffix != (EOS,) or any(not code.startswith(">>") for code in codes):
+        return files
+    files["vocab.json"] = _json(_numbered(source))
+    separate = source.spelled != target.spelled
+    if separate:
+        files["target_vocab.json"] = _json(_numbered(target))
+    config = {
+        "tokenizer_class": "MarianTokenizer",
+        "source_lang": languages[0],
+        "target_lang": languages[1],
+        "pad_token": SPECIALS[PAD],
+        "eos_token": "</s>",
+        "unk_token": SPECIALS[UNK],
+        "separate_vocabs": separate,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    return files | {"tokenizer_config.json": _json(config)}
+
+
+def _numbered(tokenizer: SentencePieceTokenizer) -> Mapping[str, int]:
+    """The pieces' ids; of a token that is there twice (what decoding starts from) the one that is not the start."""
+    numbered = {piece: index for index, piece in enumerate(tokenizer.spelled) if index != BOS}
+    return numbered | {SPECIALS[PAD]: PAD, "</s>": EOS, SPECIALS[UNK]: UNK}
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, ensure_ascii=False) + "\n").encode()

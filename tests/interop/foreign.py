@@ -1,0 +1,212 @@
+"""Small models of Hugging Face families with tokenizers trained on the spot, for the tests of this folder.
+
+Weights are drawn so large that every choice is decided and different sentences differ.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import random
+import warnings
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+import tokenizers
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # of transformers and what it imports
+    transformers: Any = importlib.import_module("transformers")
+
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+
+WORDS = (
+    "der die das ein kleine große Frosch Hund Haus Baum läuft schläft über unter und nicht wir sehen hören gehen the a "
+    "small big frog dog house tree runs sleeps over under and not we see hear go naïve café größer Straße 12 2024 3,5 "
+    "Привет мир собака дом 😀 ﬁn"
+)
+
+
+@cache
+def corpus(lines: int = 400) -> tuple[str, ...]:
+    draw, words = random.Random(0), WORDS.split()
+    return tuple(" ".join(draw.choices(words, k=draw.randint(3, 9))) + draw.choice(".!?") for _ in range(lines))
+
+
+SENTENCES = [
+    "der kleine Frosch schläft.",
+    "the big dog runs over the house!",
+    "wir sehen 2024 eine naïve Straße",
+    "Привет, мир! 😀",
+    "  two  spaces\tand a tab  ",
+    "a",
+    "und nicht und nicht und nicht",
+    "ﬁn ½ Ａ é x\u0308 \u200b zero width",
+]
+
+
+@cache
+def spm(model_type: str = "unigram", seed: int = 0, *, byte_fallback: bool = False, vocab_size: int = 220) -> bytes:
+    """A SentencePiece model with the default normalisation (nmt_nfkc)."""
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(corpus()[seed * 100 :]),
+        model_writer=written,
+        model_type=model_type,
+        vocab_size=vocab_size + 256 * byte_fallback,
+        byte_fallback=byte_fallback,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    return written.getvalue()
+
+
+def pieces(model: bytes) -> list[str]:
+    processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+    return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
+
+
+SIZES: dict[str, Any] = {
+    "d_model": 32,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 48,
+    "decoder_ffn_dim": 48,
+    "max_position_embeddings": 128,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+
+
+def taught(model: Any, tokenizer: Any, seed: int, steps: int = 30) -> Any:
+    """``model`` after some steps of learning to repeat: a random one goes round in circles and never ends."""
+    torch.manual_seed(seed)
+    model.apply(lambda layer: _redraw(layer, 0.1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    draw = random.Random(seed)
+    model.train()
+    for _ in range(steps):
+        batch: Any = tokenizer(list(draw.sample(corpus(), 8)), return_tensors="pt", padding=True)
+        labels = batch.input_ids.masked_fill(batch.attention_mask == 0, -100)
+        loss = model(**batch, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+def _redraw(layer: torch.nn.Module, spread: float) -> None:
+    if isinstance(layer, torch.nn.Linear | torch.nn.Embedding) and layer.weight.requires_grad:
+        torch.nn.init.normal_(layer.weight, std=spread)
+
+
+def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
+    """Both in one folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return folder
+
+
+def marian(folder: Path, seed: int = 0, *, languages: Sequence[str] = (), **changes: Any) -> Path:
+    """An OPUS-MT folder: two SentencePiece models, one vocabulary with </s>, <unk> first and <pad> last."""
+    folder.mkdir(parents=True)
+    vocabulary = {"</s>": 0, "<unk>": 1}
+    source, target = spm("unigram", 0), spm("unigram", 1)
+    for piece in (*(f">>{language}<<" for language in languages), *pieces(source)[3:], *pieces(target)[3:]):
+        vocabulary.setdefault(piece, len(vocabulary))
+    vocabulary["<pad>"] = len(vocabulary)
+    (folder / "source.spm").write_bytes(source)
+    (folder / "target.spm").write_bytes(target)
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tokenizer = transformers.MarianTokenizer(
+            *(str(folder / name) for name in ("source.spm", "target.spm", "vocab.json")),
+            source_lang="de",
+            target_lang="en",
+        )
+    pad = vocabulary["<pad>"]
+    special = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": 0, "bos_token_id": 0}
+    options = {"vocab_size": len(vocabulary), **special, "forced_eos_token_id": 0, "activation_function": "swish"}
+    config = transformers.MarianConfig(**{**SIZES, **options, "scale_embedding": True, **changes})
+    return saved(taught(transformers.MarianMTModel(config), tokenizer, seed), tokenizer, folder)
+
+
+def m2m(folder: Path, seed: int = 0) -> Path:
+    """An M2M-100 folder: one SentencePiece model, its pieces numbered by vocab.json, 100 languages after them."""
+    folder.mkdir(parents=True)
+    vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
+    vocabulary |= {piece: index + 1 for index, piece in enumerate(pieces(spm("bpe"))) if index >= 3}
+    (folder / "sentencepiece.bpe.model").write_bytes(spm("bpe"))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    tokenizer = transformers.M2M100Tokenizer(
+        str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"), src_lang="de", tgt_lang="en"
+    )
+    config = transformers.M2M100Config(**SIZES, vocab_size=len(vocabulary) + 108, decoder_start_token_id=2)
+    return saved(taught(transformers.M2M100ForConditionalGeneration(config), tokenizer, seed), tokenizer, folder)
+
+
+NLLB_LANGUAGES = ["deu_Latn", "eng_Latn", "rus_Cyrl"]
+
+
+def nllb(folder: Path, seed: int = 0) -> Path:
+    """An NLLB folder: tokenizer.json with byte-pair encoding of words that begin with a bar, languages added."""
+    library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
+    library.normalizer = normalizers.NFKC()
+    library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
+    trainer = trainers.BpeTrainer(vocab_size=220, special_tokens=["<s>", "<pad>", "</s>", "<unk>"], show_progress=False)
+    library.train_from_iterator(corpus(), trainer)
+    learned = json.loads(library.to_str())["model"]
+    tokenizer = transformers.NllbTokenizer(
+        vocab=learned["vocab"],
+        merges=[tuple(pair) for pair in learned["merges"]],
+        extra_special_tokens=NLLB_LANGUAGES,
+        src_lang="deu_Latn",
+        tgt_lang="eng_Latn",
+    )
+    config = transformers.M2M100Config(**SIZES, vocab_size=len(tokenizer) + 5, decoder_start_token_id=2)
+    return saved(taught(transformers.M2M100ForConditionalGeneration(config), tokenizer, seed), tokenizer, folder)
+
+
+def bart(folder: Path, seed: int = 0) -> Path:
+    """A BART folder: tokenizer.json with byte-level pairs."""
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    library.train_from_iterator(corpus(), trainer)
+    learned = json.loads(library.to_str())["model"]
+    tokenizer = transformers.BartTokenizer(vocab=learned["vocab"], merges=[tuple(pair) for pair in learned["merges"]])
+    config = transformers.BartConfig(**SIZES, vocab_size=len(tokenizer), forced_bos_token_id=0)
+    return saved(taught(transformers.BartForConditionalGeneration(config), tokenizer, seed), tokenizer, folder)
+
+
+MBART_LANGUAGES = ["de_DE", "en_XX", "ru_RU"]
+
+
+def mbart50(folder: Path) -> Path:
+    """An mBART-50 folder as the hub has them: a SentencePiece model numbered as fairseq does, and no tokenizer.json."""
+    folder.mkdir(parents=True)
+    (folder / "sentencepiece.bpe.model").write_bytes(spm())
+    settings = {"additional_special_tokens": MBART_LANGUAGES, "src_lang": "de_DE", "tgt_lang": "en_XX"}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MBart50Tokenizer", **settings}))
+    size = len(pieces(spm())) + 1 + len(MBART_LANGUAGES) + 1
+    config = transformers.MBartConfig(**SIZES, vocab_size=size, decoder_start_token_id=2)
+    transformers.MBartForConditionalGeneration(config).save_pretrained(folder)
+    return folder

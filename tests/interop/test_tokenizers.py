@@ -1,0 +1,268 @@
+"""Imported tokenizers give the ids that their own libraries give, in Headway's order, and no special ones."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+import tokenizers
+from foreign import SENTENCES, corpus, pieces, spm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
+from headway.text.framing import Frame, Framing
+from headway.text.huggingface import FastTokenizer
+from headway.text.interface import TextTokenizer
+from headway.text.loading import load_tokenizer
+from headway.text.sentencepiece import SentencePieceTokenizer
+from headway.text.tokenizer import EOS, NUM_SPECIAL, UNK
+
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "__de__"]
+FORGED = [*SPECIAL, "a </s> b", " </s> ", "</s></s>", "x<pad>", "<unk>", "the __de__ dog", "▁</s>", "<0x0A>"]
+TEXTS = (
+    st.text(st.characters(exclude_categories=["Cs"]))
+    | st.text(st.sampled_from(" ▁</s>padunkm_e\u0308ﬁé😀"))
+    | st.lists(st.sampled_from([*FORGED, *SENTENCES])).map(" ".join)
+)
+
+
+def from_spm(model: bytes) -> SentencePieceTokenizer:
+    """Its own pieces behind four special ones, and a mask and a language at the end."""
+    own = [piece for piece in pieces(model) if piece not in SPECIAL]
+    names = ["<pad>", "</s>", "</s>", "<unk>", *own, "<mask>", "__de__"]
+    return SentencePieceTokenizer(model, names, [len(names) - 2, len(names) - 1])
+
+
+def library(kind: str) -> dict[str, Any]:
+    """A tokenizer.json as families have them: special tokens in the vocabulary and as added tokens, a template."""
+    made = tokenizers.Tokenizer(tokenizers.models.Unigram() if kind == "unigram" else tokenizers.models.BPE())
+    words: Any = tokenizers.pre_tokenizers.Metaspace()
+    made.decoder = tokenizers.decoders.Metaspace()
+    if kind == "bytes":
+        words, made.decoder = (
+            tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False),
+            tokenizers.decoders.ByteLevel(),
+        )
+    made.pre_tokenizer = words
+    special = SPECIAL[:5]
+    if kind == "unigram":
+        trainer: Any = tokenizers.trainers.UnigramTrainer(
+            vocab_size=150, special_tokens=special, unk_token="<unk>", show_progress=False
+        )
+    else:
+        alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet() if kind == "bytes" else []
+        trainer = tokenizers.trainers.BpeTrainer(
+            vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+        )
+    made.train_from_iterator(corpus(), trainer)
+    made.add_special_tokens(["__de__"])
+    end = made.token_to_id("</s>")
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", pair="$A $B </s>", special_tokens=[("</s>", end)]
+    )
+    content: dict[str, Any] = json.loads(made.to_str())
+    return content
+
+
+def order(content: dict[str, Any], spare: int = 2) -> list[int]:
+    """<pad>, then <s> to start from, </s>, <unk>, the others, and rows that the tokenizer does not know."""
+    made = tokenizers.Tokenizer.from_str(json.dumps(content))
+    first = [made.get_vocab()[token] for token in ("<pad>", "<s>", "</s>", "<unk>")]
+    return [*first, *(index for index in range(made.get_vocab_size() + spare) if index not in first)]
+
+
+FAST = {kind: library(kind) for kind in ("unigram", "bytes", "words")}
+MADE: dict[str, TextTokenizer] = {
+    **{kind: FastTokenizer(content, order(content)) for kind, content in FAST.items()},
+    "spm unigram": from_spm(spm("unigram")),
+    "spm bpe": from_spm(spm("bpe")),
+    "spm bytes": from_spm(spm("unigram", byte_fallback=True)),
+}
+each_kind = pytest.mark.parametrize("kind", MADE)
+
+
+# The same pieces as the library's.
+
+
+@pytest.mark.parametrize("kind", FAST)
+def test_fast_ids_are_the_librarys(kind: str) -> None:
+    theirs, ours = tokenizers.Tokenizer.from_str(json.dumps(FAST[kind])), MADE[kind]
+    old = order(FAST[kind])
+    for text in SENTENCES:
+        expected = theirs.encode(text, add_special_tokens=False).ids
+        ids = ours.encode(text)
+        assert [old[index] for index in ids] == expected
+        assert ours.decode(ids) == theirs.decode(expected)
+    assert ours.encode_batch(SENTENCES) == [ours.encode(text) for text in SENTENCES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "model_type", "fallback"),
+    [("spm unigram", "unigram", False), ("spm bpe", "bpe", False), ("spm bytes", "unigram", True)],
+)
+@settings(max_examples=50)
+@given(text=TEXTS)
+def test_sentencepiece_ids_are_its_own(kind: str, model_type: str, fallback: bool, text: str) -> None:
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=spm(model_type, byte_fallback=fallback))
+    ours = MADE[kind]
+    assert isinstance(ours, SentencePieceTokenizer)
+    known = set(pieces(spm(model_type, byte_fallback=fallback))) - set(SPECIAL)
+    expected = [piece if piece in known else None for piece in theirs.encode(text, out_type=str)]
+    ids = ours.encode(text)
+    assert [None if index == UNK else ours.spelled[index] for index in ids] == expected
+    if None not in expected:
+        assert ours.decode(ids) == theirs.decode(theirs.encode(text)).strip(" ")
+
+
+def test_byte_fallback_knows_every_character() -> None:
+    ours = MADE["spm bytes"]
+    assert UNK not in ours.encode("龍 😹")
+    assert ours.decode(ours.encode("龍 😹")) == "龍 😹"
+
+
+# Text makes no special ids.
+
+
+@each_kind
+@settings(max_examples=60)
+@given(text=TEXTS)
+def test_text_makes_no_special_id(kind: str, text: str) -> None:
+    tokenizer = MADE[kind]
+    assert isinstance(tokenizer, FastTokenizer | SentencePieceTokenizer)
+    reserved = tokenizer.reserved - {UNK}
+    assert reserved >= {0, 1, 2}
+    assert not reserved & set(tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("text", ["a </s> b", "<pad>", "der __de__ Hund <mask>"])
+def test_a_text_about_special_tokens_stays_text(text: str) -> None:
+    assert MADE["bytes"].decode(MADE["bytes"].encode(text)) == text
+
+
+@each_kind
+def test_special_ids_are_no_text(kind: str) -> None:
+    tokenizer = MADE[kind]
+    assert isinstance(tokenizer, FastTokenizer | SentencePieceTokenizer)
+    ids = tokenizer.encode("der Hund")
+    between = [each for index in ids for each in (*sorted(tokenizer.reserved), index)]
+    assert tokenizer.decode(between) == tokenizer.decode(ids) == "der Hund"
+    names = tokenizer.display(sorted(tokenizer.reserved))
+    assert {"<pad>", "</s>", "<unk>", "<mask>", "__de__"} <= set(names)
+    assert "".join(tokenizer.tokens("der Hund")).strip() == "der Hund"
+
+
+# Files.
+
+
+@each_kind
+def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
+    tokenizer = MADE[kind]
+    tokenizer.save(tmp_path / "folder", "tokenizer")
+    loaded = load_tokenizer(tmp_path / "folder", "tokenizer")
+    assert loaded.fingerprint == tokenizer.fingerprint
+    assert (loaded.kind, loaded.vocab_size) == (tokenizer.kind, tokenizer.vocab_size)
+    assert loaded.encode_batch([*SENTENCES, *FORGED]) == tokenizer.encode_batch([*SENTENCES, *FORGED])
+    every = range(tokenizer.vocab_size)
+    assert loaded.display(every) == tokenizer.display(every)
+    assert loaded.decode(every) == tokenizer.decode(every)
+    assert len({each.fingerprint for each in MADE.values()}) == len(MADE)
+
+
+def damaged(folder: Path, kind: str, **changes: Any) -> Path:
+    MADE[kind].save(folder, "tokenizer")
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps({key: value for key, value in (content | changes).items() if value is not None}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("bytes", {"order": None}, r"tokenizer\.json: damaged \(KeyError"),
+        ("bytes", {"library": {}}, r"tokenizer\.json: not a fast tokenizer of Hugging Face's"),
+        ("bytes", {"reserved": [10**6]}, r"reserved id 1000000 is not in a vocabulary of"),
+        ("words", {"library": {"model": {"type": "Other", "vocab": {}}}}, r"the library `tokenizers` cannot read it"),
+        ("spm bpe", {"pieces": None}, r"tokenizer\.json: damaged \(KeyError"),
+        ("spm bpe", {"model": "0"}, r"tokenizer\.spm: not the model that tokenizer\.json was saved with"),
+    ],
+)
+def test_damage_is_named(kind: str, changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=message):
+        load_tokenizer(damaged(tmp_path, kind, **changes), "tokenizer")
+
+
+def test_a_missing_or_foreign_model_is_named(tmp_path: Path) -> None:
+    MADE["spm bpe"].save(tmp_path, "tokenizer")
+    (tmp_path / "tokenizer.spm").unlink()
+    with pytest.raises(BundleError, match=r"tokenizer\.spm: cannot be read"):
+        load_tokenizer(tmp_path, "tokenizer")
+    with pytest.raises(BundleError, match=r"x\.spm: not a SentencePiece model, or a damaged one"):
+        SentencePieceTokenizer(b"no model", SPECIAL, origin="x.spm")
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece", None)
+    with pytest.raises(MissingPackageError, match=r"'sentencepiece', which is not installed; pip install 'headway\["):
+        SentencePieceTokenizer(spm(), ["<pad>"] * NUM_SPECIAL)
+
+
+@each_kind
+def test_wrong_arguments_are_named(kind: str) -> None:
+    tokenizer = MADE[kind]
+    with pytest.raises(ConfigError, match=rf"id {tokenizer.vocab_size} is not in this vocabulary"):
+        tokenizer.decode([tokenizer.vocab_size])
+    with pytest.raises(ConfigError, match=r"id -1 is not in this vocabulary"):
+        tokenizer.display([-1])
+    with pytest.raises(DataError, match=r"text 2, character 1: lone surrogate"):
+        tokenizer.encode_batch(["a", "\ud800"])
+    with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; an imported vocabulary has none"):
+        tokenizer.tag_id("<2en>")
+    assert tokenizer.merges_applied("der Hund") == []
+
+
+# Framing.
+
+TOLD = Framing(
+    source_prefix=("source_language", 7),
+    source_suffix=(EOS, "target_language"),
+    target_prefix=("target_language",),
+    languages={"de": 4, "en": 5},
+    source_language="de",
+)
+
+
+def test_a_frame_has_the_languages_chosen() -> None:
+    frame = TOLD.frame(target_language="en")
+    assert frame == Frame((4, 7), (EOS, 5), (5,))
+    assert frame.source([9, 9]) == [4, 7, 9, 9, EOS, 5]
+    assert frame.source_extra == 4
+    assert TOLD.frame(source_language="en", target_language="de") == Frame((5, 7), (EOS, 4), (4,))
+    assert Framing().frame() == Frame((), (EOS,), ())
+    assert Framing.parse(TOLD.as_dict(), "test") == TOLD
+
+
+def test_languages_that_a_model_is_told() -> None:
+    assert TOLD.source_languages == TOLD.target_languages == ("de", "en")
+    only_target = TOLD.model_copy(update={"source_prefix": ()})
+    assert (only_target.source_languages, only_target.target_languages) == ((), ("de", "en"))
+
+
+@pytest.mark.parametrize(
+    ("framing", "asked", "message"),
+    [
+        (TOLD, {}, r"translates into several languages and must be told which: none was given; give one of de, en "),
+        (TOLD, {"target_language": "fr"}, r"got 'fr'; give one of de, en \(target_language=, on the command line --to"),
+        (TOLD, {"source_language": "fr", "target_language": "en"}, r"translates from several .* --from\)"),
+        (Framing(), {"target_language": "en"}, r"target language 'en': this model has one target language and is not"),
+        (Framing(), {"source_language": "en"}, r"source language 'en': .*leave it out .*--from"),
+    ],
+)
+def test_wrong_languages_are_named(framing: Framing, asked: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        framing.frame(**asked)
