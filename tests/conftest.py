@@ -1,11 +1,18 @@
+from __future__ import annotations
+
+import math
 import random
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from hypothesis import settings
 from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from headway.predict import Translator
 
 # A busy machine is no failure.
 settings.register_profile("patient", deadline=None)
@@ -38,3 +45,42 @@ def no_waiting() -> AbstractContextManager[object]:
     with pytest.raises(AssertionError, match="reads a tensor's value"), mode:
         torch.ones(()).item()
     return mode
+
+
+WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
+
+
+@pytest.fixture(scope="session")
+def make_translator() -> Callable[..., Translator]:
+    """Makes tiny translators of these words: random weights with the end symbol made likely, so that outputs differ in
+    length and end soon. Arguments: the kind of tokenizer, ``seed``, ``settings`` of the translator, model options."""
+
+    def make(kind: str = "bpe", *, seed: int = 3, settings: dict[str, Any] | None = None, **changes: Any) -> Translator:
+        from headway.bundle import Bundle, TaskConfig
+        from headway.models.build import build_model
+        from headway.models.transformer import TransformerConfig
+        from headway.predict import Translator
+        from headway.text import Tokenizer, TokenizerConfig
+
+        texts = [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]
+        tokenizer = Tokenizer.train(texts, TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test"))
+        sizes = {
+            "d_model": 16,
+            "num_heads": 2,
+            "d_ff": 16,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "tie": "none",
+            "output_bias": True,
+        }
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            config = TransformerConfig.parse({**sizes, **changes}, "test")
+            model = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
+            with torch.no_grad():
+                model.projection.weight.mul_(4.0)
+                model.projection.bias[2] = math.log(tokenizer.vocab_size / 5)
+        task = TaskConfig(source_language="de", target_language="en")
+        return Translator(Bundle(task, model, tokenizer, tokenizer), device="cpu", **(settings or {}))
+
+    return make

@@ -14,6 +14,7 @@ import headway
 from headway import distill as module
 from headway.bundle import Bundle, TaskConfig
 from headway.data.readers import read_examples
+from headway.decode.options import DecodingOptions
 from headway.distill import distill
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError
 from headway.models.build import build_model
@@ -107,12 +108,12 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     translate = Translator.translate
 
     def observed(
-        self: Translator, text: list[str], *, beam_size: int, target_language: str | None
+        self: Translator, text: list[str], options: DecodingOptions, *, target_language: str | None
     ) -> list[Translation]:
         texts.extend(text)
         if len(texts) > texts.limit:
             raise KeyboardInterrupt
-        return translate(self, text, beam_size=beam_size, target_language=target_language)
+        return translate(self, text, options, target_language=target_language)
 
     monkeypatch.setattr(Translator, "translate", observed)
     return texts
@@ -131,8 +132,8 @@ class TestWhatTheStudentReads:
         distill(teacher, recipe(data), tmp_path / "run", beam_size=2)
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
         assert [(row["source"], row["original"]) for row in rows] == list(zip(SOURCES, TARGETS, strict=True))
-        model = headway.load(teacher, device="cpu")
-        expected = [model.translate(source, beam_size=2).text for source in SOURCES]
+        model = headway.load(teacher, device="cpu", precision="float32")
+        expected = [model.translate(source, DecodingOptions(beam_size=2)).text for source in SOURCES]
         assert [row["target"] for row in rows] == expected
         assert len(set(expected)) > 3  # or order would not matter
 
@@ -191,7 +192,7 @@ class TestSeveralTargetLanguages:
         assert [corpus.target_language for corpus in student.data.train] == ["en", "fr"]
         assert student.data.dev is not None
         assert student.data.dev.target_language == "en"
-        model = headway.load(teacher, device="cpu")
+        model = headway.load(teacher, device="cpu", precision="float32")
         found = {}
         for number, language in enumerate(["en", "fr"]):
             rows = read(tmp_path / "run" / "distilled" / f"train-{number}.jsonl")
@@ -203,8 +204,8 @@ class TestSeveralTargetLanguages:
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>", "<2fr>"])
         distill(teacher, recipe(data), tmp_path / "run")
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
-        model = headway.load(teacher, device="cpu")
-        assert rows[0]["target"] == model.translate([SOURCES[0]], beam_size=4, target_language="en")[0].text
+        model = headway.load(teacher, device="cpu", precision="float32")
+        assert rows[0]["target"] == model.translate([SOURCES[0]], target_language="en")[0].text
 
     def test_a_teacher_of_one_language_teaches_a_corpus_of_that(
         self, data: Path, teacher: Path, tmp_path: Path
@@ -323,7 +324,7 @@ class TestRefusals:
             distill(teacher, tagged(data, "es"), tmp_path / "run")
 
     def test_a_beam_of_zero(self, data: Path, teacher: Path, tmp_path: Path) -> None:
-        with pytest.raises(ConfigError, match="beam size 0: expected from 1"):
+        with pytest.raises(ConfigError, match=r"options: beam_size = 0: .*greater than or equal to 1"):
             distill(teacher, recipe(data), tmp_path / "run", beam_size=0)
 
     def test_a_bad_line_anywhere_before_any_work(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:

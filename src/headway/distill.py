@@ -28,10 +28,11 @@ from pathlib import Path
 from headway.bundle import TaskConfig
 from headway.data.inputs import fingerprint
 from headway.data.readers import Corpus, read_examples
+from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
+from headway.hardware import choose_device
 from headway.predict import Translator, load
 from headway.storage import checksum, locked, replaced_file
-from headway.train.hardware import choose_device
 from headway.train.recipe import Recipe
 from headway.train.report import Listener, Silence
 from headway.train.state import checkpoint_folders
@@ -69,12 +70,13 @@ def distill(
         CheckpointError: The student has begun to learn from other translations than these.
     """
     listener = listener or Silence()
-    translator = load(teacher, device=str(choose_device(recipe.training.device)))
+    options = DecodingOptions.parse({"beam_size": beam_size}, "options")
+    translator = load(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
     languages = [_language(teacher, translator, recipe.task, corpus) for corpus in corpora]
     for language in languages:  # refuses a bad beam or language now, not after the corpora have been read
-        translator.translate([], beam_size=beam_size, target_language=language)
-    pieces = _Pieces(home / "pieces", teacher, translator, beam_size, recipe.data.filter.max_length)
+        translator.translate([], options, target_language=language)
+    pieces = _Pieces(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
     with locked(home / "lock"):  # of several processes one translates; the others wait and find it done
         every = _pieces(corpora, languages, folder)
         missing = sum({pieces.path(each): len(each.sources) for each in every if pieces.read(each) is None}.values())
@@ -174,11 +176,13 @@ def _distilled(corpus: Corpus, language: str | None, folder: Path, pieces: _Piec
 class _Pieces:
     """Translations in files that are named after all that decides them."""
 
-    def __init__(self, folder: Path, teacher: Path, translator: Translator, beam_size: int, max_length: int) -> None:
+    def __init__(
+        self, folder: Path, teacher: Path, translator: Translator, options: DecodingOptions, max_length: int
+    ) -> None:
         self.folder = folder
         decisive = [path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors")]
         self.teacher_key = fingerprint([(path.name, checksum(path)) for path in decisive])
-        self._translator, self._beam_size = translator, beam_size
+        self._translator, self._options = translator, options
         self._max_length = max_length
         self._used: set[Path] = set()
 
@@ -198,7 +202,7 @@ class _Pieces:
             longest = min(longest, bundle.model.max_length - 1 - (piece.language is not None))
         lengths = map(len, bundle.source_tokenizer.encode_batch(different))
         short = [text if n <= longest else "" for text, n in zip(different, lengths, strict=True)]
-        found = self._translator.translate(short, beam_size=self._beam_size, target_language=piece.language)
+        found = self._translator.translate(short, self._options, target_language=piece.language)
         texts = {text: translation.text for text, translation in zip(different, found, strict=True)}
         with replaced_file(self.path(piece)) as aside:
             aside.write_text(json.dumps([texts[text] for text in piece.sources], ensure_ascii=False), encoding="utf-8")
@@ -210,7 +214,7 @@ class _Pieces:
 
     def path(self, piece: _Piece) -> Path:
         """Where the translations of a piece are, or will be."""
-        decisive = (self.teacher_key, self._beam_size, self._max_length, piece.language, piece.sources)
+        decisive = (self.teacher_key, self._options.beam_size, self._max_length, piece.language, piece.sources)
         path = self.folder / f"{fingerprint(*decisive)}.json"
         self._used.add(path)
         return path

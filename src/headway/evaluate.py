@@ -40,6 +40,7 @@ __all__ = [
     "evaluate",
     "exact_match",
     "paired_bootstrap",
+    "sentence_chrf",
     "ter",
     "token_accuracy",
 ]
@@ -261,6 +262,11 @@ def paired_bootstrap(
     low, high = _middle_95(differences)
     p_value = (int(as_far.sum()) + 1) / (samples + 1)
     return Comparison(chosen.name, delta, p_value, low, high, chosen.signature(samples, seed))
+
+
+def sentence_chrf(hypothesis: str, reference: str) -> float:
+    """chrF2 of one sentence against another, 0 to 100: how much two texts agree; see :func:`chrf`."""
+    return float(CHRF().sentence_score(hypothesis, [reference]).score)
 
 
 class _SacreBleu:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from headway.bundle import Bundle
 from headway.data.readers import read_examples
+from headway.decode.options import DecodingOptions
 from headway.evaluate import Score, bleu
 from headway.predict import Translator
 from headway.train.recipe import Recipe
@@ -20,12 +21,11 @@ def translation_validator(recipe: Recipe) -> Callable[[Bundle], list[Score]] | N
     if dev is None or recipe.validation.metric != "bleu":
         return None
     examples = list(read_examples(dev, Path(recipe.data.folder)))
+    options = DecodingOptions(beam_size=recipe.validation.beam_size)
     sources, references = [source for source, _ in examples], [target for _, target in examples]
 
     def validate(bundle: Bundle) -> list[Score]:
-        translations = Translator(bundle).translate(
-            sources, beam_size=recipe.validation.beam_size, target_language=dev.target_language
-        )
+        translations = Translator(bundle).translate(sources, options, target_language=dev.target_language)
         return [bleu([translation.text for translation in translations], references)]
 
     return validate

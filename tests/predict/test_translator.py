@@ -1,9 +1,10 @@
-"""Text in, text out: order, batches, blank lines, limits."""
+"""Text in, text out: order, batches, blank lines, limits, phrases, flags, ensembles, scores."""
 
 from __future__ import annotations
 
 import math
-import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,81 +13,72 @@ import torch
 from torch import nn
 
 import headway
-from headway import predict
-from headway.bundle import Bundle, TaskConfig
-from headway.decode import length_penalty
-from headway.errors import BundleError, ConfigError, LengthError
-from headway.models.build import build_model
-from headway.models.transformer import TransformerConfig
-from headway.predict import Translation, Translator
-from headway.text import Tokenizer, TokenizerConfig
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
+from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
+from headway.predict import Candidate, Source, Translation, Translator
+from headway.predict import translator as module
 
-SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1}
 SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der Baum und das Haus", "rot", "ein Haus"]
+GREEDY = DecodingOptions(beam_size=1)
 
-
-def translator(kind: str = "bpe", max_tokens: int = 2048, **changes: Any) -> Translator:
-    """Random weights with the end symbol made likely, so that outputs differ in length and end soon."""
-    words = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
-    more = [" ".join(random.Random(seed).sample(words, 6)) for seed in range(9)]
-    config = TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test")
-    tokenizer = Tokenizer.train([*SOURCES, *more], config)
-    torch.manual_seed(3)
-    size = tokenizer.vocab_size
-    model = build_model(TransformerConfig.parse({**SIZES, "tie": "none", **changes}, "test"), size, size)
-    with torch.no_grad():
-        model.projection.weight.mul_(4.0)
-        model.projection.weight[2] += model.projection.weight[4:].mean(0) + 0.4 * torch.randn(16)
-    return Translator(Bundle(TaskConfig(), model, tokenizer, tokenizer), device="cpu", max_tokens=max_tokens)
+Make = Callable[..., Translator]
 
 
 @pytest.fixture(scope="module")
-def model() -> Translator:
-    return translator()
+def model(make_translator: Make) -> Translator:
+    return make_translator()
 
 
-def texts(found: list[Translation]) -> list[str]:
-    return [translation.text for translation in found]
+def texts(found: Sequence[Translation | HeadwayError]) -> list[str]:
+    return [each.text for each in found if isinstance(each, Translation)]
 
 
-@pytest.mark.parametrize("beam_size", [1, 4])
+@pytest.mark.parametrize(
+    "options",
+    [GREEDY, DecodingOptions(min_length=3, max_length=9), DecodingOptions(sampling=Sampling(seed=5), max_length=6)],
+    ids=["greedy", "beam", "sample"],
+)
 class TestBatches:
-    def test_many_at_once_equal_one_by_one(self, model: Translator, beam_size: int) -> None:
-        together = model.translate(SOURCES, beam_size=beam_size)
-        alone = [model.translate(source, beam_size=beam_size) for source in SOURCES]
+    def test_many_at_once_equal_one_by_one(self, model: Translator, options: DecodingOptions) -> None:
+        together = model.translate(SOURCES, options)
+        alone = [model.translate(source, options) for source in SOURCES]
         assert len(set(texts(together))) > 3  # or order would not matter
         for one, other in zip(together, alone, strict=True):
             assert one.source == other.source
             assert one.tokens == other.tokens
             assert one.score == pytest.approx(other.score, abs=1e-4)
 
-    def test_order_is_kept(self, model: Translator, beam_size: int) -> None:
-        found = model.translate(SOURCES, beam_size=beam_size)
+    def test_order_is_kept(self, model: Translator, options: DecodingOptions) -> None:
+        found = model.translate(SOURCES, options)
         assert [translation.source for translation in found] == SOURCES
-        assert texts(model.translate(SOURCES[::-1], beam_size=beam_size)) == texts(found)[::-1]
+        assert texts(model.translate(SOURCES[::-1], options)) == texts(found)[::-1]
 
-    def test_the_budget_of_a_batch_changes_nothing(self, model: Translator, beam_size: int) -> None:
+    def test_the_budget_of_a_batch_changes_nothing(
+        self, make_translator: Make, model: Translator, options: DecodingOptions
+    ) -> None:
         """A budget of one token puts each sentence in a batch of its own."""
-        expected = texts(model.translate(SOURCES, beam_size=beam_size))
-        assert texts(translator(max_tokens=1).translate(SOURCES, beam_size=beam_size)) == expected
+        expected = texts(model.translate(SOURCES, options))
+        assert texts(make_translator(settings={"max_tokens": 1}).translate(SOURCES, options)) == expected
 
-    def test_a_stream_equals_a_list(self, model: Translator, beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        expected = texts(model.translate(SOURCES, beam_size=beam_size))
-        monkeypatch.setattr(predict, "_CHUNK_LINES", 3)
-        assert texts(list(model.translate_lines(iter(SOURCES), beam_size=beam_size))) == expected
+    def test_a_stream_equals_a_list(
+        self, model: Translator, options: DecodingOptions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        expected = texts(model.translate(SOURCES, options))
+        monkeypatch.setattr(module, "_CHUNK_LINES", 3)
+        assert texts(list(model.translate_lines(iter(SOURCES), options))) == expected
 
-    def test_blank_texts_stay_blank_and_in_place(self, model: Translator, beam_size: int) -> None:
-        found = texts(model.translate(["", "das", " \t ", "\u3000", "Baum"], beam_size=beam_size))
+    def test_blank_texts_stay_blank_and_in_place(self, model: Translator, options: DecodingOptions) -> None:
+        found = texts(model.translate(["", "das", " \t ", "\u3000", "Baum"], options))
         assert found[0] == found[2] == found[3] == ""
-        assert [found[1], found[4]] == texts(model.translate(["das", "Baum"], beam_size=beam_size))
-        assert texts(model.translate(["", ""], beam_size=beam_size)) == ["", ""]
+        assert [found[1], found[4]] == texts(model.translate(["das", "Baum"], options))
+        assert texts(model.translate(["", ""], options)) == ["", ""]
 
 
 def test_batches_stay_within_the_budget() -> None:
-    sources = [[0] * length for length in (1, 2, 2, 5, 9)]
-    found = list(predict._batches([0, 1, 2, 3, 4], sources, max_tokens=9, most=5))
+    sources = [[0] * length for length in (2, 3, 3, 6, 10)]
+    found = list(module._batches([0, 1, 2, 3, 4], sources, max_tokens=9, most=5))
     assert found == [[0, 1, 2], [3], [4]]  # 3 x 3; 6 alone, for 2 x 10 is too much; 10 alone, over the budget
-    assert list(predict._batches([0, 1, 2], sources, max_tokens=9, most=2)) == [[0, 1], [2]]
+    assert list(module._batches([0, 1, 2], sources, max_tokens=9, most=2)) == [[0, 1], [2]]
 
 
 class TestShapes:
@@ -99,7 +91,7 @@ class TestShapes:
         assert list(model.translate_lines([])) == []
 
     def test_candidates_are_different_and_best_first(self, model: Translator) -> None:
-        found = model.translate("das rote Haus", beam_size=4, n_best=4)
+        found = model.translate("das rote Haus", DecodingOptions(n_best=4))
         scores = [candidate.score for candidate in found.candidates]
         assert len({candidate.tokens for candidate in found.candidates}) == len(scores) == 4
         assert scores == sorted(scores, reverse=True)
@@ -108,11 +100,11 @@ class TestShapes:
             scores[0],
             found.candidates[0].tokens,
         )
-        assert len(model.translate("das rote Haus", beam_size=4).candidates) == 1
+        assert len(model.translate("das rote Haus").candidates) == 1
 
     @pytest.mark.parametrize("alpha", [0.0, 0.6])
     def test_the_score_is_the_log_probability_over_the_penalty(self, model: Translator, alpha: float) -> None:
-        for candidate in model.translate("das rote Haus", n_best=4, length_penalty=alpha).candidates:
+        for candidate in model.translate("das rote Haus", DecodingOptions(n_best=4, length_penalty=alpha)).candidates:
             penalty = length_penalty(len(candidate.tokens) + 1, alpha)
             assert candidate.score == pytest.approx(candidate.log_probability / penalty)
             assert candidate.text == "".join(candidate.tokens) or "<0x" in "".join(candidate.tokens)
@@ -120,57 +112,43 @@ class TestShapes:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"beam_size": 0}, r"beam size 0: expected from 1 \(greedy search\) to \d+"),
-            ({"beam_size": 10**6}, r"beam size 1000000: expected .* the size of the vocabulary"),
-            ({"beam_size": 2, "n_best": 3}, r"3 best translations: expected from 1 to the beam size, which is 2"),
-            ({"n_best": 0}, r"0 best translations: expected from 1"),
-            ({"length_penalty": -1.0}, r"length penalty -1.0: expected 0"),
-            ({"length_penalty": math.nan}, r"length penalty nan: expected 0"),
+            ({"beam_size": 0}, r"options: beam_size = 0: .*greater than or equal to 1"),
+            ({"beam_size": 2, "n_best": 3}, r"n_best = 3: expected from 1 to beam_size, which is 2"),
+            ({"length_penalty": math.nan}, r"length_penalty = nan"),
+            ({"beem_size": 2}, r"unknown key 'beem_size'; did you mean 'beam_size'"),
         ],
     )
-    def test_options_out_of_range(self, model: Translator, options: dict[str, Any], message: str) -> None:
+    def test_options_out_of_range(self, options: dict[str, Any], message: str) -> None:
         with pytest.raises(ConfigError, match=message):
-            model.translate("das", **options)
+            DecodingOptions.parse(options, "options")
 
-    def test_damaged_weights_are_told(self) -> None:
-        broken = translator("bpe")
+    def test_a_beam_larger_than_the_vocabulary(self, model: Translator) -> None:
+        with pytest.raises(ConfigError, match=r"1000000"):
+            model.translate("das", DecodingOptions(beam_size=10**6))
+
+    def test_damaged_weights_are_told(self, make_translator: Make) -> None:
+        broken = make_translator()
         with torch.no_grad():
             broken.bundle.model.projection.weight.fill_(math.nan)
         with pytest.raises(BundleError, match="weights are damaged"):
             broken.translate("das")
 
     def test_the_text_never_holds_special_tokens(self, model: Translator) -> None:
-        for translation in model.translate(SOURCES, n_best=4):
+        for translation in model.translate(SOURCES, DecodingOptions(n_best=4)):
             for candidate in translation.candidates:
                 assert not {"<pad>", "<bos>", "<eos>", "<unk>"} & set(candidate.tokens)
 
 
 class TestLimits:
-    def test_a_source_over_the_learned_positions_is_refused_with_its_line(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Whitespace tokens: a limit of 5 allows four words and the end symbol."""
-        limited = translator("whitespace", positions="learned", max_length=5)
-        assert limited.translate("das rote Haus und").text is not None
-        monkeypatch.setattr(predict, "_CHUNK_LINES", 3)
-        lines = ["das"] * 7 + ["das rote Haus und der"] + ["das"]
-        found = limited.translate_lines(lines)
-        for _ in range(6):  # the chunks before the bad line come through
-            next(found)
-        with pytest.raises(LengthError, match=r"line 8: a source of 6 tokens is longer than the 5 positions"):
-            next(found)
-        with pytest.raises(LengthError, match="split it into sentences, or train with positions = 'sinusoidal'"):
-            limited.translate(lines)
-
-    def test_outputs_stay_within_the_learned_positions(self) -> None:
-        limited = translator("whitespace", positions="learned", max_length=5)
+    def test_outputs_stay_within_the_learned_positions(self, make_translator: Make) -> None:
+        limited = make_translator("whitespace", positions="learned", max_length=5)
         with torch.no_grad():
             limited.bundle.model.projection.weight[2] = 0  # the end symbol is now unlikely
-        lengths = [len(found.tokens) for beam in (1, 4) for found in limited.translate(["das", "ein"], beam_size=beam)]
-        assert max(lengths) <= 4
+        for options in (GREEDY, DecodingOptions()):
+            assert max(len(found.tokens) for found in limited.translate(["das", "ein"], options)) <= 4
 
-    def test_the_maximum_output_is_the_input_plus_fifty(self) -> None:
-        endless = translator("whitespace")
+    def test_the_maximum_output_is_the_input_plus_fifty(self, make_translator: Make) -> None:
+        endless = make_translator("whitespace")
         model = endless.bundle.model
         with torch.no_grad():
             for norm in model.decoder.blocks[-1].modules():
@@ -179,14 +157,31 @@ class TestLimits:
                     norm.bias.fill_(1.0)
             model.projection.weight.zero_()
             model.projection.weight[4] = 1.0
-        for beam_size in (1, 2):
-            assert len(endless.translate("das rote Haus", beam_size=beam_size).tokens) == 3 + 50
+        for options in (GREEDY, DecodingOptions(beam_size=2)):
+            found = endless.translate("das rote Haus", options)
+            assert len(found.tokens) == 3 + 50
+            assert found.flags == ("truncated", "repeated")
+        assert len(endless.translate("das rote Haus", DecodingOptions(max_length=7)).tokens) == 7
 
-    def test_sinusoidal_positions_have_no_limit(self, model: Translator) -> None:
-        long = translator("whitespace")
-        source = " ".join(["Haus"] * 1500)
-        assert len(long.bundle.source_tokenizer.encode(source)) == 1500
-        assert long.translate(source, beam_size=1).source == source
+    def test_sinusoidal_positions_have_no_limit_but_that_which_is_asked_for(self, make_translator: Make) -> None:
+        source = " ".join(["Haus"] * 270)
+        whole = make_translator("whitespace", settings={"max_source_tokens": 300}).translate(source, GREEDY)
+        assert whole.source == source
+        assert "split" not in whole.flags
+        assert "split" in make_translator("whitespace").translate(source, GREEDY).flags
+
+    @pytest.mark.parametrize(
+        ("asked", "changes", "expected"),
+        [
+            (None, {}, 256),
+            (300, {}, 300),
+            (None, {"positions": "learned", "max_length": 40}, 40),
+            (300, {"positions": "learned", "max_length": 40}, 40),
+            (30, {"positions": "learned", "max_length": 40}, 30),
+        ],
+    )
+    def test_the_limit(self, make_translator: Make, asked: int | None, changes: dict[str, Any], expected: int) -> None:
+        assert make_translator(settings={"max_source_tokens": asked}, **changes).max_source_tokens == expected
 
     @pytest.mark.parametrize(
         "source", ["a\0b", "\u202eשלום\u202c", "e\u0301\u0301\u0301", "👩‍👩‍👧", "<eos> <pad>", "\ufeff", "x\ny", "\x85"]
@@ -197,11 +192,295 @@ class TestLimits:
         assert found[1].tokens == model.translate("das").tokens
 
 
+class TestLongTexts:
+    """Whitespace tokens: a limit of 5 allows four words and the end symbol."""
+
+    @pytest.fixture
+    def limited(self, make_translator: Make) -> Translator:
+        return make_translator("whitespace", positions="learned", max_length=5, settings={"guard": False})
+
+    def test_sentences_are_translated_one_by_one_and_joined_as_they_stood(self, limited: Translator) -> None:
+        sentences = ["Haus das rote!", "Baum ein.", "Baum und Haus der?"]
+        found = limited.translate("  " + "  ".join(sentences) + "\n", alignment=True)
+        alone = limited.translate(sentences, alignment=True)
+        assert found.text == "  " + "  ".join(each.text for each in alone) + "\n"
+        best, parts = found.candidates[0], [each.candidates[0] for each in alone]
+        assert best.log_probability == pytest.approx(sum(each.log_probability for each in parts), abs=1e-4)
+        assert best.score == pytest.approx(sum(each.score for each in parts), abs=1e-4)
+        assert [token.strip() for token in best.tokens] == [token for each in parts for token in each.tokens]
+        assert len(best.token_log_probabilities) == len(best.tokens) + 3  # an end symbol each
+        assert "split" not in best.flags
+        assert best.alignment is not None
+        assert len(best.alignment.source_tokens) == 3 + 2 + 4
+        for (source, target), row in zip(best.alignment.pairs, best.alignment.attention, strict=True):
+            assert row[source] == max(row)
+            part = 0 if target < len(parts[0].tokens) else 1 if target < len(parts[0].tokens + parts[1].tokens) else 2
+            assert source in (range(3), range(3, 5), range(5, 9))[part]
+
+    def test_a_sentence_that_is_cut_inside_is_flagged(self, limited: Translator) -> None:
+        found = limited.translate("das rote Haus und der Baum")
+        assert "split" in found.flags
+        assert found.text == " ".join(texts(limited.translate(["das rote Haus", "und der Baum"])))
+
+    def test_several_candidates(self, limited: Translator) -> None:
+        text, options = "Haus das rote! Baum ein rote!", DecodingOptions(n_best=3)
+        parts = limited.translate(["Haus das rote!", "Baum ein rote!"], options)
+        found = limited.translate(text, options)
+        joined = [" ".join(each.text for each in pair) for pair in zip(*(p.candidates for p in parts), strict=True)]
+        assert [each.text for each in found.candidates] == joined
+
+    def test_the_prefix_is_that_of_the_first_part(self, limited: Translator) -> None:
+        found = limited.translate(Source("Haus das rote! Baum ein und!", prefix="und"))
+        assert found.tokens[0] == "und"
+        assert found.text.endswith(" " + limited.translate("Baum ein und!").text)
+
+    def test_phrases_to_include_need_a_text_in_one_part(self, limited: Translator) -> None:
+        with pytest.raises(ConfigError, match=r"include: a text of 7 tokens is translated in 2 parts"):
+            limited.translate(Source("Haus das rote! Baum ein und!", include=("Baum",)))
+
+    def test_a_word_that_cannot_be_cut(self, make_translator: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        limited = make_translator("bpe", positions="learned", max_length=12)
+        monkeypatch.setattr(module, "_CHUNK_LINES", 3)
+        lines = ["das"] * 7 + ["x" * 20, "das"]
+        found = limited.translate_lines(lines)
+        for _ in range(6):  # the chunks before the bad line come through
+            next(found)
+        with pytest.raises(LengthError, match=r"line 8: a source of 21 tokens is longer than the limit of 12, and 'xx"):
+            next(found)
+        with pytest.raises(LengthError, match=r"^text 8: a source of 21"):
+            limited.translate(lines)
+        with pytest.raises(LengthError, match=r"^a source of 21"):
+            limited.translate(lines[7])
+
+
+class TestEach:
+    def test_an_error_stands_in_its_place_and_stops_no_other(self, model: Translator) -> None:
+        found = model.translate_each(["das", "\ud800", "Haus", "x" * 300, Source("ein", include=("",))])
+        assert texts(found) == texts(model.translate(["das", "Haus"]))
+        assert [type(each) for each in found] == [Translation, DataError, Translation, LengthError, ConfigError]
+        assert str(found[1]).startswith("character 1: lone surrogate")
+
+    def test_reading_ahead_is_bounded(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(module, "_CHUNK_LINES", 4)
+        read: list[str] = []
+
+        def lines() -> Iterator[str]:
+            for _ in range(30):
+                read.append("das")
+                yield "das"
+
+        for done, _ in enumerate(model.translate_lines(lines(), GREEDY)):
+            assert len(read) <= done + 4
+        assert done == 29
+
+
+class TestPhrases:
+    """Half of the words are refused or asked for; random models would rather have others."""
+
+    def test_a_prefix(self, make_translator: Make) -> None:
+        for kind in ("bpe", "whitespace"):
+            found = make_translator(kind).translate([Source(text, prefix="das grüne ") for text in SOURCES])
+            assert all(each.text.startswith("das grüne") for each in found)
+
+    def test_a_prefix_over_the_limit(self, make_translator: Make) -> None:
+        model = make_translator("whitespace")
+        with pytest.raises(
+            LengthError, match=r"prefix: 3 tokens, but this target may have at most 2; raise max_length"
+        ):
+            model.translate(Source("das", prefix="das rote Haus"), DecodingOptions(max_length=2))
+
+    @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
+    def test_phrases_to_include(self, make_translator: Make, kind: str) -> None:
+        model = make_translator(kind)
+        wanted = ("grüne", ("Baum und", "und Baum"))
+        before = texts(model.translate(SOURCES))
+        for n_best in (1, 2):
+            options = DecodingOptions(n_best=n_best, max_length=8)
+            for found in model.translate([Source(text, include=wanted) for text in SOURCES[1:4]], options):
+                assert found.text not in before
+                assert "grüne" in found.text
+                assert "Baum und" in found.text or "und Baum" in found.text
+                assert found.candidates[0].unmet == ()
+
+    def test_a_phrase_that_does_not_fit(self, make_translator: Make) -> None:
+        with pytest.raises(
+            LengthError, match=r"include: 'das rote Haus' has 3 tokens, but this target may have at most 2"
+        ):
+            make_translator("whitespace").translate(
+                Source("das", include=("das rote Haus",)), DecodingOptions(max_length=2)
+            )
+
+    def test_banned_words(self, make_translator: Make) -> None:
+        model = make_translator("whitespace")
+        words = {token for found in model.translate(SOURCES) for token in found.tokens}
+        banned = tuple(sorted(words)[::2])
+        assert banned
+        for found in model.translate([Source(text, banned=banned) for text in SOURCES]):
+            assert not set(found.tokens) & set(banned)
+            assert found.candidates[0].banned == ()
+
+
+def searching(found: Callable[[Request], list[Hypothesis]]) -> Callable[..., list[list[Hypothesis]]]:
+    """A search that finds what it is told."""
+    return lambda _model, requests, *_args, **_kwargs: [found(request) for request in requests]
+
+
+class TestHandMadeHypotheses:
+    @pytest.fixture
+    def model(self, make_translator: Make) -> Translator:
+        return make_translator("whitespace")
+
+    def hypothesis(self, model: Translator, text: str, score: float, *, finished: bool = True) -> Hypothesis:
+        ids = tuple(model.bundle.target_tokenizer.encode(text))
+        each = (score / (len(ids) + 1),) * (len(ids) + 1)
+        return Hypothesis(ids, score, score, each, finished=finished)
+
+    def translated(
+        self, model: Translator, monkeypatch: pytest.MonkeyPatch, hypotheses: list[Hypothesis], **options: Any
+    ) -> tuple[Candidate, ...]:
+        monkeypatch.setattr(module, "search", searching(lambda _: hypotheses))
+        return model.translate("ein Haus und der Baum", DecodingOptions(**options)).candidates
+
+    def test_the_best_that_is_not_flagged_comes_first(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        looping = self.hypothesis(model, "das das das das", -1.0)
+        cut = self.hypothesis(model, "rote rote", -2.0, finished=False)
+        copied = self.hypothesis(model, "ein Haus und der Baum", -2.5)
+        sound, other = self.hypothesis(model, "das Haus", -3.0), self.hypothesis(model, "das", -4.0)
+        found = self.translated(model, monkeypatch, [looping, cut, copied, sound, other], n_best=4)
+        assert [(each.text, each.flags) for each in found] == [
+            ("das Haus", ("fell_back",)),
+            ("das das das das", ("repeated",)),
+            ("rote rote", ("truncated",)),
+            ("ein Haus und der Baum", ("copied",)),
+        ]
+        assert self.translated(model, monkeypatch, [looping, cut, sound])[0].text == "das Haus"
+        model.guard = False
+        assert self.translated(model, monkeypatch, [looping, cut, sound])[0].text == "das das das das"
+
+    def test_where_all_are_flagged_the_best_stays(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        looping = self.hypothesis(model, "das das das das", -1.0)
+        cut = self.hypothesis(model, "rote", -2.0, finished=False)
+        (found,) = self.translated(model, monkeypatch, [looping, cut])
+        assert (found.text, found.flags) == ("das das das das", ("repeated",))
+
+    def test_a_copy_is_none_where_languages_do_not_differ(
+        self, model: Translator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copied, other = self.hypothesis(model, "ein Haus und der Baum", -1.0), self.hypothesis(model, "das", -4.0)
+        task = model.bundle.task
+        for languages in ({"source_language": "en"}, {"source_language": "source", "target_language": "target"}):
+            model.bundle = replace(model.bundle, task=task.model_copy(update=languages))
+            assert self.translated(model, monkeypatch, [copied, other])[0].flags == ()
+
+    def test_what_it_does_not_hold_is_told(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        plain = replace(self.hypothesis(model, "das Haus", -1.0), unmet=(0, 1))
+        monkeypatch.setattr(module, "search", searching(lambda _: [plain]))
+        found = model.translate(Source("ein Baum", include=(("Baum", "rote"), "Haus")))
+        assert found.candidates[0].unmet == ("Baum",)  # the other is there, whatever search has counted
+
+    def test_a_banned_phrase_in_another_spelling_is_searched_for_again(
+        self, make_translator: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = make_translator("bpe")
+        tokenizer = model.bundle.target_tokenizer
+        spellings = [[*map(tokenizer.encode, cut)] for cut in (("das H", "aus"), ("das Ha", "us"), ("das ", "Baum"))]
+        ids = [tuple(index for part in cut for index in part) for cut in spellings]
+        asked: list[Request] = []
+
+        def found(request: Request) -> list[Hypothesis]:
+            asked.append(request)
+            allowed = [each for each in ids if not any(str(one)[1:-1] in str(each)[1:-1] for one in request.banned)]
+            return [Hypothesis(each, -1.0, -1.0, (-1.0 / (len(each) + 1),) * (len(each) + 1)) for each in allowed]
+
+        monkeypatch.setattr(module, "search", searching(found))
+        candidate = model.translate(Source("das Haus", banned=("Haus",))).candidates[0]
+        assert (candidate.text, candidate.banned) == ("das Baum", ())
+        assert len(asked) == 3
+        monkeypatch.setattr(module, "_RESPELLINGS", 0)
+        candidate = model.translate(Source("das Haus", banned=("Haus",))).candidates[0]
+        assert (candidate.text, candidate.banned) == ("das Haus", ("Haus",))
+
+
+class TestProbabilities:
+    @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
+    def test_forced_scores_are_those_of_the_search(self, make_translator: Make, kind: str) -> None:
+        model = make_translator(kind)
+        options = DecodingOptions(n_best=3)
+        for found in model.translate(SOURCES, options):
+            candidates = [each for each in found.candidates if model.bundle.target_tokenizer.encode(each.text)]
+            forced = model.score([found.source] * len(candidates), [each.text for each in candidates])
+            for ours, theirs in zip(candidates, forced, strict=True):
+                assert sum(ours.token_log_probabilities) == pytest.approx(ours.log_probability, abs=1e-4)
+                assert len(ours.token_log_probabilities) == len(ours.tokens) + 1
+                assert all(0 <= each <= 1 for each in ours.token_probabilities)
+                if ours.tokens == theirs.tokens:  # a search may spell a text in other tokens
+                    assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4)
+
+    def test_alternatives_are_the_forced_scores_of_each_next_token(self, make_translator: Make) -> None:
+        model = make_translator("whitespace")
+        found = model.alternatives("das rote Haus", "ein ", count=10**6)
+        assert [each.log_probability for each in found] == sorted((e.log_probability for e in found), reverse=True)
+        assert sum(math.exp(each.log_probability) for each in found) == pytest.approx(1, abs=1e-4)
+        by_token = {each.token: each.log_probability for each in found}
+        for word in ("Haus", "Baum", "und"):
+            (forced,) = model.score(["das rote Haus"], [f"ein {word}"])
+            assert by_token[word] == pytest.approx(forced.token_log_probabilities[1], abs=1e-4)
+        (forced,) = model.score(["das rote Haus"], ["ein"])
+        assert by_token["<eos>"] == pytest.approx(forced.token_log_probabilities[1], abs=1e-4)
+        assert model.alternatives("das rote Haus", "ein", count=2) == found[:2]
+
+    def test_pairs_that_cannot_be_scored(self, make_translator: Make) -> None:
+        model = make_translator("whitespace", positions="learned", max_length=4)
+        with pytest.raises(DataError, match="2 sources but 1 targets"):
+            model.score(["das", "das"], ["das"])
+        long = "das rote Haus und"
+        for pair, what in (((long, "das"), "source"), (("das", long), "target")):
+            with pytest.raises(LengthError, match=rf"^text 2: a {what} of 5 tokens is longer than the 4 positions"):
+                model.score(["das", pair[0]], ["das", pair[1]])
+        with pytest.raises(LengthError, match="a target of 5 tokens"):
+            model.alternatives("das", long)
+
+
+class TestEnsembles:
+    def test_of_equal_models_it_is_the_model(self, make_translator: Make) -> None:
+        model = make_translator()
+        both = Translator.ensemble([model, make_translator()])
+        for one, other in zip(model.translate(SOURCES), both.translate(SOURCES), strict=True):
+            assert one.tokens == other.tokens
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+    def test_probabilities_are_averaged(self, make_translator: Make) -> None:
+        models = [make_translator("whitespace", seed=seed) for seed in (1, 2, 3)]
+        joined = Translator.ensemble(models)
+        texts = [found.text for found in joined.translate(SOURCES)]
+        each = [model.score(SOURCES, texts) for model in models]
+        for number, found in enumerate(joined.score(SOURCES, texts)):
+            several = [scores[number].token_log_probabilities for scores in each]
+            for place, value in enumerate(found.token_log_probabilities):
+                mean = sum(math.exp(scores[place]) for scores in several) / 3
+                assert math.exp(value) == pytest.approx(mean, abs=1e-5)
+        searched = joined.translate(SOURCES[2])
+        assert searched.candidates[0].log_probability == pytest.approx(
+            joined.score([SOURCES[2]], [searched.text])[0].log_probability, abs=1e-4
+        )
+
+    def test_the_narrowest_member_sets_the_limit(self, make_translator: Make) -> None:
+        learned = {"positions": "learned"}
+        models = [make_translator(max_length=length, **learned) for length in (30, 20)]
+        assert Translator.ensemble([make_translator(), *models]).max_source_tokens == 20
+
+    def test_models_that_do_not_fit(self, make_translator: Make) -> None:
+        with pytest.raises(ConfigError, match=r"model 2 of the ensemble has another source tokenizer than the first"):
+            Translator.ensemble([make_translator("bpe"), make_translator("whitespace")])
+        with pytest.raises(ConfigError, match="an ensemble of no models"):
+            Translator.ensemble([])
+
+
 class TestLoad:
     def test_a_saved_model_translates_as_before(self, model: Translator, tmp_path: Path) -> None:
         model.bundle.save(tmp_path / "model", "# Card")
         for name in (tmp_path / "model", str(tmp_path / "model")):
-            assert headway.load(name, device="cpu").translate(SOURCES) == model.translate(SOURCES)
+            assert headway.load(name, device="cpu", precision="float32").translate(SOURCES) == model.translate(SOURCES)
 
     def test_no_model(self, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match=r"nowhere"):

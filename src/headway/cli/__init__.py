@@ -15,13 +15,18 @@ import typer
 
 from headway.cli.average import average
 from headway.cli.curves import curves
+from headway.cli.decoding import DecodingCommand
 from headway.cli.distill import distill
 from headway.cli.doctor import doctor
 from headway.cli.evaluate import evaluate
+from headway.cli.export import export
+from headway.cli.import_ import import_
 from headway.cli.info import info
 from headway.cli.prepare import prepare
 from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
+from headway.cli.rerank import rerank
+from headway.cli.score import score
 from headway.cli.tokenize import tokenize
 from headway.cli.train import train
 from headway.cli.translate import translate
@@ -37,8 +42,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (quickstart, prepare, train, distill, curves, translate, evaluate, tokenize, average, info, doctor):
-    app.command()(command)
+for command in (
+    quickstart,
+    prepare,
+    train,
+    distill,
+    curves,
+    translate,
+    evaluate,
+    score,
+    rerank,
+    tokenize,
+    average,
+    export,
+    info,
+    doctor,
+):
+    app.command(cls=DecodingCommand if command in (translate, evaluate) else None)(command)
+app.command(name="import")(import_)  # a function cannot have that name
 
 
 @app.callback()

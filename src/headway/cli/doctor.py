@@ -13,7 +13,7 @@ def doctor() -> None:
 
     import torch
 
-    from headway.train.hardware import choose_device, computes_bfloat16, processor_name, product_rate
+    from headway.hardware import choose_device, computes_bfloat16, processor_name, product_rate
 
     device = choose_device("auto")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()

@@ -10,6 +10,11 @@ from typing import Annotated, Literal
 
 import typer
 
+from headway.cli.decoding import chosen_options
+from headway.cli.lines import located
+from headway.cli.text import input_lines, one_line, output_file, place_of
+from headway.cli.translate import From, More, PrecisionOption, To, load_models
+
 __all__ = ["evaluate"]
 
 
@@ -23,36 +28,31 @@ def evaluate(
     metric: Annotated[
         list[str] | None, typer.Option(help="bleu, chrf, ter, exact_match or token_accuracy; may be repeated.")
     ] = None,
-    beam_size: Annotated[int, typer.Option("--beam-size", help="Hypotheses kept at each step; 1 is greedy.")] = 4,
-    length_penalty: Annotated[
-        float, typer.Option("--length-penalty", help="Exponent of the length penalty; 0: none.")
-    ] = 0.6,
-    to: Annotated[
-        str | None, typer.Option("--to", help="The language to translate into, for a model that knows several.")
-    ] = None,
+    to: To = None,
+    from_: From = None,
+    more: More = None,
+    precision: PrecisionOption = "float32",
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
     """Translate a test set and score it, with signatures and 95 % confidence intervals."""
-    from headway.cli.text import input_lines, locating, one_line, output_file
-    from headway.errors import DataError
+    from headway.errors import DataError, HeadwayError
     from headway.evaluate import evaluate as score
-    from headway.predict import load
 
+    options = chosen_options()
     sources, references = list(input_lines(source)), list(input_lines(reference))
     if len(sources) != len(references):
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    translator = load(model)
+    translator = load_models(model, more, precision=precision)
     begin = time.perf_counter()
-    with locating(source):
-        translations = translator.translate_lines(
-            sources, beam_size=beam_size, length_penalty=length_penalty, target_language=to
-        )
-        found = list(translations)
+    found = translator.translate_each(sources, options, target_language=to, source_language=from_)
     seconds = time.perf_counter() - begin
-    hypotheses = [translation.text for translation in found]
+    for number, each in enumerate(found, start=1):
+        if isinstance(each, HeadwayError):
+            raise located(each, place_of(source), number)
+    hypotheses = [each.text for each in found if not isinstance(each, HeadwayError)]
     if output is not None:
         with output_file(output) as file:
             file.writelines(one_line(text) + "\n" for text in hypotheses)

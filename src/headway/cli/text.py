@@ -4,37 +4,74 @@ from __future__ import annotations
 
 import codecs
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
-from headway.errors import DataError, LengthError
-
-__all__ = ["input_lines", "locating", "one_line", "output_file"]
+__all__ = ["byte_windows", "input_lines", "one_line", "output_file", "place_of"]
 
 _STANDARD = Path("-")
+_WINDOW_LINES = 2048  # read ahead, so that sentences of like length are translated together
+_WINDOW_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+
+
+def place_of(path: Path | None) -> str:
+    """What messages call an input."""
+    return "standard input" if path is None or path == _STANDARD else str(path)
 
 
 def input_lines(path: Path | None) -> Iterator[str]:
     """The lines of a file, which may be compressed, or of standard input (also "-"); ``\\n`` or ``\\r\\n`` ends one."""
-    from headway.data.readers import read_lines
+    from headway.data.readers import decode_lines
+
+    for number, line in enumerate(chain.from_iterable(byte_windows(path))):
+        yield decode_lines(line, place_of(path), number)
+
+
+def byte_windows(path: Path | None) -> Iterator[list[bytes]]:
+    """The lines of a file or of standard input, undecoded, some thousands at a time.
+
+    Of standard input a window is what has arrived, so that whoever writes line by line, and waits, gets an answer.
+    """
+    from headway.data.readers import read_byte_lines
 
     if path is not None and path != _STANDARD:
-        yield from read_lines(path)
+        yield from _windows(read_byte_lines(path))
         return
-    for number, line in enumerate(sys.stdin.buffer, start=1):
-        if number == 1:
-            line = line.removeprefix(codecs.BOM_UTF8)
-        if b"\0" in line:
-            raise DataError(f"standard input, line {number}: looks binary (a NUL byte); expected UTF-8 text")
-        try:
-            yield line.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"standard input, line {number}: not UTF-8 text ({error.reason} at byte {error.start + 1}); "
-                "expected UTF-8"
-            ) from None
+    started = False
+    for lines in _arriving(cast("BufferedIOBase", sys.stdin.buffer)):
+        if not started:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+            started = True
+        yield from _windows(line.removesuffix(b"\r") for line in lines)
+
+
+def _windows(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Windows of at most 2,048 lines, and of little more than a mebibyte."""
+    lines = iter(lines)
+    while window := list(islice(lines, 1)):
+        size = len(window[0])
+        while len(window) < _WINDOW_LINES and size < _WINDOW_BYTES and (more := next(lines, None)) is not None:
+            window.append(more)
+            size += len(more)
+        yield window
+
+
+def _arriving(stream: BufferedIOBase) -> Iterator[list[bytes]]:
+    """The whole lines that have arrived, each time some have; it waits only while there are none."""
+    carried: list[bytes] = []
+    while chunk := stream.read1(_READ_BYTES):
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield b"".join([*carried, head]).split(b"\n")
+            carried = []
+        carried.append(tail)
+    if last := b"".join(carried):
+        yield [last]
 
 
 @contextmanager
@@ -49,15 +86,6 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
         return
     with replaced_file(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
         yield file
-
-
-@contextmanager
-def locating(path: Path | None) -> Iterator[None]:
-    """Put the name of the input before an error that knows only the line."""
-    try:
-        yield
-    except LengthError as error:
-        raise LengthError(f"{path or 'standard input'}, {error}") from None
 
 
 def one_line(text: str) -> str:

@@ -26,7 +26,7 @@ from pydantic import Field, field_validator, model_validator
 from headway.config import Config, nearest
 from headway.errors import ConfigError, DataError
 
-__all__ = ["Corpus", "count_lines", "read_examples", "read_lines"]
+__all__ = ["Corpus", "count_lines", "decode_lines", "read_byte_lines", "read_examples", "read_lines"]
 
 _BLOCK_BYTES = 1 << 18
 _COMPRESSIONS = (".gz", ".zst")
@@ -229,14 +229,30 @@ def read_lines(path: Path) -> Iterator[str]:
     Raises:
         DataError: The file is missing, empty, damaged, binary or not UTF-8.
     """
+    for done, block in _blocks(path):
+        yield from decode_lines(block, path, done).split("\n")
+
+
+def read_byte_lines(path: Path) -> Iterator[bytes]:
+    """The lines that :func:`read_lines` decodes; whether they are text is for the caller to find out.
+
+    Raises:
+        DataError: The file is missing, empty or damaged.
+    """
+    for _, block in _blocks(path):
+        for line in block.split(b"\n"):
+            yield line.removesuffix(b"\r")
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Blocks of whole lines, and how many lines were before each."""
     done = 0
     try:
         for block in _line_blocks(path):
             if not done:
                 block = block.removeprefix(codecs.BOM_UTF8)
-            lines = _decode(block, path, done).split("\n")
-            yield from lines
-            done += len(lines)
+            yield done, block
+            done += block.count(b"\n") + 1
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; expected UTF-8 text, plain or as .gz or .zst") from None
     except IsADirectoryError:
@@ -259,8 +275,12 @@ def count_lines(path: Path) -> int:
         return 0
 
 
-def _decode(block: bytes, path: Path, done: int) -> str:
-    """The text of ``block``, whole lines of which ``done`` went before, with ``\\n`` alone as the end of a line."""
+def decode_lines(block: bytes, path: Path | str, done: int) -> str:
+    """The text of ``block``, whole lines of which ``done`` went before, with ``\\n`` alone as the end of a line.
+
+    Raises:
+        DataError: It is binary or not UTF-8; ``path`` and the line are in the message.
+    """
     if (nul := block.find(b"\0")) >= 0:
         number, offset = _locate(block, nul)
         raise DataError(

@@ -1,0 +1,110 @@
+"""The options of a search on the command line, made from the fields of :class:`DecodingOptions` and :class:`Sampling`.
+
+Names, types, defaults and help stand there once. They are read when a command with them is run or explained, so that
+the list of commands is shown without loading PyTorch.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextvars import ContextVar
+from functools import cache
+from types import MappingProxyType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+
+import typer
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from headway.decode.options import DecodingOptions
+
+__all__ = ["DecodingCommand", "chosen_options"]
+
+_GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("given", default=MappingProxyType({}))
+_PANEL = "Search"
+
+
+class DecodingCommand(TyperCommand):
+    """A command that also takes every option of decoding; :func:`chosen_options` gives them to its function."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The function's own parameters, and those of decoding."""
+        return [*super().get_params(ctx), *_parameters()]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Put the options of decoding aside, and call the function with the others."""
+        token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in _parameters()})
+        try:
+            return super().invoke(ctx)
+        finally:
+            _GIVEN.reset(token)
+
+
+def chosen_options() -> DecodingOptions:
+    """What the user has asked for in the command that runs.
+
+    Raises:
+        ConfigError: A value is out of range, or two exclude each other.
+    """
+    from headway.decode.options import DecodingOptions, Sampling
+    from headway.errors import ConfigError
+
+    given = {name: value for name, value in _GIVEN.get().items() if value is not None and value is not False}
+    sampling = {name: given.pop(name) for name in Sampling.model_fields if name in given}
+    if given.pop("sample", False):
+        return DecodingOptions.parse({**given, "sampling": sampling}, "options")
+    if sampling:
+        raise ConfigError(f"{_flag(next(iter(sampling)))} is an option of sampling; add --sample, or leave it out")
+    return DecodingOptions.parse(given, "options")
+
+
+@cache
+def _parameters() -> list[Any]:
+    """The parameters that Typer makes of a function with the fields' names."""
+    from headway.decode.options import DecodingOptions, Sampling
+
+    fields = {name: field for name, field in DecodingOptions.model_fields.items() if name != "sampling"}
+    sample = Annotated[bool, typer.Option("--sample", help=_help("sampling"), rich_help_panel=_PANEL)]
+    signature = [
+        *(_parameter(name, field) for name, field in fields.items()),
+        inspect.Parameter("sample", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=sample),
+        *(_parameter(name, field, "With --sample: ") for name, field in Sampling.model_fields.items()),
+    ]
+
+    def search() -> None:
+        """Nothing: its signature is all there is to it."""
+
+    search.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
+    app = typer.Typer(add_completion=False)
+    app.command()(search)
+    return list(typer.main.get_command(app).params)
+
+
+def _help(name: str) -> str:
+    from headway.decode.options import DecodingOptions
+
+    return DecodingOptions.model_fields[name].description or ""
+
+
+def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Parameter:
+    """An option that is None unless given, so that the field's own default holds."""
+    description = field.description or ""
+    text = condition + (description[:1].lower() + description[1:] if condition else description)
+    shown = "none" if field.default is None else str(field.default)
+    option = typer.Option(_flag(name), help=text, show_default=shown, rich_help_panel=_PANEL)
+    kind = Annotated[_plain(field.annotation) | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def _plain(annotation: Any) -> Any:
+    """The type itself, where ``annotation`` also allows None."""
+    if get_origin(annotation) in (Union, UnionType):
+        return next(part for part in get_args(annotation) if part is not type(None))
+    return annotation
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

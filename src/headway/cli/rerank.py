@@ -1,0 +1,123 @@
+"""``headway rerank``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from headway.cli.text import input_lines, output_file
+from headway.cli.translate import From, To
+from headway.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from headway.predict import Ranked
+
+__all__ = ["rerank"]
+
+
+def rerank(
+    candidates: Annotated[
+        Path, typer.Option(help="What translate --n-best has written: line number, score and text, parted by tabs.")
+    ],
+    models: Annotated[list[Path] | None, typer.Argument(metavar="[MODEL]...", help="Model folders.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Source text, one sentence a line; models need it.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Where to write; default: standard output.")
+    ] = None,
+    weight: Annotated[
+        list[float] | None, typer.Option(help="The weight of a model, once for each in their order; default: all 1.")
+    ] = None,
+    length_penalty: Annotated[
+        float, typer.Option(min=0, help="Exponent of the length penalty; 0 ranks by probability.")
+    ] = 0.6,
+    mbr: Annotated[
+        bool, typer.Option("--mbr", help="Rank by how much each agrees with the others (chrF), not by models.")
+    ] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="Write the best of each line only, without number and score.")
+    ] = False,
+    to: To = None,
+    from_: From = None,
+    form: Annotated[
+        Literal["text", "json"], typer.Option("--format", help="text: as it was read; json: an object a line.")
+    ] = "text",
+) -> None:
+    """Put candidate translations in another order, best first: by one or several models, or by their agreement.
+
+    With several models the score is the sum of their weighted log-probabilities, each over the length penalty. With
+    --mbr (minimum Bayes risk) it is the mean chrF against all candidates, each of which counts by exp(its score).
+    """
+    if mbr == bool(models):
+        raise ConfigError("rank by models or by --mbr: give one or more model folders, or --mbr, and not both")
+    lists = list(_lists(candidates))
+    ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, length_penalty, to, from_)
+    with output_file(output) as file:
+        for (number, _), texts in zip(lists, ranked, strict=True):
+            if form == "json":
+                rows = [{"text": each.text, "score": each.score} for each in texts]
+                file.write(json.dumps({"line": number, **rows[0], "candidates": rows}, ensure_ascii=False) + "\n")
+            elif best:
+                file.write(texts[0].text + "\n")
+            else:
+                file.writelines(f"{number}\t{each.score:.4f}\t{each.text}\n" for each in texts)
+
+
+Row = tuple[float, str]  # score and text
+
+
+def _lists(path: Path) -> Iterator[tuple[int, list[Row]]]:
+    """The candidates of each line of the source, in the order of the file."""
+    for number, rows in groupby(_rows(path), key=lambda row: row[0]):
+        yield number, [(score, text) for _, score, text in rows]
+
+
+def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
+    for place, line in enumerate(input_lines(path), start=1):
+        cells = line.split("\t")
+        try:
+            number, score, text = int(cells[0]), float(cells[1] or "-inf"), cells[2]
+        except (ValueError, IndexError):
+            raise DataError(
+                f"{path}, line {place}: expected line number, score and text, parted by tabs, as translate --n-best "
+                f"writes them; got {line[:40]!r}"
+            ) from None
+        yield number, score, text
+
+
+def _by_agreement(lists: list[tuple[int, list[Row]]]) -> list[list[Ranked]]:
+    from headway.predict import rank_by_agreement
+
+    return [rank_by_agreement([text for _, text in rows], [score for score, _ in rows]) for _, rows in lists]
+
+
+def _by_models(
+    lists: list[tuple[int, list[Row]]],
+    models: list[Path],
+    source: Path | None,
+    weights: list[float] | None,
+    alpha: float,
+    to: str | None,
+    from_: str | None,
+) -> list[list[Ranked]]:
+    from headway.predict import load, rank_by_models
+
+    if source is None:
+        raise ConfigError("models rank translations of a source; give its file with --source")
+    sources = list(input_lines(source))
+    for number, _ in lists:
+        if not 1 <= number <= len(sources):
+            raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
+    return rank_by_models(
+        [load(model) for model in models],
+        [sources[number - 1] for number, _ in lists],
+        [[text for _, text in rows] for _, rows in lists],
+        weights=weights or [1.0] * len(models),
+        alpha=alpha,
+        target_language=to,
+        source_language=from_,
+    )

@@ -1,0 +1,43 @@
+"""Text in, text out. One object owns the way between them; commands, Python and servers all go through it.
+
+translator.py    Translator: plan, search, check, put together
+results.py       what goes in and what comes out: plain values
+planning.py      texts to what search is asked, each checked by itself
+segment.py       a text that is too long, in sentences
+phrases.py       prefixes, terminology and banned phrases as tokens
+quality.py       is something wrong with a translation?
+joining.py       the translations of a text's parts, put together
+alignment.py     which target token comes from which source token
+scoring.py       how probable a given target is, and what else could come next
+rerank.py        another order for candidates that are there
+"""
+
+from headway.predict.rerank import Ranked, minimum_bayes_risk, rank_by_agreement, rank_by_models
+from headway.predict.results import (
+    Alignment,
+    Alternative,
+    Candidate,
+    Flag,
+    ScoredTarget,
+    Source,
+    Translation,
+    WordAlignment,
+)
+from headway.predict.translator import Translator, load
+
+__all__ = [
+    "Alignment",
+    "Alternative",
+    "Candidate",
+    "Flag",
+    "Ranked",
+    "ScoredTarget",
+    "Source",
+    "Translation",
+    "Translator",
+    "WordAlignment",
+    "load",
+    "minimum_bayes_risk",
+    "rank_by_agreement",
+    "rank_by_models",
+]

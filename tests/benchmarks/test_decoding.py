@@ -1,0 +1,38 @@
+"""The contestants of the decoding benchmark do the same work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from decoders import ENGINES
+from decoding import LENGTH, floor_seconds, make_model
+
+from headway.models.transformer import TransformerConfig
+from headway.text.tokenizer import NUM_SPECIAL
+
+VOCABULARY = 90
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("decoding") / "model"
+    make_model(folder, TransformerConfig.preset("tiny", d_model=32, d_ff=64), VOCABULARY)
+    return folder
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:transformers")
+def test_all_engines_find_the_same_tokens_and_as_many_as_asked(folder: Path) -> None:
+    sources = torch.randint(NUM_SPECIAL, VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(1)).tolist()
+    found = {
+        name: engine(folder, precision="float32", threads=1).decode(sources, 1, 9) for name, engine in ENGINES.items()
+    }
+    assert [len(tokens) for tokens in found["headway"]] == [9, 9, 9]
+    assert found["headway"] == found["ctranslate2"] == found["transformers"]
+
+
+def test_the_floor_grows_with_the_work() -> None:
+    config = TransformerConfig.preset("tiny")
+    assert 0 < floor_seconds(config, 500, 1, 1, "float32") < floor_seconds(config, 500, 64, 4, "float32")
+    assert LENGTH == 20

@@ -1,0 +1,391 @@
+"""``headway translate``, ``score`` and ``rerank``: options, inputs, pipes, bad lines."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from io import BufferedIOBase
+from pathlib import Path
+
+import pytest
+from test_commands import assert_refused, run, write_lines
+
+import headway
+from headway.cli import text as text_module
+from headway.decode import DecodingOptions, Sampling
+from headway.predict import Candidate, Source, Translation, Translator
+
+Make = Callable[..., Translator]
+LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
+
+
+@pytest.fixture(scope="module")
+def folder(make_translator: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("models")
+    for name, seed in (("one", 1), ("two", 2)):
+        make_translator("whitespace", seed=seed).bundle.save(home / name, "# Card")
+    make_translator("bpe").bundle.save(home / "bytes", "# Card")
+    return home
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Translator:
+    return headway.load(folder / "one")
+
+
+def echo(source: Source) -> Translation:
+    return Translation(source.text, (Candidate(source.text, 0.0, 0.0, (source.text,)),))
+
+
+def stdin(*lines: str) -> bytes:
+    return "".join(line + "\n" for line in lines).encode()
+
+
+def objects(out: str) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.splitlines()]
+
+
+class TestOptions:
+    def test_every_field_of_the_options_is_one(self) -> None:
+        shown = " ".join(run("translate", "--help").out.split())
+        for field in (*DecodingOptions.model_fields, *Sampling.model_fields):
+            option = "--sample" if field == "sampling" else "--" + field.replace("_", "-")
+            assert f"{option} " in shown, field
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ([], {}),
+            (["--beam-size", 3, "--n-best", 2], {"beam_size": 3, "n_best": 2}),
+            (
+                ["--normalization", "average", "--length-penalty", 0],
+                {"normalization": "average", "length_penalty": 0.0},
+            ),
+            (["--min-length", 2, "--max-length", 9], {"min_length": 2, "max_length": 9}),
+            (["--sample"], {"sampling": {}}),
+            (["--sample", "--top-k", 3, "--seed", 0], {"sampling": {"top_k": 3, "seed": 0}}),
+        ],
+    )
+    def test_what_is_given_arrives(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, words: list[object], expected: dict[str, object]
+    ) -> None:
+        asked: list[DecodingOptions] = []
+
+        def observed(_self: object, texts: list[Source], options: DecodingOptions, **_: object) -> list[Translation]:
+            asked.append(options)
+            return [echo(text) for text in texts]
+
+        monkeypatch.setattr(Translator, "translate_each", observed)
+        run("translate", folder / "one", *words, stdin=b"das\n")
+        assert asked == [DecodingOptions.parse(expected, "test")]
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--top-k", 3], r"--top-k is an option of sampling; add --sample"),
+            (["--beam-size", 4, "--groups", 3], r"options: groups = 3 does not divide beam_size = 4"),
+            (["--sample", "--temperature", 0], r"sampling\.temperature = 0\.0: .*greater than 0"),
+            (["--mbr"], r"--mbr chooses among candidates; ask for some with --n-best"),
+            (["--with", "gone"], r"gone: no such folder"),
+            (["--alignment", "--alignment-layer", 1], r"alignment layer 1: this model's decoder has 1 blocks"),
+        ],
+    )
+    def test_mistakes(self, folder: Path, words: list[object], message: str) -> None:
+        assert_refused(run("translate", folder / "one", *words, stdin=b"das\n"), message)
+
+    def test_models_of_other_tokenizers(self, folder: Path) -> None:
+        ended = run("translate", folder / "one", "--with", folder / "bytes", stdin=b"das\n")
+        assert_refused(ended, "model 2 of the ensemble has another source tokenizer")
+
+    def test_an_ensemble(self, folder: Path) -> None:
+        both = Translator.ensemble([headway.load(folder / name) for name in ("one", "two")])
+        ended = run("translate", folder / "one", "--with", folder / "two", stdin=stdin(*LINES))
+        assert ended.out.splitlines() == [found.text for found in both.translate(LINES)]
+
+    def test_the_guard_can_be_left_out(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[bool] = []
+
+        def observed(self: Translator, texts: list[Source], *_: object, **__: object) -> list[Translation]:
+            seen.append(self.guard)
+            return [echo(text) for text in texts]
+
+        monkeypatch.setattr(Translator, "translate_each", observed)
+        for words in ([], ["--no-guard"]):
+            run("translate", folder / "one", *words, stdin=b"das\n")
+        assert seen == [True, False]
+
+
+class TestPhrases:
+    def test_for_all_lines(self, folder: Path, model: Translator) -> None:
+        words = ["--prefix", "ein", "--include", "Baum und|und der", "--ban", "rote", "--max-length", 7]
+        ended = run("translate", folder / "one", *words, stdin=stdin(*LINES))
+        sources = [Source(line, "ein", (("Baum und", "und der"),), ("rote",)) for line in LINES]
+        expected = model.translate(sources, DecodingOptions(max_length=7))
+        assert ended.out.splitlines() == [found.text for found in expected]
+        assert all(
+            re.match(r"ein\b.*(Baum und|und der)", line) and "rote" not in line for line in ended.out.splitlines()
+        )
+
+    def test_for_each_line(self, folder: Path, model: Translator) -> None:
+        records: list[dict[str, object]] = [
+            {"text": "das Haus", "prefix": "ein", "banned": ["rote"]},
+            {"text": "das Haus", "include": ["grüne", ["Baum", "und"]]},
+            {"text": ""},
+        ]
+        words = ["--input-format", "jsonl", "--max-length", 6]
+        ended = run("translate", folder / "one", *words, stdin=stdin(*map(json.dumps, records)))
+        sources = [
+            Source("das Haus", prefix="ein", banned=("rote",)),
+            Source("das Haus", include=("grüne", ("Baum", "und"))),
+            Source(""),
+        ]
+        expected = model.translate(sources, DecodingOptions(max_length=6))
+        assert ended.out.splitlines() == [found.text for found in expected]
+
+    @pytest.mark.parametrize(
+        ("line", "message"),
+        [
+            ("das", r"line 1: not valid JSON"),
+            ('{"text": "a", "ban": []}', r"line 1: unknown key 'ban'; did you mean 'banned'"),
+            ("{}", r"line 1: key 'text' is missing"),
+            ("[1]", r"line 1: .*"),
+        ],
+    )
+    def test_bad_records(self, folder: Path, line: str, message: str) -> None:
+        assert_refused(run("translate", folder / "one", "--input-format", "jsonl", stdin=stdin(line)), message)
+
+
+class TestOutput:
+    def test_json_has_everything(self, folder: Path, model: Translator) -> None:
+        words = ["--format", "json", "--alignment", "--n-best", 2, "--include", "grüne", "--max-length", 6]
+        ended = run("translate", folder / "one", *words, stdin=stdin(LINES[0]))
+        options = DecodingOptions(n_best=2, max_length=6)
+        (found,) = model.translate([Source(LINES[0], include=("grüne",))], options, alignment=True)
+        (row,) = objects(ended.out)
+        assert row["source"] == LINES[0]
+        for each, candidate in zip(row["candidates"], found.candidates, strict=True):  # type: ignore[call-overload]
+            assert each["text"] == candidate.text
+            assert each["tokens"] == list(candidate.tokens)
+            assert each["token_log_probabilities"] == pytest.approx(candidate.token_log_probabilities, abs=1e-4)
+            assert (each["flags"], each["unmet"], each["banned"]) == (list(candidate.flags), [], [])
+            assert candidate.alignment is not None
+            assert [tuple(pair) for pair in each["alignment"]["pairs"]] == list(candidate.alignment.pairs)
+            assert each["words"]["source_words"] == LINES[0].split()
+        assert row["text"] == row["candidates"][0]["text"]  # type: ignore[index]
+
+    def test_alignment_in_text(self, folder: Path, model: Translator) -> None:
+        ended = run("translate", folder / "one", "--alignment", stdin=stdin(*LINES))
+        for line, found in zip(ended.out.splitlines(), model.translate(LINES, alignment=True), strict=True):
+            text, pairs = line.split("\t")
+            assert text == found.text
+            assert found.alignment is not None
+            assert {tuple(map(int, pair.split("-"))) for pair in pairs.split()} == set(found.alignment.pairs)
+
+    def test_minimum_bayes_risk(self, folder: Path) -> None:
+        words = ["--sample", "--n-best", 5, "--max-length", 5, "--mbr"]
+        ended = run("translate", folder / "one", *words, "--format", "json", stdin=stdin(*LINES))
+        for row in objects(ended.out):
+            utilities = [each["utility"] for each in row["candidates"]]  # type: ignore[attr-defined]
+            assert utilities == sorted(utilities, reverse=True)
+        plain = run("translate", folder / "one", *words, stdin=stdin(*LINES))
+        assert plain.out.splitlines() == [row["text"] for row in objects(ended.out)]
+
+    def test_what_is_suspicious_is_counted_on_standard_error(self, folder: Path) -> None:
+        ended = run("translate", folder / "one", "--no-guard", "--max-length", 1, stdin=stdin(*LINES))
+        flagged = objects(
+            run(
+                "translate", folder / "one", "--no-guard", "--max-length", 1, "--format", "json", stdin=stdin(*LINES)
+            ).out
+        )
+        count = sum("truncated" in row["flags"] for row in flagged)  # type: ignore[operator]
+        assert count
+        assert ended.err == f"headway: lines to look at (--format json tells which): truncated {count}\n"
+
+
+class TestBadLines:
+    LINES = b"das Haus\n\xff\n" + b"das " * 300 + b"\nein\0Haus\nein Baum\n"
+
+    def test_stop_is_the_default(self, folder: Path) -> None:
+        assert_refused(
+            run("translate", folder / "one", stdin=self.LINES), r"standard input, line 2: byte 1 .* not UTF-8"
+        )
+
+    @pytest.mark.parametrize("from_file", [True, False])
+    def test_mark(self, make_translator: Make, folder: Path, tmp_path: Path, from_file: bool) -> None:
+        """A word of 300 letters is too long for a model of bytes, and there is nowhere to cut it."""
+        content = self.LINES.replace(b"das " * 300, b"x" * 300)
+        (tmp_path / "in.txt").write_bytes(content)
+        words = ["-i", tmp_path / "in.txt"] if from_file else []
+        ended = run("translate", folder / "bytes", "--on-error", "mark", *words, stdin=b"" if from_file else content)
+        assert ended.code == 0
+        good = headway.load(folder / "bytes").translate(["das Haus", "ein Baum"])
+        assert ended.out == f"{good[0].text}\n\n\n\n{good[1].text}\n"
+        place = tmp_path / "in.txt" if from_file else "standard input"
+        told = [line for line in ended.err.splitlines() if "lines to look at" not in line]
+        assert [line.split(": ")[1] for line in told[:-1]] == [f"{place}, line {number}" for number in (2, 3, 4)]
+        assert [re.search(r"not UTF-8|301 tokens|NUL", line) is not None for line in told[:-1]] == [True] * 3
+        assert told[-1] == "headway: 3 of 5 lines failed and are empty in the output"
+
+    def test_mark_in_json_and_in_lists(self, folder: Path) -> None:
+        words = ["--on-error", "mark", "--n-best", 2]
+        rows = objects(run("translate", folder / "one", *words, "--format", "json", stdin=b"das\n\xff\ndas\n").out)
+        assert [set(row) == {"error"} for row in rows] == [False, True, False]
+        listed = run("translate", folder / "one", *words, stdin=b"das\n\xff\ndas\n").out.splitlines()
+        assert [line.split("\t")[0] for line in listed] == ["1", "1", "2", "3", "3"]
+        assert listed[2] == "2\t\t"
+
+
+class TestStreams:
+    def test_windows_follow_what_arrives(self) -> None:
+        class Pipe(BufferedIOBase):
+            """Gives what one write has put in."""
+
+            def __init__(self, *chunks: bytes) -> None:
+                self.chunks = iter(chunks)
+
+            def read1(self, size: int = -1) -> bytes:
+                return next(self.chunks, b"")
+
+        pipe = Pipe(b"a\n", b"b\nc", b"", b"never")
+        assert list(text_module._arriving(pipe)) == [[b"a"], [b"b"], [b"c"]]
+        assert list(text_module._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"))) == [[b"a", b"b"], [b"cde", b""]]
+        assert list(text_module._arriving(Pipe())) == []
+
+    def test_windows_are_bounded_in_lines_and_bytes(self) -> None:
+        sizes = [len(window) for window in text_module._windows(b"x" for _ in range(5000))]
+        assert sizes == [2048, 2048, 904]
+        assert [len(window) for window in text_module._windows([b"x" * (1 << 19)] * 5)] == [2, 2, 1]
+
+    def test_an_answer_before_the_writer_has_closed(self, folder: Path) -> None:
+        command = [sys.executable, "-m", "headway", "translate", str(folder / "one"), "--beam-size", "1"]
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        expected = run("translate", folder / "one", "--beam-size", 1, stdin=stdin(*LINES)).out.splitlines(keepends=True)
+        for line, answer in zip(LINES, expected, strict=True):
+            process.stdin.write(stdin(line))
+            process.stdin.flush()
+            assert process.stdout.readline().decode() == answer  # it would wait for ever, had the command read ahead
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        process.stdout.close()
+        assert process.wait(60) == 0
+
+    def test_memory_is_flat_over_20_000_lines(
+        self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Search is left out, for it works on one window whatever their number: of all that went through, no more than
+        the last window's translations are ever alive."""
+        made: list[weakref.ref[Translation]] = []
+        alive: list[int] = []
+
+        def echoed(_: object, texts: list[Source], *__: object, **___: object) -> list[Translation]:
+            alive.append(sum(each() is not None for each in made))
+            found = [echo(text) for text in texts]
+            made.extend(map(weakref.ref, found))
+            return found
+
+        monkeypatch.setattr(Translator, "translate_each", echoed)
+        source = write_lines(tmp_path / "in.txt", ["das Haus"] * 20_000)
+        assert run("translate", folder / "one", "-i", source, "-o", tmp_path / "out.txt").code == 0
+        assert (tmp_path / "out.txt").read_bytes() == source.read_bytes()
+        assert len(alive) == 10
+        assert max(alive) <= 2048
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> list[object]:
+    source = write_lines(tmp_path / "a.de", LINES)
+    target = write_lines(tmp_path / "a.en", ["ein Haus", "", "das"])
+    return ["--source", source, "--target", target]
+
+
+class TestScore:
+    def test_each_pair(self, folder: Path, model: Translator, pairs: list[object]) -> None:
+        expected = model.score(LINES, ["ein Haus", "", "das"])
+        ended = run("score", folder / "one", *pairs)
+        assert [line.split("\t") for line in ended.out.splitlines()] == [
+            [f"{each.log_probability:.4f}", str(len(each.tokens))] for each in expected
+        ]
+        assert re.fullmatch(r"3 pairs, perplexity [\d.e+]+ over 6 tokens, end symbols included\n", ended.err)
+        rows = objects(run("score", folder / "one", *pairs, "--format", "json").out)
+        for row, each in zip(rows, expected, strict=True):
+            assert row["log_probability"] == pytest.approx(each.log_probability, abs=1e-4)
+            assert row["token_log_probabilities"] == pytest.approx(each.token_log_probabilities, abs=1e-4)
+        shown = run("score", folder / "one", *pairs, "--tokens").out.splitlines()
+        assert re.fullmatch(r'-[\d.]+\t2\t"ein":-[\d.]+ "Haus":-[\d.]+ "<eos>":-[\d.]+', shown[0])
+
+    def test_files_of_different_lengths(self, folder: Path, pairs: list[object], tmp_path: Path) -> None:
+        write_lines(tmp_path / "a.en", ["ein"])
+        assert_refused(
+            run("score", folder / "one", *pairs, "-o", tmp_path / "out"), r"a\.de has a line 2 and .*a\.en has none"
+        )
+        assert not (tmp_path / "out").exists()
+
+
+class TestRerank:
+    @pytest.fixture
+    def lists(self, folder: Path, tmp_path: Path) -> list[object]:
+        source = write_lines(tmp_path / "in.txt", LINES)
+        words = ["-i", source, "--n-best", 4, "--max-length", 5, "--precision", "float32"]
+        assert run("translate", folder / "one", *words, "-o", tmp_path / "nbest.txt").code == 0
+        return ["--source", source, "--candidates", tmp_path / "nbest.txt"]
+
+    def test_by_the_model_that_made_them_they_stay(self, folder: Path, lists: list[object], tmp_path: Path) -> None:
+        """The search has scored them by the same probabilities."""
+        before, after = (
+            {(number, text): float(score) for number, score, text in (line.split("\t") for line in out.splitlines())}
+            for out in ((tmp_path / "nbest.txt").read_text(encoding="utf-8"), run("rerank", folder / "one", *lists).out)
+        )
+        assert len(before) == 4 * len(LINES)
+        assert after == pytest.approx(before, abs=2e-4)
+
+    def test_by_several_models(self, folder: Path, lists: list[object]) -> None:
+        one, two, both, none = (
+            {
+                tuple(line.split("\t")[::2]): float(line.split("\t")[1])
+                for line in run("rerank", *words, *lists).out.splitlines()
+            }
+            for words in (
+                [folder / "one"],
+                [folder / "two"],
+                [folder / "one", folder / "two", "--weight", 0.5, "--weight", 2],
+                [folder / "one", folder / "two", "--weight", 1, "--weight", 0],
+            )
+        )
+        for key, value in both.items():
+            assert value == pytest.approx(0.5 * one[key] + 2 * two[key], abs=2e-4)
+        assert none == one
+
+    def test_by_agreement(self, lists: list[object]) -> None:
+        words = ["rerank", "--mbr", *lists[2:]]
+        rows = [line.split("\t") for line in run(*words).out.splitlines()]
+        for number in ("1", "2", "3"):
+            scores = [float(score) for line, score, _ in rows if line == number]
+            assert scores == sorted(scores, reverse=True)
+        best = run(*words, "--best").out.splitlines()
+        assert best == [next(text for line, _, text in rows if line == number) for number in ("1", "2", "3")]
+        assert [row["text"] for row in objects(run(*words, "--format", "json").out)] == best
+
+    def test_mistakes(self, folder: Path, lists: list[object], tmp_path: Path) -> None:
+        assert_refused(run("rerank", *lists), "rank by models or by --mbr")
+        assert_refused(run("rerank", folder / "one", "--mbr", *lists), "rank by models or by --mbr")
+        assert_refused(run("rerank", folder / "one", *lists[2:]), "give its file with --source")
+        assert_refused(run("rerank", folder / "one", "--weight", 1, "--weight", 1, *lists), "2 weights for 1 models")
+        (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n4\t-0.5\tdas\n", encoding="utf-8")
+        assert_refused(run("rerank", folder / "one", *lists), r"a candidate is for line 4, but .*in\.txt has 3 lines")
+        (tmp_path / "nbest.txt").write_text("das\n", encoding="utf-8")
+        assert_refused(
+            run("rerank", folder / "one", *lists), r"nbest\.txt, line 1: expected line number, score and text"
+        )

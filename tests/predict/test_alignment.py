@@ -1,0 +1,105 @@
+"""Alignments: attention of one teacher-forced pass, its hard form, and words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.errors import ConfigError
+from headway.models.build import Model
+from headway.nn.blocks import DecoderBlock
+from headway.predict import Candidate, Translator
+from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
+from headway.text.tokenizer import BOS, EOS
+
+Make = Callable[..., Translator]
+SOURCES = [[10, 11, 12, EOS], [13, EOS], [14, 15, EOS]]
+TARGETS = [[20, 21], [22, 23, 24], []]
+
+
+def tap_of(model: Model, layer: int) -> nn.Module:
+    block = model.decoder.blocks[layer]
+    assert isinstance(block, DecoderBlock)
+    return block.cross_attention.weights
+
+
+@pytest.mark.parametrize("layer", [None, 0, 1, 2, -1])
+def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, layer: int | None) -> None:
+    """The second way: one token at a time, alone in its batch, hooked at the block. None is the last but one of 3."""
+    model = make_translator(decoder_layers=3).bundle.model
+    together = attention_maps(model, SOURCES, TARGETS, begin=BOS, layer=layer)
+    for source, target, found in zip(SOURCES, TARGETS, together, strict=True):
+        seen: list[Tensor] = []
+        tap = tap_of(model, 1 if layer is None else layer)
+        handle = tap.register_forward_hook(lambda _m, _i, weights: seen.append(weights))  # noqa: B023
+        state = model.start(torch.tensor([source]))
+        for token in [BOS, *target][: len(target)]:
+            model.advance(state, torch.tensor([token]))
+        handle.remove()
+        assert found.shape == (len(target), len(source))
+        for row, weights in zip(found, seen, strict=True):
+            assert torch.allclose(row, weights[0].mean(0).squeeze(0), atol=1e-6)
+            assert float(row.sum()) == pytest.approx(1, abs=1e-5)
+    assert not tap_of(model, 1)._forward_hooks  # nothing is left behind
+
+
+@pytest.mark.parametrize("layer", [3, -4])
+def test_a_block_that_is_not_there(make_translator: Make, layer: int) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"alignment layer {layer}: this model's decoder has 3 blocks; expected 0 to 2"
+    ):
+        attention_maps(make_translator(decoder_layers=3).bundle.model, SOURCES, TARGETS, begin=BOS, layer=layer)
+
+
+def test_the_hard_alignment_is_the_greatest_weight() -> None:
+    found = hard_alignment(torch.tensor([[0.1, 0.5], [0.3, 0.2], [0.25, 0.25]]), ["a", "b"])
+    assert found.pairs == ((1, 0), (0, 1), (0, 2))
+    assert found.attention[1] == pytest.approx((0.3, 0.2))
+    assert hard_alignment(torch.zeros(2, 0), []).pairs == ()
+
+
+class TestWords:
+    def test_tokens_that_join_to_the_text(self) -> None:
+        assert words_of(["das", " ", " Ha", "us", ".", "\n", "<0xF0>", "<0x9F>"], joined=True) == (
+            ["das", "Haus.", "<0xF0><0x9F>"],
+            [0, None, 1, 1, 1, None, 2, 2],
+        )
+        assert words_of([], joined=True) == ([], [])
+
+    def test_tokens_that_are_words(self) -> None:
+        assert words_of(["das", "Haus"], joined=False) == (["das", "Haus"], [0, 1])
+
+    def test_pairs_of_words(self) -> None:
+        assert word_pairs([(0, 0), (2, 1), (1, 2), (2, 3)], [0, None, 1], [0, 0, 1, 1]) == [(0, 0), (1, 0), (1, 1)]
+
+
+class TestTranslations:
+    @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
+    def test_every_candidate_has_one_alone_as_among_others(self, make_translator: Make, kind: str) -> None:
+        model = make_translator(kind)
+        texts = ["das rote Haus", "", "ein Baum"]
+        together = model.translate(texts, alignment=True)
+        for text, found in zip(texts, together, strict=True):
+            if not text:
+                assert found.alignment is None
+                continue
+            assert found.alignment is not None
+            assert list(found.alignment.source_tokens) == model.bundle.source_tokenizer.tokens(text)
+            assert [target for _, target in found.alignment.pairs] == list(range(len(found.tokens)))
+            alone = model.translate(text, alignment=True).alignment
+            assert alone is not None
+            assert alone.pairs == found.alignment.pairs
+            assert all(sum(row) < 1 for row in found.alignment.attention)  # the end symbol has the rest
+        assert model.translate("das").alignment is None
+
+    def test_words(self, make_translator: Make) -> None:
+        model = make_translator("bpe")
+        candidate = model.translate("das rote Haus", alignment=True).candidates[0]
+        words = model.words(candidate)
+        assert words.source_words == ("das", "rote", "Haus")
+        assert words.target_words == tuple("".join(candidate.tokens).split())
+        with pytest.raises(ConfigError, match="has no alignment; translate with alignment=True"):
+            model.words(Candidate("x", 0.0, 0.0, ("x",)))

@@ -1,0 +1,74 @@
+"""docs/decoding.md: its commands and its Python run on a tiny model, and its tables are those of the options."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pydantic import BaseModel
+
+import headway
+from headway.cli import app
+from headway.decode import DecodingOptions, Sampling
+from headway.predict import Flag, Translator
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (headway .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)
+RECORD = re.findall(r"^    (\{.*\})$", GUIDE, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the guide's files are: a model of bytes, another of the same tokenizers, and texts."""
+    folder = tmp_path_factory.mktemp("guide")
+    for name, seed in (("MODEL", 1), ("MODEL2", 2)):
+        make_translator("bpe", seed=seed).bundle.save(folder / name, "# Card")
+    (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")
+    (folder / "input.jsonl").write_text(RECORD[0] + "\n", encoding="utf-8")
+    return folder
+
+
+def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """In their order, for some read what an earlier one has written; targets are kept short, to be quick."""
+    monkeypatch.chdir(home)
+    assert len(COMMANDS) > 15
+    for command in COMMANDS:
+        words = shlex.split(command)[1:]
+        short = ["--max-length", "6"] if words[0] == "translate" and "--max-length" not in words else []
+        app([*words, *short], standalone_mode=False)
+        out = capsys.readouterr().out
+        assert out or "-o" in words, command
+
+
+def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(home)
+    examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert len(examples) == 4
+    names: dict[str, object] = {}
+    for example in examples:
+        exec(example, names)
+    assert isinstance(names["model"], headway.Translator)
+    assert capsys.readouterr().out
+
+
+def table(model: type[BaseModel]) -> str:
+    """A row for each field, as the guide has them."""
+    rows = []
+    for name, field in model.model_fields.items():
+        if name != "sampling":
+            default = "none" if field.default is None else field.default
+            rows.append(f"| `{name}` | `{default}` | {field.description} |\n")
+    return "".join(rows)
+
+
+@pytest.mark.parametrize("model", [DecodingOptions, Sampling])
+def test_its_tables_are_the_fields(model: type[BaseModel]) -> None:
+    assert table(model) in GUIDE
+
+
+def test_every_flag_is_explained() -> None:
+    assert re.findall(r"^\| `(\w+)` \| [^`]", GUIDE, re.MULTILINE)[: len(get_args(Flag))] == list(get_args(Flag))
