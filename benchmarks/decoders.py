@@ -1,0 +1,183 @@
+"""The contestants of ``decoding.py``: one model, one engine, a process of its own each.
+
+A contestant reads orders as JSON lines and answers each with a line:
+
+    {"sentences": B, "beam": W, "source": S, "target": T}    decode B made-up sentences of S tokens, T tokens out
+    {"lines": [...], "beam": W}                              translate text, with natural lengths
+
+The answer holds ``seconds`` (for text, tokenising included), ``tokens`` that came out, and for text the translations.
+All engines read Headway's tokens; weights are the same. Start-up and the loading of weights are not counted.
+
+    python benchmarks/decoders.py '{"engine": "headway", "model": "FOLDER", "threads": 2, "precision": "int8"}'
+"""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions, Request, search
+from headway.hardware import keep_freed_memory
+from headway.inference import InferenceTransformer
+from headway.predict import Translator, load
+from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, UNK
+
+ALPHA = 1.0  # log-probabilities over length: the one normalisation that all three engines have
+Tokens = list[list[int]]
+
+
+class Engine(Protocol):
+    """What an engine can do. Sources are without end symbol; so is what is returned."""
+
+    def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
+        """Exactly ``target`` tokens for each source."""
+
+    def translate(self, lines: Sequence[str], beam: int) -> list[str]:
+        """Text to text."""
+
+
+class Headway:
+    """This project's own."""
+
+    def __init__(self, folder: Path, precision: Any, **_: Any) -> None:
+        self.translator: Translator = load(folder, device="cpu", precision=precision)
+        self.model = InferenceTransformer(self.translator.bundle.model, precision)
+
+    def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
+        """Through search, as the translator does."""
+        requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
+        options = DecodingOptions(
+            beam_size=beam, min_length=target, max_length=target, normalization="average", length_penalty=ALPHA
+        )
+        found = search(self.model, requests, options, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+        return [list(hypotheses[0].tokens) for hypotheses in found]
+
+    def translate(self, lines: Sequence[str], beam: int) -> list[str]:
+        """Through the translator."""
+        options = DecodingOptions(beam_size=beam, normalization="average", length_penalty=ALPHA)
+        return [translation.text for translation in self.translator.translate_lines(lines, options)]
+
+
+class CTranslate2:
+    """OpenNMT's C++ engine."""
+
+    def __init__(self, folder: Path, precision: str, threads: int, inter: int = 1, batch: int = 64, **_: Any) -> None:
+        import ctranslate2
+
+        self.bundle = Bundle.load(folder)
+        self.batch = batch
+        self.names = json.loads((folder / "ct2" / "shared_vocabulary.json").read_text(encoding="utf-8"))
+        self.ids = {name: at for at, name in enumerate(self.names)}
+        self.engine = ctranslate2.Translator(
+            str(folder / "ct2"), compute_type=precision, inter_threads=inter, intra_threads=max(1, threads // inter)
+        )
+
+    def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
+        """Forced to the length by both limits."""
+        return self._run(sources, beam, min_decoding_length=target, max_decoding_length=target)
+
+    def translate(self, lines: Sequence[str], beam: int) -> list[str]:
+        """With Headway's tokenizer around it."""
+        sources = self.bundle.source_tokenizer.encode_batch(lines)
+        longest = max(map(len, sources)) + 50
+        return [
+            self.bundle.target_tokenizer.decode(ids) for ids in self._run(sources, beam, max_decoding_length=longest)
+        ]
+
+    def _run(self, sources: Tokens, beam: int, **limits: int) -> Tokens:
+        named = [[self.names[token] for token in (*ids, EOS)] for ids in sources]
+        results = self.engine.translate_batch(
+            named, beam_size=beam, length_penalty=ALPHA, max_batch_size=self.batch, disable_unk=True, **limits
+        )
+        return [[self.ids[name] for name in result.hypotheses[0]] for result in results]
+
+
+class Transformers:
+    """Hugging Face's generate."""
+
+    def __init__(self, folder: Path, precision: str, batch: int = 64, compiled: bool = False, **_: Any) -> None:
+        from transformers import AutoModelForSeq2SeqLM
+
+        self.bundle = Bundle.load(folder)
+        self.batch = batch
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        self.model = AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface", dtype=dtype).eval()
+        self.model.generation_config.forced_eos_token_id = None  # at the limit it would replace the last token
+        # A static cache is what generate compiles for.
+        self.cache = {"cache_implementation": "static"} if compiled else {}
+
+    def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
+        """Forced to the length by both limits, which count the begin symbol."""
+        return self._run(sources, beam, min_length=target + 1, max_length=target + 1)
+
+    def translate(self, lines: Sequence[str], beam: int) -> list[str]:
+        """With Headway's tokenizer around it, in batches of like length."""
+        sources = self.bundle.source_tokenizer.encode_batch(lines)
+        order = sorted(range(len(sources)), key=lambda at: len(sources[at]))
+        texts = [""] * len(sources)
+        for start in range(0, len(order), self.batch):
+            part = order[start : start + self.batch]
+            longest = max(len(sources[at]) for at in part)
+            for at, ids in zip(
+                part, self._run([sources[at] for at in part], beam, max_length=longest + 51), strict=True
+            ):
+                texts[at] = self.bundle.target_tokenizer.decode(ids)
+        return texts
+
+    @torch.inference_mode()
+    def _run(self, sources: Tokens, beam: int, **limits: int) -> Tokens:
+        width = max(map(len, sources)) + 1
+        rows = torch.tensor([[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in sources])
+        out = self.model.generate(
+            rows,
+            attention_mask=(rows != PAD).long(),
+            num_beams=beam,
+            do_sample=False,
+            length_penalty=ALPHA,
+            suppress_tokens=[PAD, BOS, UNK],
+            **limits,
+            **self.cache,
+        )
+        found = out[:, 1:].tolist()
+        return [ids[: ids.index(EOS)] if EOS in ids else [token for token in ids if token != PAD] for ids in found]
+
+
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "headway": Headway,
+    "ctranslate2": CTranslate2,
+    "transformers": Transformers,
+}
+
+
+def main() -> None:
+    """Answer orders until there are no more."""
+    settings = json.loads(sys.argv[1])
+    torch.set_num_threads(settings["threads"])
+    keep_freed_memory()
+    engine = ENGINES[settings.pop("engine")](Path(settings.pop("model")), **settings)
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        begin = time.perf_counter()
+        if "lines" in order:
+            answer: dict[str, Any] = {"texts": engine.translate(order["lines"], order["beam"])}
+        else:
+            # Made-up sentences: the same for all engines.
+            generator = torch.Generator().manual_seed(order["sentences"])
+            shape = (order["sentences"], order["source"] - 1)
+            sources = torch.randint(NUM_SPECIAL, order["vocabulary"], shape, generator=generator).tolist()
+            begin = time.perf_counter()
+            found = engine.decode(sources, order["beam"], order["target"])
+            answer = {"tokens": sum(map(len, found))}
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        print(json.dumps({**answer, "seconds": time.perf_counter() - begin, "peak_mib": peak}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""How fast does Headway decode, beside CTranslate2 and Hugging Face's generate, with the same weights on this machine?
+
+Every contestant is a process that stays (``decoders.py``). They are asked in turn, round after round, so that whatever
+else the machine does meets all of them; a case's speed is the median of its rounds. First made-up sentences of one
+length into exactly as many tokens, by the model that is named; then, with ``--model``, a trained model on a whole file
+with natural lengths, and its BLEU. All normalise scores by length alike (exponent 1), and all choose among the same
+tokens.
+
+Each peer's best setting is searched with ``--sweep``: CTranslate2's compute types, workers and batch sizes, and
+generate's precision and static cache, which it compiles for. Without it the settings are those that a sweep found best.
+
+The floor: at a case's shapes, how long the matrix products alone take at the best rate measured in the same run for
+the precision, as a share of the time that Headway took.
+
+    python benchmarks/decoding.py                                                # made-up sentences
+    python benchmarks/decoding.py --model FOLDER --source FILE --reference FILE  # and a trained model on a file
+"""
+
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from headway.bundle import Bundle, TaskConfig
+from headway.evaluate import bleu
+from headway.hardware import computes_bfloat16, processor_name
+from headway.interop.exporting import export_to
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
+from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
+
+ROOT = Path(__file__).resolve().parent
+CASES = ((1, 1), (1, 4), (16, 4), (64, 4), (64, 1))  # sentences, beam
+LENGTH = 20  # tokens of a source with its end symbol, and of a target
+
+
+class Contestant:
+    """A process that decodes on demand."""
+
+    def __init__(self, name: str, settings: dict[str, Any]) -> None:
+        self.name, self.settings = name, settings
+        self.process = subprocess.Popen(
+            [sys.executable, str(ROOT / "decoders.py"), json.dumps(settings)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._read()
+
+    def ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Send an order and wait for the answer."""
+        assert self.process.stdin is not None
+        print(json.dumps(order), file=self.process.stdin, flush=True)
+        return self._read()
+
+    def close(self) -> None:
+        """No more orders."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise RuntimeError(f"{self.name} ended with exit code {self.process.wait()}; its messages are above")
+
+
+def contestants(folder: Path, threads: int, sweep: bool) -> dict[str, dict[str, Any]]:
+    """Settings by name."""
+    shared = {"model": str(folder), "threads": threads}
+    found: dict[str, dict[str, Any]] = {"headway float32": {**shared, "engine": "headway", "precision": "float32"}}
+    if computes_bfloat16(torch.device("cpu")):
+        found["headway bfloat16"] = {**shared, "engine": "headway", "precision": "bfloat16"}
+    if int8_supported():
+        found["headway int8"] = {**shared, "engine": "headway", "precision": "int8"}
+    types = ["float32", "int8_float32"]
+    if sweep:
+        types += ["int8", "int16"] + (["bfloat16", "int8_bfloat16"] if computes_bfloat16(torch.device("cpu")) else [])
+    for kind in types:
+        for inter in sorted({1, threads}):
+            for batch in (16, 32, 64) if sweep else (64 // inter,):
+                name = f"ctranslate2 {kind} {inter}x{threads // inter} batch {batch}"
+                settings = {"precision": kind, "inter": inter, "batch": batch}
+                found[name] = {**shared, "engine": "ctranslate2", **settings}
+    found["transformers float32"] = {**shared, "engine": "transformers", "precision": "float32"}
+    if sweep:
+        found["transformers float32 static"] = {**found["transformers float32"], "compiled": True}
+        if computes_bfloat16(torch.device("cpu")):
+            found["transformers bfloat16"] = {**found["transformers float32"], "precision": "bfloat16"}
+    return found
+
+
+def make_model(folder: Path, config: TransformerConfig, vocabulary: int) -> None:
+    """A model with random weights and a tokenizer of made-up words, ready for all engines."""
+    torch.manual_seed(0)
+    words = " ".join(f"w{number}" for number in range(vocabulary - NUM_SPECIAL))
+    tokenizer = Tokenizer.train([words], TokenizerConfig(kind="whitespace"))
+    Bundle(TaskConfig(), Transformer(config, vocabulary, vocabulary).eval(), tokenizer, tokenizer).save(folder, "")
+    export_for_all(folder)
+
+
+def export_for_all(folder: Path) -> None:
+    """The same model for the other engines, inside its folder."""
+    bundle = Bundle.load(folder)
+    export_to("ctranslate2", bundle, folder / "ct2")
+    export_to("huggingface", bundle, folder / "huggingface")
+
+
+def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """The answers of all, asked in turn; the first round warms up."""
+    answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in running}
+    for number in range(rounds + 1):
+        for one in running:
+            answer = one.ask(order)
+            if number:
+                answers[one.name].append(answer)
+    return answers
+
+
+def floor_seconds(config: TransformerConfig, vocabulary: int, sentences: int, beam: int, precision: str) -> float:
+    """How long the matrix products of a case take alone: every product at its own shape, the best of ten."""
+    rows, tokens, d, f = sentences * beam, sentences * LENGTH, config.d_model, config.d_ff
+    encoder = [(tokens, d, 3 * d), (tokens, d, d), (tokens, d, f), (tokens, f, d)]
+    decoder = [(rows, d, 3 * d), (rows, d, d), (rows, d, d), (rows, d, d), (rows, d, f), (rows, f, d)]
+    step = config.decoder_layers * sum(_product_seconds(*shape, precision) for shape in decoder)
+    step += _product_seconds(rows, d, vocabulary, precision)
+    once = config.encoder_layers * sum(_product_seconds(*shape, precision) for shape in encoder)
+    once += _product_seconds(tokens, d, 2 * d * config.decoder_layers, precision)
+    return once + (LENGTH + 1) * step
+
+
+def _product_seconds(rows: int, inner: int, columns: int, precision: str) -> float:
+    x, weight = torch.randn(rows, inner), torch.randn(columns, inner)
+    if precision == "int8":
+        layer, levels = Int8Linear(weight), quantize_rows(x)
+
+        def run() -> torch.Tensor:
+            return layer.unscaled(levels)
+    else:
+        dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+        left, right = x.to(dtype), weight.to(dtype)
+
+        def run() -> torch.Tensor:
+            return torch.nn.functional.linear(left, right)
+
+    best = float("inf")
+    for _ in range(10):
+        begin = time.perf_counter()
+        run()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+def main(
+    preset: Annotated[str, typer.Option(help="Size of the model with random weights.")] = "base",
+    vocabulary: Annotated[int, typer.Option(help="Its vocabulary.")] = 32_000,
+    model: Annotated[Path | None, typer.Option(help="A trained model, for the whole file.")] = None,
+    source: Annotated[Path | None, typer.Option(help="The file to translate.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Its reference translations.")] = None,
+    threads: Annotated[int, typer.Option(help="Threads of each contestant.")] = 2,
+    rounds: Annotated[int, typer.Option(help="Rounds that count.")] = 5,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Search for each peer's best settings.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Where to write the results as JSON.")] = None,
+) -> None:
+    """Measure, print tables, and write the results."""
+    torch.set_num_threads(threads)
+    console = Console(width=140)
+    versions = {name: version(name) for name in ("torch", "ctranslate2", "transformers")}
+    results: dict[str, Any] = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": processor_name(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "python": platform.python_version(),
+        "versions": versions,
+        "threads": threads,
+        "rounds": rounds,
+    }
+    with tempfile.TemporaryDirectory() as temporary:
+        config = TransformerConfig.preset(preset)
+        folder = Path(temporary) / "random"
+        make_model(folder, config, vocabulary)
+        results["forced"] = forced_lengths(console, folder, config, vocabulary, threads, rounds, sweep)
+        if model is not None and source is not None and reference is not None:
+            copy = Path(temporary) / "trained"
+            Bundle.load(model).save(copy, "")
+            export_for_all(copy)
+            lines = source.read_text(encoding="utf-8").splitlines()
+            references = reference.read_text(encoding="utf-8").splitlines()
+            results["file"] = whole_file(console, copy, lines, references, threads, rounds, sweep)
+    if output is not None:
+        output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+def forced_lengths(
+    console: Console,
+    folder: Path,
+    config: TransformerConfig,
+    vocabulary: int,
+    threads: int,
+    rounds: int,
+    sweep: bool,
+) -> dict[str, Any]:
+    """Made-up sentences of one length."""
+    running = [Contestant(name, settings) for name, settings in contestants(folder, threads, sweep).items()]
+    speeds: dict[str, dict[str, Any]] = {}
+    for sentences, beam in CASES:
+        order = {
+            "sentences": sentences,
+            "beam": beam,
+            "source": LENGTH,
+            "target": LENGTH,
+            "vocabulary": vocabulary,
+        }
+        answers = measure(running, order, rounds * 4 if sentences == 1 else rounds)
+        case = f"batch {sentences}, beam {beam}"
+        speeds[case] = {
+            name: {
+                "tokens_per_s": statistics.median(each["tokens"] / each["seconds"] for each in found),
+                "p50_ms": 1e3 * statistics.median(each["seconds"] for each in found),
+                "p95_ms": 1e3 * sorted(each["seconds"] for each in found)[int(0.95 * (len(found) - 1) + 0.5)],
+                "peak_mib": found[-1]["peak_mib"],
+            }
+            for name, found in answers.items()
+        }
+        ours = _best(speeds[case], "headway")
+        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[-1])
+        speeds[case]["floor share"] = floor / (speeds[case][ours]["p50_ms"] / 1e3)
+        console.print(f"{case}: measured")
+    for one in running:
+        one.close()
+    table = Table(title=f"target tokens per second, {LENGTH} source and {LENGTH} forced target tokens")
+    table.add_column("")
+    for case in speeds:
+        table.add_column(case, justify="right")
+    for one in running:
+        table.add_row(one.name, *(f"{found[one.name]['tokens_per_s']:,.0f}" for found in speeds.values()))
+    for peer in ("ctranslate2", "transformers"):
+        table.add_row(
+            f"headway's best / {peer}'s best",
+            *(
+                f"{found[_best(found, 'headway')]['tokens_per_s'] / found[_best(found, peer)]['tokens_per_s']:.2f}"
+                for found in speeds.values()
+            ),
+        )
+    table.add_row("products alone / headway's time", *(f"{found['floor share']:.0%}" for found in speeds.values()))
+    console.print(table)
+    return speeds
+
+
+def whole_file(
+    console: Console,
+    folder: Path,
+    lines: list[str],
+    references: list[str],
+    threads: int,
+    rounds: int,
+    sweep: bool,
+) -> dict[str, Any]:
+    """A trained model on a file, beam 4."""
+    running = [Contestant(name, settings) for name, settings in contestants(folder, threads, sweep).items()]
+    answers = measure(running, {"lines": lines, "beam": 4}, rounds)
+    for one in running:
+        one.close()
+    table = Table(title=f"a trained model, {len(lines):,} lines, beam 4")
+    for heading in ("", "seconds", "lines/s", "BLEU", "peak MiB"):
+        table.add_column(heading, justify="right" if heading else "left")
+    results: dict[str, Any] = {}
+    for name, found in answers.items():
+        seconds = statistics.median(each["seconds"] for each in found)
+        score = bleu(found[-1]["texts"], references)
+        results[name] = {"seconds": seconds, "bleu": score.value, "peak_mib": found[-1]["peak_mib"]}
+        peak = f"{found[-1]['peak_mib']:,.0f}"
+        table.add_row(name, f"{seconds:.1f}", f"{len(lines) / seconds:,.0f}", f"{score.value:.2f}", peak)
+    console.print(table)
+    return results
+
+
+def _best(found: dict[str, Any], engine: str) -> str:
+    return max((name for name in found if name.startswith(engine)), key=lambda name: found[name]["tokens_per_s"])
+
+
+if __name__ == "__main__":
+    typer.run(main)
