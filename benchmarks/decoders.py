@@ -12,10 +12,10 @@ All engines read Headway's tokens; weights are the same. Start-up and the loadin
 """
 
 import json
-import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,7 +47,12 @@ class Headway:
 
     def __init__(self, folder: Path, precision: Any, **_: Any) -> None:
         self.translator: Translator = load(folder, device="cpu", precision=precision)
-        self.model = InferenceTransformer(self.translator.bundle.model, precision)
+        self.precision = precision
+
+    @cached_property
+    def model(self) -> InferenceTransformer:
+        """As the translator makes one of its own for text; a contestant is asked for tokens or for text, not both."""
+        return InferenceTransformer(self.translator.bundle.model, self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """Through search, as the translator does."""
@@ -155,6 +160,12 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 }
 
 
+def peak_mib() -> float:
+    """The peak of this process's resident memory; getrusage's is the parent's where that was larger."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
 def main() -> None:
     """Answer orders until there are no more."""
     settings = json.loads(sys.argv[1])
@@ -175,8 +186,8 @@ def main() -> None:
             begin = time.perf_counter()
             found = engine.decode(sources, order["beam"], order["target"])
             answer = {"tokens": sum(map(len, found))}
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        print(json.dumps({**answer, "seconds": time.perf_counter() - begin, "peak_mib": peak}), flush=True)
+        answer["seconds"] = time.perf_counter() - begin
+        print(json.dumps({**answer, "peak_mib": peak_mib()}), flush=True)
 
 
 if __name__ == "__main__":

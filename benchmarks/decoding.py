@@ -1,10 +1,10 @@
 """How fast does Headway decode, beside CTranslate2 and Hugging Face's generate, with the same weights on this machine?
 
 Every contestant is a process that stays (``decoders.py``). They are asked in turn, round after round, so that whatever
-else the machine does meets all of them; a case's speed is the median of its rounds. First made-up sentences of one
-length into exactly as many tokens, by the model that is named; then, with ``--model``, a trained model on a whole file
-with natural lengths, and its BLEU. All normalise scores by length alike (exponent 1), and all choose among the same
-tokens.
+else the machine does meets all of them; a case's speed is the median of its rounds. Either made-up sentences of one
+length go into exactly as many tokens, by a model with random weights; or, with ``--model``, a trained model translates a
+whole file with natural lengths, and its BLEU stands beside the time. All normalise scores by length alike (exponent 1),
+and all choose among the same tokens.
 
 Each peer's best setting is searched with ``--sweep``: CTranslate2's compute types, workers and batch sizes, and
 generate's precision and static cache, which it compiles for. Without it the settings are those that a sweep found best.
@@ -13,7 +13,7 @@ The floor: at a case's shapes, how long the matrix products alone take at the be
 the precision, as a share of the time that Headway took.
 
     python benchmarks/decoding.py                                                # made-up sentences
-    python benchmarks/decoding.py --model FOLDER --source FILE --reference FILE  # and a trained model on a file
+    python benchmarks/decoding.py --model FOLDER --source FILE --reference FILE  # a trained model on a file
 """
 
 import json
@@ -191,11 +191,12 @@ def main(
         "rounds": rounds,
     }
     with tempfile.TemporaryDirectory() as temporary:
-        config = TransformerConfig.preset(preset)
-        folder = Path(temporary) / "random"
-        make_model(folder, config, vocabulary)
-        results["forced"] = forced_lengths(console, folder, config, vocabulary, threads, rounds, sweep)
-        if model is not None and source is not None and reference is not None:
+        if model is None or source is None or reference is None:
+            config = TransformerConfig.preset(preset)
+            folder = Path(temporary) / "random"
+            make_model(folder, config, vocabulary)
+            results["forced"] = forced_lengths(console, folder, config, vocabulary, threads, rounds, sweep)
+        else:
             copy = Path(temporary) / "trained"
             Bundle.load(model).save(copy, "")
             export_for_all(copy)
@@ -240,7 +241,8 @@ def forced_lengths(
         ours = _best(speeds[case], "headway")
         floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[-1])
         speeds[case]["floor share"] = floor / (speeds[case][ours]["p50_ms"] / 1e3)
-        console.print(f"{case}: measured")
+        ranked = sorted(answers, key=lambda name: -speeds[case][name]["tokens_per_s"])
+        console.print(f"{case}: " + ", ".join(f"{name} {speeds[case][name]['tokens_per_s']:,.0f}" for name in ranked))
     for one in running:
         one.close()
     table = Table(title=f"target tokens per second, {LENGTH} source and {LENGTH} forced target tokens")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from headway import inference
 from headway.decode.ranking import best_of
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
@@ -113,16 +115,54 @@ def test_sentences_that_join_later_are_not_disturbed_and_disturb_nobody() -> Non
         newcomer.append(token + 1)
 
 
-@pytest.mark.parametrize("vocab_size", [150, 8192, 8200, 20_000])
-@pytest.mark.parametrize("forbidden", [(), (0, 1, 3), (0, 2, 149)])
-def test_ranking_by_parts_equals_ranking_all_logits(vocab_size: int, forbidden: tuple[int, ...]) -> None:
-    engine = InferenceTransformer(make(vocab_size, output_bias=True))
-    tokens = torch.tensor([1, 1])
-    expected = best_of(engine.advance(engine.start(sources(5, 3)), tokens), 6, forbidden, 2)
-    found = engine.best(engine.start(sources(5, 3)), tokens, 6, forbidden)
-    assert torch.equal(found.tokens, expected.tokens)
+def assert_ranks_all(model: Transformer, count: int, forbidden: Sequence[int] = ()) -> None:
+    """That ranking by parts equals ranking all logits."""
+    engine, tokens = InferenceTransformer(model), torch.tensor([1, 1])
+    expected = best_of(engine.advance(engine.start(sources(5, 3)), tokens), count, forbidden, 2)
+    found = engine.best(engine.start(sources(5, 3)), tokens, count, forbidden)
+    left = expected.log_probs > -torch.inf
+    assert torch.equal(found.tokens[left], expected.tokens[left])
+    assert (found.tokens < model.projection.out_features).all(), "the search goes on with what is left out, too"
     torch.testing.assert_close(found.log_probs, expected.log_probs)
     torch.testing.assert_close(found.end, expected.end)
+
+
+@pytest.fixture(params=[0, inference._AT_ONCE], ids=["in parts", "at once"])
+def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are ranked in one piece, many part by part."""
+    monkeypatch.setattr(inference, "_AT_ONCE", request.param)
+
+
+@pytest.mark.parametrize("vocab_size", [150, 8192, 8200, 20_000])
+@pytest.mark.parametrize("forbidden", [(), (0, 1, 3), (0, 2, 149), (2, 0, 0, 2)])
+@pytest.mark.parametrize("count", [1, 6, 140])
+def test_ranking_by_parts_equals_ranking_all_logits(vocab_size: int, forbidden: tuple[int, ...], count: int) -> None:
+    assert_ranks_all(make(vocab_size, output_bias=True), count, forbidden)
+
+
+@pytest.mark.usefixtures("_how_vocabularies_are_ranked")
+def test_a_part_may_have_no_token_left() -> None:
+    assert_ranks_all(make(8194), 6, (0, 8192, 8193))
+    ruled_out_by_the_model = make(8300, output_bias=True)
+    with torch.no_grad():
+        ruled_out_by_the_model.projection.bias[8190:] = -torch.inf
+    assert_ranks_all(ruled_out_by_the_model, 6, (0,))
+    nothing = InferenceTransformer(make()).best(
+        InferenceTransformer(make()).start(sources(5)), torch.tensor([1]), 3, range(150)
+    )
+    assert (nothing.log_probs == -torch.inf).all()
+    assert nothing.end.isfinite()
+
+
+def test_of_equal_logits_the_first_tokens_come_first() -> None:
+    model = make(194, output_bias=True)
+    with torch.no_grad():
+        model.projection.weight.zero_()
+        model.projection.bias.fill_(-torch.inf)
+        for token, logit in ((192, 3.0), (193, 2.0), (70, 2.0), (2, 2.0)):
+            model.projection.bias[token] = logit
+    assert_ranks_all(model, 4)
+    assert_ranks_all(model, 9)  # four are left, and the last block's other 62 are no tokens
 
 
 def test_damaged_weights_are_seen_in_the_ranking() -> None:

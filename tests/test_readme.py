@@ -20,7 +20,9 @@ def test_the_examples_that_need_no_model_run(capsys: pytest.CaptureFixture[str])
 def test_every_command_it_names_exists() -> None:
     from headway.cli import app
 
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    known = {
+        command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
+    }
     named = set(re.findall(r"headway ([a-z]+)", README))
     assert named - {"doctor"} <= known
     assert known <= named

@@ -17,6 +17,7 @@ from test_commands import assert_refused, run, write_lines
 
 import headway
 from headway.cli import text as text_module
+from headway.cli.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Candidate, Source, Translation, Translator
 
@@ -92,6 +93,7 @@ class TestOptions:
             (["--sample", "--temperature", 0], r"sampling\.temperature = 0\.0: .*greater than 0"),
             (["--mbr"], r"--mbr chooses among candidates; ask for some with --n-best"),
             (["--with", "gone"], r"gone: no such folder"),
+            (["--alignment-layer", 0], r"--alignment-layer chooses the block for --alignment; add that"),
             (["--alignment", "--alignment-layer", 1], r"alignment layer 1: this model's decoder has 1 blocks"),
         ],
     )
@@ -153,7 +155,8 @@ class TestPhrases:
             ("das", r"line 1: not valid JSON"),
             ('{"text": "a", "ban": []}', r"line 1: unknown key 'ban'; did you mean 'banned'"),
             ("{}", r"line 1: key 'text' is missing"),
-            ("[1]", r"line 1: .*"),
+            ("[1]", r"line 1: expected an object with a text, got '\[1\]'"),
+            ("null", r"line 1: expected an object with a text, got 'null'"),
         ],
     )
     def test_bad_records(self, folder: Path, line: str, message: str) -> None:
@@ -185,6 +188,13 @@ class TestOutput:
             assert text == found.text
             assert found.alignment is not None
             assert {tuple(map(int, pair.split("-"))) for pair in pairs.split()} == set(found.alignment.pairs)
+
+    def test_a_tab_in_a_translation_is_no_column(self, model: Translator) -> None:
+        found = Translation("x", (Candidate("a\tb\nc", -1.0, -1.0, ("a",)),))
+        assert [_Writer(model, "text", listed=listed).lines(7, found) for listed in (True, False)] == [
+            "7\t-1.0000\ta b c\n",
+            "a\tb c\n",
+        ]
 
     def test_minimum_bayes_risk(self, folder: Path) -> None:
         words = ["--sample", "--n-best", 5, "--max-length", 5, "--mbr"]
@@ -230,6 +240,13 @@ class TestBadLines:
         assert [line.split(": ")[1] for line in told[:-1]] == [f"{place}, line {number}" for number in (2, 3, 4)]
         assert [re.search(r"not UTF-8|301 tokens|NUL", line) is not None for line in told[:-1]] == [True] * 3
         assert told[-1] == "headway: 3 of 5 lines failed and are empty in the output"
+
+    def test_what_search_would_refuse_is_marked(self, folder: Path) -> None:
+        lines = ['{"text": "das", "include": ["Haus"], "banned": ["Haus"]}', '{"text": "das"}']
+        words = ["--input-format", "jsonl", "--on-error", "mark"]
+        ended = run("translate", folder / "one", *words, stdin=stdin(*lines))
+        assert (ended.code, ended.out.splitlines()[0], len(ended.out.splitlines())) == (0, "", 2)
+        assert "standard input, line 1: included phrase 1 cannot be met" in ended.err
 
     def test_mark_in_json_and_in_lists(self, folder: Path) -> None:
         words = ["--on-error", "mark", "--n-best", 2]
@@ -385,6 +402,17 @@ class TestRerank:
         assert_refused(run("rerank", folder / "one", "--weight", 1, "--weight", 1, *lists), "2 weights for 1 models")
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n4\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", folder / "one", *lists), r"a candidate is for line 4, but .*in\.txt has 3 lines")
+        (tmp_path / "nbest.txt").write_text("2\t-0.5\tdas\n1\t-0.5\tdas\n", encoding="utf-8")
+        assert_refused(run("rerank", "--mbr", *lists[2:]), "candidates for line 1 come after those for 2; sort")
+        (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n3\t-0.5\tdas\n", encoding="utf-8")
+        assert_refused(run("rerank", "--mbr", "--best", *lists[2:]), "expected candidates for line 2, got those for 3")
+        assert run("rerank", "--mbr", *lists[2:]).out == "1\t100.0000\tdas\n3\t100.0000\tdas\n"
+        for words in (["--weight", 2], lists[:2]):
+            assert_refused(run("rerank", "--mbr", *words, *lists[2:]), rf"{words[0]} is for models; with --mbr")
+        assert_refused(run("rerank", "--mbr", "--best", "--format", "json", *lists[2:]), "--best writes lines of text")
+        for wrong in ("1\tnan\tdas\n", "1\tinf\tdas\n"):
+            (tmp_path / "nbest.txt").write_text(wrong, encoding="utf-8")
+            assert_refused(run("rerank", "--mbr", *lists[2:]), "line 1: expected line number, score and text")
         (tmp_path / "nbest.txt").write_text("das\n", encoding="utf-8")
         assert_refused(
             run("rerank", folder / "one", *lists), r"nbest\.txt, line 1: expected line number, score and text"

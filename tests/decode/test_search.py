@@ -27,7 +27,7 @@ from table_models import (
 )
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Request, SearchModel, SearchState, length_penalty, search
+from headway.decode import DecodingOptions, Request, SearchModel, SearchState, length_penalty, search, search_stream
 from headway.decode.protocol import Best, RankingModel, best_of, device_of
 from headway.errors import BundleError, ConfigError
 from headway.models.transformer import Transformer
@@ -385,9 +385,15 @@ def test_a_rule_asks_for_logits_only_while_it_is_at_work(transformer: Transforme
     run(model, [Request(source=(5, 6, END), limit=6, prefix=(3, 4))], (PAD, END), beam_size=1)
     assert model.asked == ["logits"] * 2 + ["best"] * 5
     model.asked.clear()
-    run(model, [Request(source=(5, 6, END), limit=6)], beam_size=1, min_length=3)
-    assert model.asked[:3] == ["logits"] * 3
-    assert set(model.asked[3:]) == {"best"}
+    (found,) = run(model, [Request(source=(5, 6, END), limit=6)], beam_size=1, min_length=3)
+    assert set(model.asked) == {"best"}, "where none may end yet, that is one more forbidden token"
+    assert_same(found, run(transformer, [Request(source=(5, 6, END), limit=6)], beam_size=1, min_length=3)[0])
+    model.asked.clear()
+    # The first ends after two tokens. The third takes its first step, joins the second, and alone is still too short.
+    requests = [Request(source=(5, 6, END), limit=limit) for limit in (2, 6, 6)]
+    options = DecodingOptions(beam_size=1, min_length=2)
+    list(search_stream(model, requests, options, begin=BEGIN, end=END, forbidden=(PAD, END), max_rows=2, max_tokens=9))
+    assert model.asked == ["best"] * 4 + ["logits"] + ["best"] * 5
 
 
 def test_sources_go_where_the_model_is() -> None:

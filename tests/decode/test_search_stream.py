@@ -19,6 +19,7 @@ from table_models import (
 
 from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, SearchModel, search_stream
 from headway.errors import ConfigError
+from headway.inference import InferenceTransformer
 from headway.models.transformer import Transformer
 
 
@@ -63,6 +64,7 @@ def varied(requests: Sequence[Request]) -> list[Request]:
         {"beam_size": 1},
         {"beam_size": 3, "n_best": 3},
         {"beam_size": 3, "stopping": "first"},
+        {"beam_size": 2, "min_length": 2},
         {"beam_size": 4, "groups": 2, "n_best": 2},
         {"beam_size": 2, "coverage_penalty": 0.3},
         {"sampling": {"temperature": 1.3}, "n_best": 2},
@@ -79,6 +81,11 @@ def test_a_stream_finds_what_each_sentence_alone_does(transformer: Transformer, 
         order, streamed(transformer, [requests[place] for place in order], 13, **options), strict=True
     ):
         assert_same(beam, alone[place])
+    if not options.get("coverage_penalty"):  # only the model itself tells what it attends to
+        for beam, expected in zip(
+            streamed(InferenceTransformer(transformer), requests, 13, **options), alone, strict=True
+        ):
+            assert_same(beam, expected)
 
 
 def test_phrases_in_a_stream(transformer: Transformer) -> None:

@@ -406,6 +406,12 @@ def test_weights_that_are_not_finite_are_refused(bundle: Bundle, tmp_path: Path)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_another_precision_is_refused(exported: Path) -> None:
+    assert headway.load(exported, precision="float32").target_languages == ()
+    with pytest.raises(ConfigError, match=r"precision 'int8': .* is an ONNX folder, which runs in float32"):
+        headway.load(exported, precision="int8")
+
+
 def test_a_limit_too_small_is_refused(bundle: Bundle, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"max_length = 1: expected at least 2"):
         export(bundle, tmp_path / "model", max_length=1)

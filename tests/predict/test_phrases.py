@@ -66,6 +66,26 @@ def test_empty_phrases(source: Source) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "phrase", "expected"),
+    [
+        ("Halt!", "!", True),
+        ("Halt!!", "!", True),
+        ("f(c)", "(c)", True),
+        ("100%ig", "%", True),
+        ("黑猫在睡觉", "猫", True),  # no spaces part its words
+        ("我用Python写", "Python", True),
+        ("我用Pythons写", "Python", False),
+        ("ネコがいる", "ネコ", True),
+        ("แมวดำ", "แมว", True),
+        ("고양이가", "고양이", False),  # Korean has spaces
+        ("12.5", "2", False),
+    ],
+)
+def test_marks_and_scripts_without_spaces_need_no_edge(text: str, phrase: str, expected: bool) -> None:
+    assert holds_word(text, phrase) is expected
+
+
+@pytest.mark.parametrize(
     ("text", "expected"),
     [("der Hund bellt", True), ("Hund", True), ("(Hund)", True), ("Hunde", False), ("Seehund", False), ("", False)],
 )

@@ -36,6 +36,11 @@ class TestSentences:
         parts, _ = split_text("Er kam z. B. gestern. Sie nicht.", "de", words, 5)
         assert texts_of(parts) == ["Er kam z. B. gestern.", "Sie nicht."]
 
+    @pytest.mark.parametrize("language", ["de", "de-AT", "de_DE"])
+    def test_a_region_changes_nothing(self, language: str) -> None:
+        parts, _ = split_text("Am 3. Mai kam er. Sie nicht.", language, words, 5)
+        assert texts_of(parts) == ["Am 3. Mai kam er.", "Sie nicht."]
+
 
 class TestLongSentences:
     def test_cut_after_a_comma_near_the_middle(self) -> None:

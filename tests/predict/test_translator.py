@@ -15,8 +15,13 @@ from torch import nn
 import headway
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
-from headway.predict import Candidate, Source, Translation, Translator
+from headway.predict import Candidate, Source, Translation, Translator, planning
 from headway.predict import translator as module
+from headway.predict.joining import join_translation
+from headway.predict.planning import Plan
+from headway.predict.segment import Part
+from headway.text import Tokenizer
+from headway.text.framing import Frame
 
 SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der Baum und das Haus", "rot", "ein Haus"]
 GREEDY = DecodingOptions(beam_size=1)
@@ -217,6 +222,19 @@ class TestLongTexts:
             part = 0 if target < len(parts[0].tokens) else 1 if target < len(parts[0].tokens + parts[1].tokens) else 2
             assert source in (range(3), range(3, 5), range(5, 9))[part]
 
+    def test_the_language_that_is_told_splits(self, limited: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen: list[str] = []
+
+        def split_text(_text: str, language: str, *_: object) -> tuple[list[Part], str]:
+            seen.append(language)
+            return [], ""
+
+        monkeypatch.setattr(planning, "split_text", split_text)
+        for language in (None, "ja"):
+            monkeypatch.setattr(type(limited.bundle.framing), "frame", lambda *_, **__: Frame((), (2,), ()))
+            limited.translate("das rote Haus und der Baum", source_language=language)
+        assert seen == ["de", "ja"]
+
     def test_a_sentence_that_is_cut_inside_is_flagged(self, limited: Translator) -> None:
         found = limited.translate("das rote Haus und der Baum")
         assert "split" in found.flags
@@ -260,6 +278,33 @@ class TestEach:
         assert [type(each) for each in found] == [Translation, DataError, Translation, LengthError, ConfigError]
         assert str(found[1]).startswith("character 1: lone surrogate")
 
+    @pytest.mark.parametrize(
+        ("bad", "options", "message"),
+        [
+            ("ein", {"min_length": 52}, "min_length = 52: this text may have at most 51 target tokens"),
+            (Source("ein", include=("Haus",), banned=("Haus",)), {}, "included phrase 1 cannot be met"),
+            (Source("ein", include=("Haus",)), {"beam_size": 1}, "included phrases need a beam"),
+            (Source("ein", include=("Haus",)), {"sampling": {}}, "included phrases and sampling exclude each other"),
+            (
+                Source("ein", include=("Haus und",), prefix="das rote"),
+                {"max_length": 3},
+                "included phrase 1 takes 2 tokens, but the target may have only 1 more",
+            ),
+            (
+                Source("ein", banned=("ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der")),
+                {"min_length": 1},
+                "no target is left: banned phrases, min_length",
+            ),
+        ],
+    )
+    def test_what_search_would_refuse_stops_no_other_text(
+        self, make_translator: Make, bad: str | Source, options: dict[str, Any], message: str
+    ) -> None:
+        model, good = make_translator("whitespace"), "das rote Haus"
+        found = model.translate_each([good, bad, good], DecodingOptions.parse(options, "test"))
+        assert [type(each) for each in found] == [Translation, ConfigError, Translation]
+        assert message in str(found[1])
+
     def test_reading_ahead_is_bounded(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "_CHUNK_LINES", 4)
         read: list[str] = []
@@ -272,6 +317,11 @@ class TestEach:
         for done, _ in enumerate(model.translate_lines(lines(), GREEDY)):
             assert len(read) <= done + 4
         assert done == 29
+
+
+def test_a_blank_text_does_not_hold_what_it_should() -> None:
+    found = join_translation(Plan(Source(" ", include=("Haus", ("Baum", "und"))), (), ()), [])
+    assert (found.text, found.candidates[0].unmet) == ("", ("Haus", "Baum"))
 
 
 class TestPhrases:
@@ -363,6 +413,33 @@ class TestHandMadeHypotheses:
         (found,) = self.translated(model, monkeypatch, [looping, cut])
         assert (found.text, found.flags) == ("das das das das", ("repeated",))
 
+    def test_what_fails_a_phrase_is_no_better(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        looping = self.hypothesis(model, "Haus Haus Haus Haus", -1.0)
+        lacking = replace(self.hypothesis(model, "ein Baum", -2.0), unmet=(0,))
+        banned, sound = self.hypothesis(model, "das Haus", -2.5), self.hypothesis(model, "Haus", -3.0)
+        monkeypatch.setattr(module, "search", searching(lambda _: [looping, lacking, banned, sound]))
+        found = model.translate(Source("ein Haus", include=("Haus",), banned=("das",)))
+        assert (found.text, found.flags) == ("Haus", ("fell_back",))
+
+    def test_a_search_that_stopped_early_is_asked_for_the_rest_of_its_beam(
+        self, model: Translator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looping, sound = self.hypothesis(model, "das das das das", -1.0), self.hypothesis(model, "das Haus", -3.0)
+        asked: list[tuple[int, int]] = []
+
+        def search(_: object, requests: Sequence[Request], options: DecodingOptions, **__: object) -> object:
+            asked.append((len(requests), options.n_best))
+            return [[looping, sound][: options.n_best] if "rote" in names(each) else [sound] for each in requests]
+
+        def names(request: Request) -> list[str]:
+            return model.bundle.source_tokenizer.display(request.source)
+
+        monkeypatch.setattr(module, "search", search)
+        found = model.translate(["ein Haus", "rote Haus"])
+        assert [(each.text, each.flags) for each in found] == [("das Haus", ()), ("das Haus", ("fell_back",))]
+        assert [len(each.candidates) for each in found] == [1, 1]
+        assert asked == [(2, 1), (1, 4)]
+
     def test_a_copy_is_none_where_languages_do_not_differ(
         self, model: Translator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -371,6 +448,17 @@ class TestHandMadeHypotheses:
         for languages in ({"source_language": "en"}, {"source_language": "source", "target_language": "target"}):
             model.bundle = replace(model.bundle, task=task.model_copy(update=languages))
             assert self.translated(model, monkeypatch, [copied, other])[0].flags == ()
+
+    def test_a_phrase_to_include_that_holds_a_banned_one_stays_and_is_told(self, model: Translator) -> None:
+        """The vocabulary has no "!" of its own, so that only what has come shows which token holds it."""
+        words = ["ein", "das", "rote", "grüne", "Haus!", "Baum", "und", "der"]
+        tokenizer = Tokenizer("whitespace", words)
+        model.bundle = replace(model.bundle, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
+        found = model.translate_each([Source("das", include=("Haus!",), banned=("!",)), "das"])
+        assert isinstance(found[0], Translation)
+        assert "Haus!" in found[0].text
+        assert found[0].candidates[0].banned == ("!",)
+        assert isinstance(found[1], Translation)
 
     def test_what_it_does_not_hold_is_told(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = replace(self.hypothesis(model, "das Haus", -1.0), unmet=(0, 1))

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.folders import beside, folder_to_write
+
 __all__ = ["export"]
 
 
@@ -30,7 +32,7 @@ def export(
     from headway.bundle import Bundle
     from headway.interop.exporting import export_to
 
-    folder = output or model.with_name(f"{model.resolve().name}-{to}")
+    folder = folder_to_write(output or beside(model, to), model)
     languages = {"source_language": source_language, "target_language": target_language}
     export_to(to, Bundle.load(model), folder, quantization=quantization, **languages)
     print(f"{folder}: {model} for {to}")

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.folders import beside, folder_to_write
+
 __all__ = ["import_"]
 
 
@@ -25,7 +27,8 @@ def import_(
     """Turn a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, Pegasus) into a model folder."""
     from headway.interop.importing import import_from
 
+    origin = Path(source.partition(":")[2])
+    folder = folder_to_write(output or beside(origin, "headway"), origin)
     found = import_from(source, source_language=source_language, target_language=target_language)
-    folder = output or Path(f"{source.partition(':')[2].rstrip('/')}-headway")
     found.bundle.save(folder, found.card)
     print(f"{folder}: {found.bundle.source_tokenizer.vocab_size:,} tokens, from {source}")

@@ -6,7 +6,8 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 from headway.errors import DataError, HeadwayError
 
@@ -53,26 +54,35 @@ class LineReader:
             return type(error)(str(error).removeprefix(f"{self._place}, line {number}: "))
 
     def _record(self, line: str, where: str) -> Source:
-        from headway.config import Config
         from headway.predict import Source
-
-        class Record(Config):
-            text: str
-            prefix: str = ""
-            include: tuple[str | tuple[str, ...], ...] = ()
-            banned: tuple[str, ...] = ()
 
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"not valid JSON ({error}); expected an object with a text") from None
-        record = Record.parse(data, where)
+        if not isinstance(data, dict):
+            raise DataError(f"expected an object with a text, got {line[:40]!r}")
+        record = _record_model().parse(data, where)
         return Source(
             record.text,
             record.prefix or self._prefix,
             (*self._include, *record.include),
             (*self._banned, *record.banned),
         )
+
+
+@cache
+def _record_model() -> Any:
+    """The model of a line of JSON; to make one takes longer than to read hundreds of lines."""
+    from headway.config import Config
+
+    class Record(Config):
+        text: str
+        prefix: str = ""
+        include: tuple[str | tuple[str, ...], ...] = ()
+        banned: tuple[str, ...] = ()
+
+    return Record
 
 
 class Report:

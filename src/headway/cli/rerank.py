@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -54,7 +55,13 @@ def rerank(
     """
     if mbr == bool(models):
         raise ConfigError("rank by models or by --mbr: give one or more model folders, or --mbr, and not both")
+    if best and form == "json":
+        raise ConfigError("--best writes lines of text: leave it out with --format json, which has the best in front")
+    if mbr and (given := [name for name, value in (("--weight", weight), ("--source", source)) if value]):
+        raise ConfigError(f"{given[0]} is for models; with --mbr candidates are compared with each other: leave it out")
     lists = list(_lists(candidates))
+    if best:
+        _check_all_there(candidates, [number for number, _ in lists])
     ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, length_penalty, to, from_)
     with output_file(output) as file:
         for (number, _), texts in zip(lists, ranked, strict=True):
@@ -71,9 +78,22 @@ Row = tuple[float, str]  # score and text
 
 
 def _lists(path: Path) -> Iterator[tuple[int, list[Row]]]:
-    """The candidates of each line of the source, in the order of the file."""
+    """The candidates of each line of the source, in their order."""
+    before: int | None = None
     for number, rows in groupby(_rows(path), key=lambda row: row[0]):
+        if before is not None and number < before:
+            raise DataError(f"{path}: candidates for line {number} come after those for {before}; sort -n -s -k 1,1")
+        before = number
         yield number, [(score, text) for _, score, text in rows]
+
+
+def _check_all_there(path: Path, numbers: list[int]) -> None:
+    for expected, number in enumerate(numbers, start=1):
+        if number != expected:
+            raise DataError(
+                f"{path}: expected candidates for line {expected}, got those for {number}; --best writes a line for "
+                "each line of the source, counted from 1"
+            )
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
@@ -81,6 +101,8 @@ def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
         cells = line.split("\t")
         try:
             number, score, text = int(cells[0]), float(cells[1] or "-inf"), cells[2]
+            if math.isnan(score) or score == math.inf:
+                raise ValueError(score)
         except (ValueError, IndexError):
             raise DataError(
                 f"{path}, line {place}: expected line number, score and text, parted by tabs, as translate --n-best "

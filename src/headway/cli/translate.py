@@ -105,6 +105,8 @@ def translate(
         raise ConfigError("a TEXT and --input: give one of them")
     if mbr and options.n_best == 1:
         raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
+    if alignment_layer is not None and not alignment:
+        raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
     translator = load_models(
         model,
         more,
@@ -195,6 +197,8 @@ class _Writer:
 
     def _as_text(self, candidate: Candidate) -> str:
         line = one_line(candidate.text)
+        if self._listed or candidate.alignment is not None:
+            line = line.replace("\t", " ")  # tabs part the columns
         if candidate.alignment is None:
             return line
         return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.words(candidate).pairs)

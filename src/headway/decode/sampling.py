@@ -69,7 +69,9 @@ def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float
     probability, ``min_p`` (Nguyen et al. 2024) those of at least this share of the greatest probability.
     """
     if top_p < 1:
-        probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
+        # By logits: probabilities may be equal where logits are not.
+        ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+        probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities
         left_out = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
         left_out.scatter_(-1, order[..., :1], False)  # rounding must not take the best

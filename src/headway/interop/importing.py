@@ -13,6 +13,7 @@ from headway.config import nearest
 from headway.errors import BundleError, ConfigError
 from headway.interop.card import imported_card
 from headway.interop.huggingface import ImportedModel, import_model
+from headway.interop.huggingface.checkpoint import read_checkpoint
 from headway.interop.tokenizers import Sides, read_json, read_sides
 from headway.text.framing import Framing, LanguageSide
 
@@ -39,7 +40,7 @@ def import_from(source: str, *, source_language: str | None = None, target_langu
     if not folder.is_dir():
         raise ConfigError(
             f"{folder}: no such folder; expected one with a model's config.json, weights and tokenizer files "
-            "(to get one: huggingface-cli download NAME --local-dir FOLDER)"
+            "(to get one: hf download NAME --local-dir FOLDER)"
         )
     return import_huggingface(folder, source_language=source_language, target_language=target_language)
 
@@ -60,7 +61,7 @@ def import_huggingface(
         BundleError: The folder is not a model's, or its model or tokenizer is none that Headway runs.
         ConfigError: An unknown language; the message names the known ones.
     """
-    config = read_json(folder / "config.json")
+    config = read_checkpoint(folder).values  # an architecture that is not supported is named before its tokenizer
     sides = read_sides(folder, str(config.get("model_type")))
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(folder, config, sides, target_language)
@@ -81,7 +82,7 @@ def import_huggingface(
     return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _licence(folder)))
 
 
-def _start(folder: Path, config: dict[str, object], sides: Sides, target_language: str | None) -> int | None:
+def _start(folder: Path, config: Mapping[str, object], sides: Sides, target_language: str | None) -> int | None:
     """The token that decoding begins with, where it is a language's code and the folder does not tell it."""
     generation = folder / "generation_config.json"
     told = [config, read_json(generation) if generation.is_file() else {}]

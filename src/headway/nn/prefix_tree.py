@@ -20,7 +20,8 @@ from torch import Tensor
 
 __all__ = ["PrefixTree", "attend"]
 
-_GROWTH = 64  # slots by which buffers grow
+_GROWTH = 32  # steps for which buffers grow
+_FEW = 32  # slots that are not looked through
 _WASTE = 1.5  # slots are looked through for unused ones when they have become this many times more
 
 
@@ -34,7 +35,7 @@ class PrefixTree:
         self.values = [like.new_empty(sentences * heads, 0, value_width) for _ in range(layers)]
         self.filled = 0
         self.bias = like.new_empty(sentences, 1, 0)  # (B, W, C): 0 where a beam may attend to a slot, else -inf
-        self._look_at = _GROWTH
+        self._look_at = _FEW
 
     @property
     def beams(self) -> int:
@@ -50,7 +51,7 @@ class PrefixTree:
         """Give each beam a new slot."""
         new = self.filled + self.beams
         if new > self.bias.size(2):
-            self._resize(new + _GROWTH)
+            self._resize(self.filled + _GROWTH * self.beams)
         own = torch.full((self.beams, self.beams), -math.inf, dtype=self.bias.dtype, device=self.bias.device)
         self.bias[:, :, self.filled : new] = own.fill_diagonal_(0.0)
 
@@ -60,7 +61,7 @@ class PrefixTree:
         """Put the new position's keys and values into their slots, and return those of all slots."""
         end = self.filled + self.beams
         for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            torch.unflatten(buffer, 0, (-1, self.heads))[:, :, self.filled : end] = new.transpose(1, 2)
+            buffer.view(-1, self.heads, *buffer.shape[1:])[:, :, self.filled : end] = new.transpose(1, 2)
         return self.keys[layer][:, :end], self.values[layer][:, :end]
 
     def close_step(self) -> None:
@@ -119,7 +120,7 @@ class PrefixTree:
         elif sentences is not None:
             self.keys = [self._of(keys, sentences) for keys in self.keys]
             self.values = [self._of(values, sentences) for values in self.values]
-        self._look_at = int(max(self.filled, _GROWTH) * _WASTE)
+        self._look_at = int(max(self.filled, _FEW) * _WASTE)
 
     def _of(self, buffer: Tensor, sentences: Int[Tensor, " B2"]) -> Tensor:
         return torch.unflatten(buffer, 0, (-1, self.heads))[sentences].flatten(0, 1)
@@ -145,6 +146,6 @@ def attend(
     sentences, beams, heads, _ = query.shape
     scores = torch.bmm(query.transpose(1, 2).reshape(sentences * heads, beams, -1), keys.transpose(1, 2))
     if bias is not None:
-        torch.unflatten(scores, 0, (sentences, heads)).add_(bias)
+        scores.view(sentences, heads, beams, -1).add_(bias)
     attended = torch.bmm(scores.softmax(-1), values)
-    return torch.unflatten(attended, 0, (sentences, heads)).transpose(1, 2).reshape(sentences * beams, -1)
+    return attended.view(sentences, heads, beams, -1).transpose(1, 2).reshape(sentences * beams, -1)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+from headway.predict.phrases import groups
 from headway.predict.planning import Plan
 from headway.predict.results import Alignment, Candidate, Flag, Translation
 from headway.predict.segment import join_parts
@@ -19,7 +20,8 @@ def join_translation(plan: Plan, found: Sequence[Sequence[Candidate]]) -> Transl
     The text's k-th candidate is made of the k-th of each part; a part that has fewer gives its last.
     """
     if not found:
-        return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), ()),))
+        unmet = tuple(alternatives[0] for alternatives in groups(plan.source) if alternatives)
+        return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),))
     count = max(map(len, found))
     chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in found] for k in range(count))
     return Translation(plan.source.text, tuple(_join(plan, parts) for parts in chosen))

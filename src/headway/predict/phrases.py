@@ -29,6 +29,9 @@ __all__ = [
 
 Ids = tuple[int, ...]
 
+# A letter or digit of a script that parts words by spaces: not Kana, Han, Thai, Lao, Myanmar or Khmer.
+_SPACED = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+
 
 def groups(source: Source) -> list[tuple[str, ...]]:
     """The phrases to include, each with its alternatives."""
@@ -77,8 +80,14 @@ def spellings(tokenizer: TextTokenizer, phrases: Iterable[str]) -> list[Ids]:
 
 
 def holds_word(text: str, phrase: str) -> bool:
-    """Whether ``phrase`` stands in ``text`` and is not a part of longer words."""
-    return re.search(rf"(?<!\w){re.escape(phrase.strip())}(?!\w)", text) is not None
+    """Whether ``phrase`` stands in ``text`` and is not a part of longer words.
+
+    Where it begins or ends with a mark, or in a script without spaces between words, anything may stand beside it.
+    """
+    phrase = phrase.strip()
+    before = rf"(?<!{_SPACED})" if re.match(_SPACED, phrase) else ""
+    after = rf"(?!{_SPACED})" if re.search(rf"{_SPACED}\Z", phrase) else ""
+    return re.search(f"{before}{re.escape(phrase)}{after}", text) is not None
 
 
 def _unknown(name: str, phrase: str) -> ConfigError:

@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headway.bundle import Bundle
-from headway.decode.request import Request
+from headway.decode import DecodingOptions
+from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import banned_ids, check_phrases, include_ids, prefix_ids
 from headway.predict.results import Source
 from headway.predict.segment import Part, split_text
 from headway.text.framing import Frame
 from headway.text.interface import TextTokenizer
+from headway.text.tokenizer import EOS
 
-__all__ = ["Job", "Limits", "Plan", "encode_each", "plan_texts"]
+__all__ = ["Job", "Limits", "Plan", "checked_plan", "encode_each", "is_possible", "plan_texts"]
 
 MORE_THAN_SOURCE = 50  # the paper's maximum output length is input length + 50 (section 6.1)
 
@@ -30,11 +32,13 @@ class Limits:
         source: A text over it, frame included, is split.
         target: Most tokens of a target, the end symbol not counted; None: the paper's source length + 50.
         positions: Longest sequence, with its end or begin symbol, that the model has positions for; None: any.
+        language: The sources' language, as a BCP 47 tag: by its rules a text is split.
     """
 
     source: int
     target: int | None
     positions: int | None
+    language: str
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,7 @@ def _plan(
         if len(ids) + extra <= limits.source:
             return Plan(source, (Part(source.text, ""),), (_job(source, ids, bundle, frame, limits),))
         parts, after = split_text(
-            source.text, bundle.task.source_language, lambda text: len(tokenizer.encode(text)) + extra, limits.source
+            source.text, limits.language, lambda text: len(tokenizer.encode(text)) + extra, limits.source
         )
         if source.include and len(parts) > 1:
             raise ConfigError(
@@ -111,6 +115,26 @@ def _plan(
         return Plan(source, tuple(parts), tuple(jobs), after)
     except HeadwayError as error:
         return error
+
+
+def checked_plan(plan: Plan | HeadwayError, options: DecodingOptions) -> Plan | HeadwayError:
+    """The plan, or why search would refuse it: refused there, it would stop all texts of its batch."""
+    if isinstance(plan, Plan):
+        try:
+            for job in plan.jobs:
+                check_request(job.request, options, EOS)
+        except ConfigError as error:
+            return error
+    return plan
+
+
+def is_possible(request: Request, options: DecodingOptions) -> bool:
+    """Whether search would not refuse it."""
+    try:
+        check_request(request, options, EOS)
+    except ConfigError:
+        return False
+    return True
 
 
 def _for_part(source: Source, text: str, number: int) -> Source:

@@ -70,7 +70,7 @@ def join_parts(parts: list[Part], texts: list[str], after: str) -> str:
 def _sentences(text: str, language: str) -> list[str]:
     import sentencex
 
-    sentences: list[str] = sentencex.segment(language, text)
+    sentences: list[str] = sentencex.segment(re.split("[-_]", language)[0], text)  # it knows no regions: de for de-AT
     assert "".join(sentences) == text, "the segmenter keeps every character"
     return sentences
 

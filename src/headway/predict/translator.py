@@ -14,14 +14,14 @@ import torch
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, search
-from headway.errors import BundleError, ConfigError, HeadwayError
+from headway.errors import ConfigError, HeadwayError
 from headway.inference import InferenceTransformer, Precision, choose_precision
 from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.models.build import Model
 from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
 from headway.predict.joining import join_translation
 from headway.predict.phrases import groups, holds_word, spelling_in
-from headway.predict.planning import Job, Limits, Plan, plan_texts
+from headway.predict.planning import Job, Limits, Plan, checked_plan, is_possible, plan_texts
 from headway.predict.quality import find_flags
 from headway.predict.results import Alternative, Candidate, ScoredTarget, Source, Translation, WordAlignment
 from headway.predict.scoring import next_tokens, score_texts
@@ -209,9 +209,11 @@ class Translator:
         """
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
         sources = [Source(text) if isinstance(text, str) else text for text in texts]
-        limits = Limits(self.max_source_tokens, options.max_length, self._positions)
-        plans = plan_texts(sources, self.bundle, frame, limits)
         task = self.bundle.task
+        limits = Limits(
+            self.max_source_tokens, options.max_length, self._positions, source_language or task.source_language
+        )
+        plans = [checked_plan(plan, options) for plan in plan_texts(sources, self.bundle, frame, limits)]
         work = _Work(
             [job for plan in plans if isinstance(plan, Plan) for job in plan.jobs],
             options,
@@ -223,7 +225,7 @@ class Translator:
             self._align(work, found)
         candidates = iter([each.candidate for each in one] for one in found)
         return [
-            plan if isinstance(plan, HeadwayError) else join_translation(plan, [next(candidates) for _ in plan.jobs])
+            plan if isinstance(plan, HeadwayError) else _joined_parts(plan, [next(candidates) for _ in plan.jobs])
             for plan in plans
         ]
 
@@ -296,23 +298,41 @@ class Translator:
         return _joined([each.model for each in self._members])
 
     def _find(self, work: _Work) -> list[list[_Found]]:
-        """The candidates of each job, best first, ``n_best`` of them or fewer."""
+        """The candidates of each job, best first, ``n_best`` of them or fewer.
+
+        A search that is sure of its best has finished few others. For the guard to choose from, one whose best is
+        flagged is asked again for as many as its beam has.
+        """
+        hypotheses = self._hypotheses(work)
+        found = [self._chosen(work, job, each) for job, each in zip(work.jobs, hypotheses, strict=True)]
+        beam = work.options.beam_size
+        if self.guard and work.options.sampling is None and work.options.n_best < beam:
+            few = [at for at, each in enumerate(hypotheses) if 0 < len(each) < beam and _flagged(found[at])]
+            more = work.options.model_copy(update={"n_best": beam})
+            for at, each in zip(few, self._search([work.jobs[at].request for at in few], more), strict=True):
+                found[at] = self._chosen(work, work.jobs[at], each)
+        return found
+
+    def _hypotheses(self, work: _Work) -> list[list[Hypothesis]]:
+        """What search finds for each job, asked again where a banned phrase is among it."""
         hypotheses = self._search([job.request for job in work.jobs], work.options)
         for _ in range(_RESPELLINGS):
             again = {
                 index: request
                 for index, (job, found) in enumerate(zip(work.jobs, hypotheses, strict=True))
-                if job.source.banned and (request := self._respelled(job, found[: work.options.n_best]))
+                if job.source.banned and (request := self._respelled(job, found[: work.options.n_best], work.options))
             }
             for index, found in zip(again, self._search(list(again.values()), work.options), strict=True):
-                hypotheses[index] = found
-                work.jobs[index] = replace(work.jobs[index], request=again[index])
-        return [self._chosen(work, job, found) for job, found in zip(work.jobs, hypotheses, strict=True)]
+                if found:  # or else what there is stays, and tells which phrases it holds
+                    hypotheses[index] = found
+                    work.jobs[index] = replace(work.jobs[index], request=again[index])
+        return hypotheses
 
-    def _respelled(self, job: Job, hypotheses: Sequence[Hypothesis]) -> Request | None:
-        """The request with the spellings banned in which banned phrases have come all the same; None where none has.
+    def _respelled(self, job: Job, hypotheses: Sequence[Hypothesis], options: DecodingOptions) -> Request | None:
+        """The request with the spellings banned in which banned phrases have come all the same.
 
-        A phrase has many spellings in tokens, and a search that may not use the usual one often takes another.
+        A phrase has many spellings in tokens, and a search that may not use the usual one often takes another. None
+        where no phrase has come, or where phrases to include are spelled so.
         """
         tokenizer, start = self.bundle.target_tokenizer, len(job.request.prefix)
         found: dict[tuple[int, ...], None] = {}
@@ -321,15 +341,18 @@ class Translator:
             for phrase in job.source.banned:
                 if holds_word(tokenizer.decode(tokens), phrase) and (ids := spelling_in(tokens, phrase, tokenizer)):
                     found[ids] = None
-        return replace(job.request, banned=(*job.request.banned, *found)) if found else None
+        request = replace(job.request, banned=(*job.request.banned, *found))
+        return request if found and is_possible(request, options) else None
 
     def _chosen(self, work: _Work, job: Job, hypotheses: Sequence[Hypothesis]) -> list[_Found]:
-        """The best, with the guard on the best that is not flagged, and the others in their order."""
+        """The best, with the guard on the best that is sound, and the others in their order."""
+        if not hypotheses:
+            return []
         best = self._found(work, job, hypotheses[0])
         if not (self.guard and best.candidate.flags):
             return [best, *(self._found(work, job, each) for each in hypotheses[1 : work.options.n_best])]
         every = [best, *(self._found(work, job, each) for each in hypotheses[1:])]
-        sound = next((each for each in every if not each.candidate.flags), None)
+        sound = next((each for each in every if _is_sound(each.candidate, best.candidate)), None)
         if sound is not None:
             fallen = _Found(sound.tokens, replace(sound.candidate, flags=("fell_back",)))
             every = [fallen, *(each for each in every if each is not sound)]
@@ -375,7 +398,7 @@ class Translator:
                 found[row][place] = _Found(each.tokens, replace(each.candidate, alignment=alignment))
 
     def _search(self, requests: Sequence[Request], options: DecodingOptions) -> list[list[Hypothesis]]:
-        """The hypotheses of each request, best first, found in batches of like length."""
+        """The hypotheses of each request, best first, found in batches of like length; none where rules forbid all."""
         # A coverage penalty asks what is attended to; only the model itself tells.
         model = self._model if options.coverage_penalty else _joined([each.searcher for each in self._members])
         results = dict[int, list[Hypothesis]]()
@@ -394,8 +417,6 @@ class Translator:
             asked = [requests[index] for index in batch]
             found = search(model, asked, options, begin=BOS, end=EOS, forbidden=forbidden)
             results.update(zip(batch, found, strict=True))
-        if not all(results.values()):
-            raise BundleError("the model gives no finite probabilities: its weights are damaged")
         return [results[index] for index in range(len(requests))]
 
 
@@ -415,6 +436,26 @@ class _Member:
 
 def _joined(models: Sequence[Any]) -> Any:
     return models[0] if len(models) == 1 else Ensemble(models)
+
+
+def _flagged(found: Sequence[_Found]) -> bool:
+    """Whether the guard has found nothing better than a flagged candidate."""
+    return bool(set(found[0].candidate.flags) - {"fell_back"})
+
+
+def _is_sound(candidate: Candidate, best: Candidate) -> bool:
+    """Whether it is not flagged, and fails no phrase that the most probable one does not fail."""
+    failed = {*best.unmet, *best.banned}
+    return not candidate.flags and failed.issuperset((*candidate.unmet, *candidate.banned))
+
+
+def _joined_parts(plan: Plan, found: list[list[Candidate]]) -> Translation | HeadwayError:
+    """The translation, or why there is none."""
+    if all(found):
+        return join_translation(plan, found)
+    return ConfigError(
+        "no target is left: banned phrases, min_length, no_repeat_ngram and the like exclude every one; ask for less"
+    )
 
 
 def _differ(source_language: str, target_language: str) -> bool:
@@ -472,8 +513,14 @@ def load(
     """The model in ``folder``, ready to translate; the other arguments are those of :class:`Translator`.
 
     A folder that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
+
+    Raises:
+        BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
+        ConfigError: A precision that is not here, or for an ONNX folder another than float32.
     """
     engine = OnnxModel.load(Path(folder)) if is_onnx_folder(Path(folder)) else None
+    if engine is not None and precision not in ("auto", "float32"):
+        raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; leave it out")
     return Translator(
         Bundle.load(Path(folder)),
         device=device or ("cuda" if engine is None and torch.cuda.is_available() else "cpu"),

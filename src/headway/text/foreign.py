@@ -8,6 +8,8 @@ text, so that a sentence about "</s>" ends early there.)
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -63,6 +65,21 @@ class ForeignTokenizer:
         """Each id for people: the text of its piece, or the name of a reserved one."""
         self.check_ids(ids)
         return [self._names[index] for index in ids]
+
+    def saved(self) -> dict[str, Any]:
+        """What the saved file has besides format, version and kind."""
+        raise NotImplementedError
+
+    @functools.cached_property
+    def content(self) -> str:
+        """The saved file."""
+        whole = {"format": FORMAT, "version": VERSION, "kind": self.kind, **self.saved()}
+        return json.dumps(whole, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the saved file, in hexadecimal."""
+        return hashlib.sha256(self.content.encode()).hexdigest()
 
     def merges_applied(self, text: str) -> list[MergeStep]:
         """Nothing: these libraries do not tell how they segment."""

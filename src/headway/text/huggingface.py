@@ -9,8 +9,6 @@ one becomes ``UNK``. Templates that put tokens around a text are dropped: that i
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ import tokenizers
 
 from headway.errors import BundleError
 from headway.storage import replaced_file
-from headway.text.foreign import FORMAT, VERSION, ForeignTokenizer, read_saved
+from headway.text.foreign import ForeignTokenizer, read_saved
 from headway.text.tokenizer import NUM_SPECIAL, UNK, readable_piece, refuse_surrogates
 
 __all__ = ["FastTokenizer", "library_tokens", "special_ids"]
@@ -100,7 +98,7 @@ class FastTokenizer(ForeignTokenizer):
     def save(self, folder: Path, name: str) -> None:
         """Write ``folder/name.json``, whole or not at all."""
         with replaced_file(folder / f"{name}.json") as aside:
-            aside.write_text(self._content, encoding="utf-8", newline="\n")
+            aside.write_text(self.content, encoding="utf-8", newline="\n")
 
     @classmethod
     def load(cls, folder: Path, name: str) -> FastTokenizer:
@@ -116,22 +114,9 @@ class FastTokenizer(ForeignTokenizer):
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BundleError(f"{path}: damaged ({error!r}); copy or import it again") from None
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the saved file, in hexadecimal."""
-        return hashlib.sha256(self._content.encode()).hexdigest()
-
-    @functools.cached_property
-    def _content(self) -> str:
-        saved = {
-            "format": FORMAT,
-            "version": VERSION,
-            "kind": self.kind,
-            "order": self._order,
-            "reserved": sorted(self.reserved),
-            "library": self._content_library,
-        }
-        return json.dumps(saved, ensure_ascii=False, separators=(",", ":")) + "\n"
+    def saved(self) -> dict[str, Any]:
+        """Order, reserved ids and the library's own file."""
+        return {"order": self._order, "reserved": sorted(self.reserved), "library": self._content_library}
 
 
 def library_tokens(library: dict[str, Any], origin: str) -> dict[int, str]:

@@ -8,16 +8,14 @@ and M2M-100), so a piece is looked up by its text; one that the vocabulary does 
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError, MissingPackageError
 from headway.storage import replaced_file
-from headway.text.foreign import FORMAT, VERSION, ForeignTokenizer, read_saved
+from headway.text.foreign import ForeignTokenizer, read_saved
 from headway.text.tokenizer import UNK, refuse_surrogates
 
 __all__ = ["SentencePieceTokenizer", "sentencepiece_pieces"]
@@ -72,7 +70,7 @@ class SentencePieceTokenizer(ForeignTokenizer):
         with replaced_file(folder / f"{name}.spm") as aside:
             aside.write_bytes(self._model)
         with replaced_file(folder / f"{name}.json") as aside:
-            aside.write_text(self._content, encoding="utf-8", newline="\n")
+            aside.write_text(self.content, encoding="utf-8", newline="\n")
 
     @classmethod
     def load(cls, folder: Path, name: str) -> SentencePieceTokenizer:
@@ -97,22 +95,10 @@ class SentencePieceTokenizer(ForeignTokenizer):
         except (KeyError, TypeError, ValueError) as error:
             raise BundleError(f"{path}: damaged ({error!r}); copy or import it again") from None
 
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 of the saved file, which has the model's own, in hexadecimal."""
-        return hashlib.sha256(self._content.encode()).hexdigest()
-
-    @functools.cached_property
-    def _content(self) -> str:
-        saved = {
-            "format": FORMAT,
-            "version": VERSION,
-            "kind": self.kind,
-            "model": hashlib.sha256(self._model).hexdigest(),
-            "reserved": sorted(self.reserved),
-            "pieces": self._pieces,
-        }
-        return json.dumps(saved, ensure_ascii=False, separators=(",", ":")) + "\n"
+    def saved(self) -> dict[str, Any]:
+        """The hash of the model, which is in a file of its own, reserved ids and pieces."""
+        model = hashlib.sha256(self._model).hexdigest()
+        return {"model": model, "reserved": sorted(self.reserved), "pieces": self._pieces}
 
 
 def sentencepiece_pieces(model: bytes, origin: str) -> list[str]:
