@@ -2,9 +2,9 @@
 
 Every contestant is a process that stays (``decoders.py``). They are asked in turn, round after round, so that whatever
 else the machine does meets all of them; a case's speed is the median of its rounds. Either made-up sentences of one
-length go into exactly as many tokens, by a model with random weights; or, with ``--model``, a trained model translates a
-whole file with natural lengths, and its BLEU stands beside the time. All normalise scores by length alike (exponent 1),
-and all choose among the same tokens.
+length go into exactly as many tokens, by a model with random weights; or, with ``--model``, a trained model translates
+a whole file with natural lengths, and its BLEU stands beside the time. All normalise scores by length alike (exponent
+1), and all choose among the same tokens.
 
 Each peer's best setting is searched with ``--sweep``: CTranslate2's compute types, workers and batch sizes, and
 generate's precision and static cache, which it compiles for. Without it the settings are those that a sweep found best.

@@ -133,6 +133,7 @@ def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: py
     monkeypatch.setattr(inference, "_AT_ONCE", request.param)
 
 
+@pytest.mark.usefixtures("_how_vocabularies_are_ranked")
 @pytest.mark.parametrize("vocab_size", [150, 8192, 8200, 20_000])
 @pytest.mark.parametrize("forbidden", [(), (0, 1, 3), (0, 2, 149), (2, 0, 0, 2)])
 @pytest.mark.parametrize("count", [1, 6, 140])

@@ -125,7 +125,7 @@ class InferenceTransformer:
     """A :class:`~headway.decode.protocol.RankingModel` with the weights of ``model`` as they are now.
 
     Args:
-        model: Where the weights come from; its embeddings are used in place.
+        model: Where the weights come from. Some are used in place and some are copied: when they change, make another.
         precision: Of the matrix products; see :func:`choose_precision`.
         end: The end symbol, whose probability :meth:`best` reports.
     """
@@ -380,8 +380,10 @@ class _Vocabulary:
 
     def _part(self, weight: Tensor, bias: Tensor | None) -> _Linear:
         missing = -len(weight) % _BLOCK  # rows that make the last block whole; they are ruled out where it is ranked
-        weight = F.pad(weight, (0, 0, 0, missing))
-        return self._prepare.linear(weight, None if bias is None else F.pad(bias, (0, missing)))
+        if missing:
+            weight = F.pad(weight, (0, 0, 0, missing))
+            bias = None if bias is None else F.pad(bias, (0, missing))
+        return self._prepare.linear(weight, bias)
 
     def logits(self, hidden: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
         """All logits, in float32."""
