@@ -5,8 +5,8 @@ integers as they come, with one scale for each row: x[r] ~ q[r] * s_x[r], s_x[r]
 
     y[r, n] = s_x[r] * s_w[n] * sum over k of q[r, k] * w[n, k] + b[n]
 
-and the sum is exact in integers. A row's result depends on that row alone, whatever is beside it in the batch. (One scale
-for a whole batch, as ``torch.ao.quantization.quantize_dynamic`` has it, would not give that.)
+and the sum is exact in integers. A row's result depends on that row alone, whatever is beside it in the batch. (One
+scale for a whole batch, as ``torch.ao.quantization.quantize_dynamic`` has it, would not give that.)
 
 The products are fbgemm's (Khudia et al. 2021), which PyTorch brings along for x86. Its kernels for AVX2 add two
 products of an unsigned and a signed byte in 16 bits, and saturate there: 255 * 127 * 2 is too large. So weights use 7
