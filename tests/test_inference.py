@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from headway import inference
 from headway.decode.ranking import best_of
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.inference import InferenceTransformer, choose_precision
+from headway.inference import InferenceTransformer, choose_precision, unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
 
@@ -33,6 +34,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "tie": "none",
     },
     "one decoder layer": {"decoder_layers": 1, "norm": "pre"},
+    "rotary, no residual": {"positions": "rotary", "d_key": 6, "residual": False},
+    "no positions, no norm": {"positions": "none", "norm": "none", "encoder_layers": 1, "decoder_layers": 1},
 }
 
 
@@ -234,3 +237,19 @@ def test_the_model_in_use_is_not_changed() -> None:
         engine = InferenceTransformer(model, precision)
         engine.advance(engine.start(sources(4, 2)), torch.tensor([1, 1]))
     assert all(torch.equal(*pair) for pair in itertools.zip_longest(before, model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"score": "additive"}, "score = 'additive' has no form that is laid out for speed"),
+        ({"score": "dot"}, "score = 'dot' has no form"),
+        ({"qk_projection": "hidden"}, "qk_projection = 'hidden' has no form that is .* the model itself can decode"),
+    ],
+)
+def test_models_that_have_no_fast_form_are_named(changes: dict[str, Any], reason: str) -> None:
+    model = make(**changes)
+    assert re.match(reason, unsupported(model.config) or "")
+    with pytest.raises(ConfigError, match=reason):
+        InferenceTransformer(model)
+    assert unsupported(make().config) is None

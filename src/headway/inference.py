@@ -10,7 +10,7 @@ What differs from :class:`~headway.models.transformer.Transformer`, and why it i
   and summed while they are in the processor's cache.
 
 float32 is the reference: it agrees with the model to rounding. Dropout and taps are not here: this is no module, and
-what observes attention uses the model itself.
+what observes attention uses the model itself. So does a model with options that :func:`unsupported` names.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from torch.nn import functional as F
 from headway.decode.ranking import Best, top
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.models.transformer import Transformer
+from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, scaled_dot_product_attention
-from headway.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, PostNorm, PreNorm
+from headway.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.masks import padding_mask
 from headway.nn.prefix_tree import PrefixTree, attend
 from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
 from headway.text.tokenizer import EOS
 
-__all__ = ["InferenceState", "InferenceTransformer", "Precision", "choose_precision"]
+__all__ = ["InferenceState", "InferenceTransformer", "Precision", "choose_precision", "unsupported"]
 
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
@@ -44,6 +44,7 @@ _PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 row
 _AT_ONCE = 1 << 19  # logits that are ranked at once; 2 MiB
 _LEAST = torch.finfo(torch.float32).min
 
+_Turn = Callable[[Tensor], Tensor]
 _Rows = Any  # rows as the products of a precision read them: a tensor, or QuantizedRows
 
 
@@ -64,6 +65,18 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
     if int8:
         return "int8"
     return "bfloat16" if computes_bfloat16(device) else "float32"
+
+
+def unsupported(config: TransformerConfig) -> str | None:
+    """Why there is no :class:`InferenceTransformer` of such a model, which then decodes itself; None: there is one."""
+    plain: dict[str, str] = {"score": "scaled_dot", "qk_projection": "linear"}
+    for name, supported in plain.items():
+        if getattr(config, name) != supported:
+            return (
+                f"{name} = {getattr(config, name)!r} has no form that is laid out for speed (only {supported!r} has); "
+                "the model itself can decode, in float32"
+            )
+    return None
 
 
 class InferenceState:
@@ -128,9 +141,14 @@ class InferenceTransformer:
         model: Where the weights come from. Some are used in place and some are copied: when they change, make another.
         precision: Of the matrix products; see :func:`choose_precision`.
         end: The end symbol, whose probability :meth:`best` reports.
+
+    Raises:
+        ConfigError: The model has an option that :func:`unsupported` names.
     """
 
     def __init__(self, model: Transformer, precision: Precision = "float32", *, end: int = EOS) -> None:
+        if reason := unsupported(model.config):
+            raise ConfigError(reason)
         self._model = model
         self._end = end
         device = model.projection.weight.device
@@ -143,6 +161,7 @@ class InferenceTransformer:
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
             self._encoder = [_EncoderLayer(block, prepare, self._dtype) for block in encoder]
             self._decoder = [_DecoderLayer(block, prepare, self._dtype) for block in decoder]
+            self._rotary = decoder[0].attention.rotary
             self._encoder_norm = _norm(model.encoder.norm, self._dtype)
             self._decoder_norm = _norm(model.decoder.norm, self._dtype)
             self._memory = _MemoryProjection([block.cross_attention for block in decoder], prepare)
@@ -192,14 +211,23 @@ class InferenceTransformer:
         """The decoder's output at each row's next position."""
         self._model.target_positions.reserve(state.longest + 1)
         x = self._model.embed_target_at(tokens, state.positions).to(self._dtype)
+        turn = self._turn(state)
         prefix = state.prefix
         prefix.open_step()
         for index, (layer, memory) in enumerate(zip(self._decoder, state.memory, strict=True)):
-            x = layer(x, prefix, index, memory, state.memory_bias)
+            x = layer(x, prefix, index, turn, memory, state.memory_bias)
         prefix.close_step()
         state.positions = state.positions + 1
         state.longest += 1
         return self._decoder_norm(x)
+
+    def _turn(self, state: InferenceState) -> _Turn | None:
+        """What turns queries and keys (B, W, H, .) to their rows' positions, if those are rotary."""
+        rotary, positions = self._rotary, state.positions
+        if rotary is None:
+            return None
+        rotary.reserve(state.longest + 1)
+        return lambda x: rotary.at(x.flatten(0, 1).unsqueeze(2), positions).view(x.shape)
 
 
 _Linear = Callable[[_Rows], Tensor]
@@ -242,12 +270,13 @@ def _norm(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
 
 
 def _residual(module: nn.Module, dtype: torch.dtype) -> Callable[[Tensor, Callable[[Tensor], Tensor]], Tensor]:
-    """Post-norm or pre-norm around a sub-layer."""
-    assert isinstance(module, (PostNorm, PreNorm))
-    norm = _norm(module.norm, dtype)
-    if isinstance(module, PostNorm):
-        return lambda x, sublayer: norm(sublayer(x).add_(x))
-    return lambda x, sublayer: sublayer(norm(x)).add_(x)
+    """What stands around a sub-layer; the sum is taken in place of the sub-layer's output."""
+    assert isinstance(module, (PostNorm, PreNorm, NoNorm))
+    before = _norm(module.norm if isinstance(module, PreNorm) else nn.Identity(), dtype)
+    after = _norm(module.norm if isinstance(module, PostNorm) else nn.Identity(), dtype)
+    if module.residual:
+        return lambda x, sublayer: after(sublayer(before(x)).add_(x))
+    return lambda x, sublayer: after(sublayer(before(x)))
 
 
 def _query_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
@@ -288,6 +317,7 @@ class _EncoderLayer:
     def __init__(self, block: EncoderBlock, prepare: _Preparer, dtype: torch.dtype) -> None:
         attention = block.attention
         self._prepare, self._heads, self._widths = prepare, attention.num_heads, list(attention.widths)
+        self._rotary = attention.rotary
         self._projection, self._output = prepare.module(attention.projection), prepare.module(attention.output)
         self._feed_forward = _FeedForward(block.feed_forward, prepare)
         self._around_attention = _residual(block.attention_residual, dtype)
@@ -301,6 +331,8 @@ class _EncoderLayer:
         projected = self._projection(self._prepare.rows(x)).view(sentences, -1, sum(self._widths))
         parts = _by_head(projected, self._widths, self._heads)
         query, key, value = (part.transpose(1, 2).contiguous() for part in parts)
+        if self._rotary is not None:
+            query, key = self._rotary(query), self._rotary(key)
         heads = scaled_dot_product_attention(query, key, value, mask)
         return self._output(self._prepare.rows(heads.transpose(1, 2).reshape(len(x), -1)))
 
@@ -324,16 +356,19 @@ class _DecoderLayer:
         x: Float[Tensor, "R D"],
         prefix: PrefixTree,
         index: int,
+        turn: _Turn | None,
         memory: tuple[Tensor, Tensor],
         memory_bias: Tensor | None,
     ) -> Float[Tensor, "R D"]:
-        x = self._around_attention(x, lambda x: self._attention(x, prefix, index))
+        x = self._around_attention(x, lambda x: self._attention(x, prefix, index, turn))
         x = self._around_cross(x, lambda x: self._cross_attention(x, prefix.beams, memory, memory_bias))
         return self._around_feed_forward(x, self._feed_forward)
 
-    def _attention(self, x: Tensor, prefix: PrefixTree, index: int) -> Tensor:
+    def _attention(self, x: Tensor, prefix: PrefixTree, index: int, turn: _Turn | None) -> Tensor:
         projected = self._projection(self._prepare.rows(x)).view(-1, prefix.beams, sum(self._widths))
         query, key, value = _by_head(projected, self._widths, self._heads)
+        if turn is not None:
+            query, key = turn(query), turn(key)
         keys, values = prefix.extend(index, key, value)
         return self._output(self._prepare.rows(attend(query, keys, values, prefix.step_bias)))
 

@@ -221,6 +221,12 @@ def test_the_readmes_code_gives_the_same_text(
     [
         ({"d_key": 5}, None, r"model\.d_key = 5: CTranslate2 knows heads of width d_model / num_heads = 8 alone"),
         ({"d_value": 5}, None, r"model\.d_value = 5: CTranslate2 knows heads"),
+        ({"norm": "none"}, None, r"model\.norm = 'none': CTranslate2 knows post, pre alone"),
+        ({"residual": False}, None, r"model\.residual = False: CTranslate2 knows true alone"),
+        ({"score": "cosine"}, None, r"model\.score = 'cosine': CTranslate2 knows scaled_dot alone"),
+        ({"qk_projection": "hidden"}, None, r"model\.qk_projection = 'hidden': CTranslate2 knows linear alone"),
+        ({"positions": "rotary"}, None, r"model\.positions = 'rotary': CTranslate2 knows sinusoidal, learned alone"),
+        ({"positions": "none"}, None, r"model\.positions = 'none': CTranslate2 knows"),
         ({}, "int7", r"quantization 'int7'; did you mean 'int8'\?"),
     ],
 )

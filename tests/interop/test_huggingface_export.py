@@ -85,6 +85,12 @@ def test_generation_is_set_up_like_headways_search(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"positions": "learned"}, "positions = 'learned' cannot be exported to Hugging Face `transformers`: neither"),
+        ({"positions": "rotary"}, "positions = 'rotary' cannot be exported .*; supported is sinusoidal"),
+        ({"positions": "none"}, "positions = 'none' cannot be exported"),
+        ({"norm": "none"}, "norm = 'none' cannot be exported .*; supported is post, pre"),
+        ({"residual": False}, "residual = False cannot be exported .*; supported is true"),
+        ({"score": "additive"}, "score = 'additive' cannot be exported .*; supported is scaled_dot"),
+        ({"qk_projection": "hidden"}, "qk_projection = 'hidden' cannot be exported .*; supported is linear"),
         ({"position_offset": 2}, "position_offset = 2 cannot be exported .*; supported is 0"),
         ({"sinusoid_spacing": "inclusive"}, "sinusoid_spacing = 'inclusive' cannot be exported .*; supported is paper"),
         ({"embedding_norm": True}, "embedding_norm = True cannot be exported"),

@@ -27,6 +27,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "pre", "activation": "swiglu"},
     {"positions": "learned", "max_length": 64, "d_key": 3, "d_value": 5},
     FOREIGN,
+    {"positions": "rotary", "score": "additive", "qk_projection": "hidden", "norm": "none"},
+    {"positions": "none", "score": "cosine", "residual": False},
 ]
 
 
@@ -39,7 +41,7 @@ def transformer(**changes: Any) -> Transformer:
     return model
 
 
-@pytest.fixture(params=VARIANTS, ids=["paper", "pre-norm", "learned", "foreign"])
+@pytest.fixture(params=VARIANTS, ids=["paper", "pre-norm", "learned", "foreign", "rotary", "no positions"])
 def model(request: pytest.FixtureRequest) -> Transformer:
     return transformer(**request.param)
 
@@ -305,13 +307,16 @@ def test_learned_positions_limit_both_sides() -> None:
         model.advance(state, random_tokens(1))
 
 
-def test_sinusoids_let_decoding_pass_any_table() -> None:
-    model = transformer(encoder_layers=1, decoder_layers=1)
-    target = random_tokens(1, 260)
-    state = model.start(random_tokens(1, 2))
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_other_positions_let_decoding_pass_any_table(positions: str) -> None:
+    model = transformer(encoder_layers=1, decoder_layers=1, positions=positions)
+    assert model.max_length is None
+    source, target = random_tokens(1, 2), random_tokens(1, 260)
+    state = model.start(source)
     for token in target[0]:
-        model.advance(state, token.unsqueeze(0))
+        logits = model.advance(state, token.unsqueeze(0))
     assert state.length == 260
+    torch.testing.assert_close(logits, model(source, target)[:, -1], atol=1e-4, rtol=1e-4)
 
 
 # What imported models do otherwise.
@@ -384,11 +389,31 @@ def test_the_output_bias_is_added_to_the_logits() -> None:
         ({"preset": "huge"}, "preset = 'huge': expected one of tiny, small, base, big"),
         ({"preset": ["base"]}, r"preset = \['base'\]: expected one of tiny, small, base, big"),
         ({"num_head": 8}, "unknown key 'num_head'; did you mean 'num_heads'?"),
-        ({"norm": "per"}, "norm = 'per': input should be 'post' or 'pre'"),
+        ({"norm": "per"}, "norm = 'per': input should be 'post', 'pre' or 'none'"),
         ({"encoder_layers": 0}, "encoder_layers = 0: input should be greater than or equal to 1"),
         ({"sinusoid_layout": "thirds"}, "sinusoid_layout = 'thirds': input should be 'interleaved' or 'halves'"),
         ({"sinusoid_spacing": "log"}, "sinusoid_spacing = 'log': input should be 'paper' or 'inclusive'"),
         ({"position_offset": -1}, "position_offset = -1: input should be greater than or equal to 0"),
+        (
+            {"score": "scaled"},
+            "score = 'scaled': input should be 'scaled_dot', 'dot', 'additive', 'general', 'cosine' or",
+        ),
+        ({"qk_projection": "deep"}, "qk_projection = 'deep': input should be 'linear' or 'hidden'"),
+        ({"residual": "maybe"}, "residual = 'maybe': input should be a valid boolean"),
+        (
+            {"positions": "rotary", "d_key": 7},
+            "positions = 'rotary' turns pairs of units, but .* keys have 7; set d_key",
+        ),
+        (
+            {"positions": "rotary", "position_offset": 2},
+            "position_offset = 2 does nothing where positions = 'rotary'; leave it out, or set positions to 'sinus",
+        ),
+        ({"positions": "none", "sinusoid_layout": "halves"}, "sinusoid_layout = 'halves' does nothing where positions"),
+        ({"positions": "rotary", "sinusoid_spacing": "inclusive"}, "sinusoid_spacing = 'inclusive' does nothing where"),
+        (
+            {"positions": "none", "max_length": 60},
+            "max_length = 60 does nothing where positions = 'none'; leave it out, or set positions to 'learned'",
+        ),
         ({"activation": "tanh"}, "activation = 'tanh': input should be 'relu', 'gelu'"),
     ],
 )
@@ -404,7 +429,7 @@ def test_heads_of_their_own_width_need_not_divide() -> None:
 
 def test_each_combination_of_options_builds_and_runs() -> None:
     for tie, norm, positions in itertools.product(
-        ("all", "target", "none"), ("post", "pre"), ("sinusoidal", "learned")
+        ("all", "target", "none"), ("post", "pre", "none"), ("sinusoidal", "learned", "rotary", "none")
     ):
         logits = transformer(tie=tie, norm=norm, positions=positions)(random_tokens(1, 2), random_tokens(1, 3))
         assert logits.isfinite().all()

@@ -1,11 +1,13 @@
 import copy
 import math
 from collections.abc import Callable
+from typing import Any, get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import headway.nn.attention as attention_module
 from headway.errors import ConfigError
@@ -17,6 +19,7 @@ from headway.nn import (
     padding_mask,
     scaled_dot_product_attention,
 )
+from headway.nn.scores import ScoreKind
 
 Kernel = Callable[[bool], None]
 X = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]])
@@ -289,7 +292,14 @@ def test_a_hook_sees_the_weights_and_changes_nothing() -> None:
     assert seen[0].shape == (3, 2, 4, 6)
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(3, 2, 4))
     assert (seen[0].masked_select(~mask.unsqueeze(1)) == 0).all()
-    torch.testing.assert_close(with_hook, without)
+    assert torch.equal(with_hook, without)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_hook_may_put_other_weights_in_place() -> None:
+    module, x = MultiHeadAttention(8, 2), torch.randn(1, 4, 8)
+    module.weights.register_forward_hook(lambda _module, _inputs, weights: torch.zeros_like(weights))
+    torch.testing.assert_close(module(x), module.output.bias.expand(1, 4, 8))
 
 
 def test_heads_must_divide_the_width_unless_their_own_width_is_given() -> None:
@@ -324,3 +334,121 @@ def test_a_mask_over_the_keys_alone_broadcasts() -> None:
     attention, x = MultiHeadAttention(8, 2), torch.randn(3, 5, 8)
     keys = torch.tensor([True, True, False, True, False])
     torch.testing.assert_close(attention(x, mask=keys), attention(x, mask=keys.expand(3, 5, 5)))
+
+
+# The default's sequence of operations, and what may take its place.
+
+
+class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The operations that run inside, in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def written_out(module: MultiHeadAttention, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Section 3.2 as it is computed by default: one product for the projections, then equation 1."""
+    split = torch.split(F.linear(x, module.projection.weight, module.projection.bias), [8, 8, 8], dim=-1)
+    query, key, value = (torch.unflatten(part, -1, (2, 4)).transpose(1, 2) for part in split)
+    mask = None if mask is None else mask.unsqueeze(-3)
+    scores = (query * 4**-0.5) @ key.transpose(-2, -1)
+    if mask is not None:
+        assert mask.any(-1, keepdim=True).all()
+        scores = scores + torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
+    heads = scores.softmax(-1) @ value
+    return F.linear(heads.transpose(1, 2).flatten(2), module.output.weight, module.output.bias)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_defaults_operations_are_these(masked: bool) -> None:
+    module, x, mask = MultiHeadAttention(8, 2), torch.randn(2, 5, 8), causal_mask(5) if masked else None
+    with _Recorded() as found:
+        ours = module(x, mask=mask)
+    with _Recorded() as expected:
+        by_hand = written_out(module, x, mask)
+    assert len(expected.names) > 10
+    assert found.names == expected.names
+    assert torch.equal(ours, by_hand)
+
+
+def heads_by_loop(module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Heads one by one: queries and keys as they are compared, values as they are projected."""
+    assert module.score is not None
+    heads = [module.score(query, key)[:, head].softmax(-1) @ value[:, head] for head in range(module.num_heads)]
+    return F.linear(torch.cat(heads, -1), module.output.weight, module.output.bias)
+
+
+@pytest.mark.usefixtures("kernel")
+@pytest.mark.parametrize("kind", [kind for kind in get_args(ScoreKind) if kind != "scaled_dot"])
+def test_other_scores_are_computed_plainly_whatever_the_kernel(kind: ScoreKind) -> None:
+    module = MultiHeadAttention(8, 2, d_key=6, d_value=3, score=kind)
+    randomised(module)
+    x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
+    state = module.state_dict()
+
+    def projected(name: str, inputs: Tensor) -> Tensor:
+        part = F.linear(inputs, state[f"{name}.weight"], state[f"{name}.bias"])
+        return torch.unflatten(part, -1, (2, -1)).transpose(1, 2)
+
+    for source, found in ((memory, module(x, memory)), (x, module(x))):
+        expected = heads_by_loop(module, projected("query", x), projected("key", source), projected("value", source))
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_queries_and_keys_may_have_a_hidden_layer() -> None:
+    plain, module = MultiHeadAttention(8, 2, d_key=3), MultiHeadAttention(8, 2, d_key=3, qk_projection="hidden")
+    added = {f"{name}.{kind}" for name in ("query_outer", "key_outer") for kind in ("weight", "bias")}
+    assert set(module.state_dict()) - set(plain.state_dict()) == added
+    randomised(module)
+    state, x, memory = module.state_dict(), torch.randn(2, 4, 8), torch.randn(2, 5, 8)
+
+    def projected(name: str, inputs: Tensor) -> Tensor:
+        hidden = F.linear(inputs, state[f"{name}.weight"], state[f"{name}.bias"]).clamp(min=0)
+        outer = F.linear(hidden, state[f"{name}_outer.weight"], state[f"{name}_outer.bias"])
+        return torch.unflatten(outer, -1, (2, 3)).transpose(1, 2)
+
+    torch.testing.assert_close(module.queries(x), projected("query", x))
+    torch.testing.assert_close(module.keys_values(memory).keys, projected("key", memory))
+    query, kv = module.project(x)
+    torch.testing.assert_close(query, projected("query", x))
+    torch.testing.assert_close(kv.keys, projected("key", x))
+    torch.testing.assert_close(kv.values, plain_values(module, x))
+
+
+def plain_values(module: MultiHeadAttention, x: Tensor) -> Tensor:
+    state = module.state_dict()
+    return torch.unflatten(F.linear(x, state["value.weight"], state["value.bias"]), -1, (2, -1)).transpose(1, 2)
+
+
+def test_rotary_attention_turns_queries_and_keys() -> None:
+    module = MultiHeadAttention(8, 2, rotary=True)
+    randomised(module)
+    plain = MultiHeadAttention(8, 2)
+    plain.load_state_dict(module.state_dict())
+    x = torch.randn(2, 5, 8)
+    angles = torch.arange(5).unsqueeze(1) * torch.tensor([1.0, 0.01])  # 10000^(-2i / 4)
+
+    def turned(part: Tensor) -> Tensor:
+        pairs = torch.view_as_complex(torch.unflatten(part, -1, (2, 2)).contiguous())
+        return torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2)
+
+    query, kv = plain.project(x)
+    expected = plain.attend(turned(query), KeysValues(turned(kv.keys), kv.values))
+    torch.testing.assert_close(module(x), expected)
+    assert not torch.allclose(module(x), plain(x), atol=1e-3)
+    torch.testing.assert_close(module(x, x), plain(x, x))  # a memory has no positions
+
+
+@pytest.mark.parametrize("kind", ["scaled_dot", "dot", "cosine"])
+def test_rotary_attention_sees_distances_alone(kind: ScoreKind) -> None:
+    module = MultiHeadAttention(8, 2, score=kind, rotary=True)
+    randomised(module)
+    x = torch.randn(2, 5, 8)
+    later = torch.cat([torch.randn(2, 3, 8), x], 1)
+    mask = torch.arange(8) >= 3
+    torch.testing.assert_close(module(later, mask=mask)[:, 3:], module(x), atol=1e-5, rtol=1e-5)

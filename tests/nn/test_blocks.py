@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 import torch
@@ -21,10 +21,11 @@ from headway.nn import (
     causal_mask,
     padding_mask,
 )
-from headway.nn.blocks import Activation
+from headway.nn.blocks import Activation, NoNorm, Norm
+from headway.nn.positions import RotaryPositions
+from headway.nn.scores import Score
 
 D, F_INNER, H = 12, 20, 3
-Norm = Literal["post", "pre"]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
@@ -141,14 +142,38 @@ def test_pre_norm_by_formula() -> None:
     torch.testing.assert_close(residual(x, torch.sin), x + layer_norm(x, residual.norm).sin())
 
 
-@pytest.mark.parametrize("kind", [PostNorm, PreNorm])
-def test_dropout_is_on_the_sublayers_output_alone(kind: type[PostNorm] | type[PreNorm]) -> None:
-    # With nearly all of a sub-layer's output dropped, what is left is the residual path, normed or not.
-    residual = kind(D, 0.999999)
+def test_no_norm_by_formula() -> None:
     x = torch.randn(2, 3, D)
-    expected = layer_norm(x, residual.norm) if kind is PostNorm else x
-    torch.testing.assert_close(residual(x, torch.cos), expected)
-    assert not torch.allclose(residual.eval()(x, torch.cos), expected)
+    torch.testing.assert_close(NoNorm(0.0)(x, torch.sin), x + x.sin())
+    assert not list(NoNorm(0.0).parameters())
+
+
+def test_without_residual_connections_by_formula() -> None:
+    x = torch.randn(2, 3, D)
+    post, pre = randomised(PostNorm(D, 0.0, residual=False)), randomised(PreNorm(D, 0.0, residual=False))
+    torch.testing.assert_close(post(x, torch.sin), layer_norm(x.sin(), post.norm))
+    torch.testing.assert_close(pre(x, torch.sin), layer_norm(x, pre.norm).sin())
+    torch.testing.assert_close(NoNorm(0.0, residual=False)(x, torch.sin), x.sin())
+
+
+@pytest.mark.parametrize("norm", ["post", "pre", "none"])
+def test_dropout_is_on_the_sublayers_output_alone(norm: Norm) -> None:
+    # With nearly all of a sub-layer's output dropped, what is left is the residual path, normed or not.
+    around = BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, dropout=0.999999).around()
+    x = torch.randn(2, 3, D)
+    expected = layer_norm(x, around.norm) if isinstance(around, PostNorm) else x
+    torch.testing.assert_close(around(x, torch.cos), expected)
+    assert not torch.allclose(around.eval()(x, torch.cos), expected)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+@pytest.mark.parametrize("norm", ["post", "pre", "none"])
+def test_the_options_choose_what_stands_around_sublayers(norm: Norm, residual: bool) -> None:
+    block = DecoderBlock(BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, residual=residual))
+    kind = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}[norm]
+    for around in (block.attention_residual, block.cross_attention_residual, block.feed_forward_residual):
+        assert type(around) is kind
+        assert around.residual is residual
 
 
 # Blocks against PyTorch's own.
@@ -175,7 +200,9 @@ def block_state(block: EncoderBlock | DecoderBlock) -> dict[str, Tensor]:
         ("linear1", block.feed_forward.inner),
         ("linear2", block.feed_forward.outer),
     ]
-    modules += [(f"norm{place}", residual.norm) for place, residual in enumerate(residuals, start=1)]
+    for place, residual in enumerate(residuals, start=1):
+        assert not isinstance(residual, NoNorm)
+        modules.append((f"norm{place}", residual.norm))
     return state | {f"{name}.{key}": value for name, module in modules for key, value in module.state_dict().items()}
 
 
@@ -214,7 +241,7 @@ def test_a_block_takes_masks_that_broadcast_over_the_batch() -> None:
     torch.testing.assert_close(block(x, torch.ones(1, 1, 4, dtype=torch.bool)), block(x))
 
 
-@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_stacks_apply_their_blocks_in_turn_and_end_normed(norm: Norm) -> None:
     encoder, decoder = randomised(EncoderStack(2, options(norm))), randomised(DecoderStack(2, options(norm)))
     x, source, mask = torch.randn(2, 4, D), torch.randn(2, 5, D), causal_mask(4)
@@ -228,6 +255,7 @@ def test_stacks_apply_their_blocks_in_turn_and_end_normed(norm: Norm) -> None:
     else:
         torch.testing.assert_close(encoder(source), memory)
         torch.testing.assert_close(decoder(x, memory, mask), hidden)
+    if norm == "post":
         last = decoder.blocks[1].feed_forward_residual
         assert isinstance(last, PostNorm)
         unscaled = (hidden - last.norm.bias) / last.norm.weight
@@ -262,6 +290,16 @@ def test_layer_dropout_follows_the_seed() -> None:
         passes.append(stack(x))
     assert torch.equal(passes[0], passes[1])
     assert not torch.equal(passes[0], passes[2])
+
+
+def test_only_attention_of_a_sequence_to_itself_is_rotary() -> None:
+    changes: dict[str, Any] = {"score": "additive", "projection": "hidden", "rotary": True}
+    block = DecoderBlock(BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, **changes))
+    assert isinstance(block.attention.rotary, RotaryPositions)
+    assert block.cross_attention.rotary is None
+    for attention in (block.attention, block.cross_attention):
+        assert isinstance(attention.score, Score)
+        assert isinstance(attention.query_outer, nn.Linear)
 
 
 def test_the_options_reach_every_sublayer() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from headway.errors import ConfigError, LengthError
 from headway.nn import LearnedPositions, SinusoidalPositions, sinusoids
+from headway.nn.positions import NoPositions, RotaryPositions
 
 
 def by_formula(position: int, dimension: int, d_model: int) -> float:
@@ -89,8 +90,12 @@ def test_no_length_is_too_long(length: int) -> None:
     torch.testing.assert_close(positions(torch.zeros(1, length, 4))[0], expected)
 
 
-@pytest.mark.parametrize("positions", [SinusoidalPositions(4), LearnedPositions(4, 400)], ids=["sinusoidal", "learned"])
-def test_one_position_for_each_row(positions: SinusoidalPositions | LearnedPositions) -> None:
+@pytest.mark.parametrize(
+    "positions",
+    [SinusoidalPositions(4), LearnedPositions(4, 400), NoPositions()],
+    ids=["sinusoidal", "learned", "none"],
+)
+def test_one_position_for_each_row(positions: SinusoidalPositions | LearnedPositions | NoPositions) -> None:
     positions.reserve(301)
     wanted = torch.tensor([300, 0, 7])
     x = torch.randn(3, 4)
@@ -132,3 +137,79 @@ def test_learned_positions_end() -> None:
         positions.reserve(7)
     with pytest.raises(ConfigError, match="max_length = 0: learned positions need at least 1"):
         LearnedPositions(4, 0)
+
+
+def test_no_positions_change_nothing() -> None:
+    positions, x = NoPositions(), torch.randn(2, 3, 4)
+    assert torch.equal(positions(x, start=5), x)
+    assert not positions.state_dict()
+
+
+# Rotary positions.
+
+ROTARY = RotaryPositions(8)
+
+
+def test_rotation_by_hand() -> None:
+    # Four units are two pairs with the angles pos and pos / 10000^(2 / 4) = pos / 100. At position 3:
+    a, b = 3.0, 0.03
+    turned = RotaryPositions(4)(torch.tensor([1.0, 0.0, 0.0, 2.0]).expand(1, 1, 4, 4))
+    expected = [math.cos(a), math.sin(a), -2 * math.sin(b), 2 * math.cos(b)]
+    torch.testing.assert_close(turned[0, 0, 3], torch.tensor(expected))
+    assert turned[0, 0, 0].tolist() == [1, 0, 0, 2]
+
+
+@pytest.mark.parametrize("start", [0, 5, 300])
+def test_rotation_is_a_product_with_a_complex_number(start: int) -> None:
+    x = torch.randn(2, 3, 7, 10)
+    pairs = torch.view_as_complex(torch.unflatten(x, -1, (5, 2)))
+    angles = torch.arange(start, start + 7).unsqueeze(1) * 10000.0 ** (-2 * torch.arange(5, dtype=torch.float64) / 10)
+    expected = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).flatten(-2).float()
+    torch.testing.assert_close(RotaryPositions(10)(x, start), expected, atol=1e-5, rtol=1e-5)
+
+
+@given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 400), st.integers(0, 1000))
+def test_products_depend_on_the_distance_alone(query_at: int, key_at: int, shift: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
+
+    def product(move: int) -> Tensor:
+        both: Tensor = ROTARY(query, query_at + move) * ROTARY(key, key_at + move)
+        return both.sum()
+
+    torch.testing.assert_close(product(shift), product(0), atol=1e-4, rtol=0)
+
+
+def test_rotation_tells_distances_apart_and_keeps_lengths() -> None:
+    rotary, x = RotaryPositions(8), torch.randn(1, 1, 1, 8).expand(1, 1, 50, 8)
+    turned = rotary(x)
+    torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
+    products = (turned[0, 0, :1] * turned[0, 0]).sum(-1)
+    assert len(products.unique()) == 50
+
+
+def test_each_row_is_turned_to_a_position_of_its_own() -> None:
+    rotary, x, wanted = RotaryPositions(6), torch.randn(3, 2, 1, 6), torch.tensor([300, 0, 7])
+    rotary.reserve(301)
+    expected = torch.cat([rotary(row.unsqueeze(0), start=int(at)) for row, at in zip(x, wanted, strict=True)])
+    assert torch.equal(rotary.at(x, wanted), expected)
+
+
+def test_a_rotation_that_grew_while_decoding_can_be_trained_with() -> None:
+    rotary = RotaryPositions(4)
+    with torch.inference_mode():
+        rotary.reserve(300)
+    x = torch.randn(1, 1, 300, 4, requires_grad=True)
+    (gradient,) = torch.autograd.grad(rotary(x).square().sum(), x)
+    torch.testing.assert_close(gradient, 2 * x.detach())  # for lengths stay
+
+
+def test_a_rotation_has_no_weights_and_keeps_the_precision() -> None:
+    rotary = RotaryPositions(4)
+    assert not rotary.state_dict()
+    assert rotary(torch.randn(1, 1, 2, 4).bfloat16()).dtype == torch.bfloat16
+
+
+def test_an_odd_width_has_no_pairs() -> None:
+    with pytest.raises(ConfigError, match=r"rotary positions turn pairs of units, .* keys have 5; choose an even d"):
+        RotaryPositions(5)

@@ -28,6 +28,7 @@ from torch import Tensor
 from headway.bundle import Bundle, named_weights
 from headway.config import nearest
 from headway.errors import ConfigError, MissingPackageError
+from headway.interop.transformer import transformer_of
 from headway.models.transformer import TransformerConfig
 from headway.nn.positions import LearnedPositions
 from headway.text.exporting import token_names
@@ -70,7 +71,7 @@ def write_ctranslate2(
     package = _package()
     if quantization is not None and quantization not in quantizations():
         raise ConfigError(f"quantization {quantization!r}; {nearest(quantization, quantizations())}")
-    config = bundle.model.config
+    config = transformer_of(bundle, "CTranslate2").config
     _refuse(config)
     spec = package.specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
@@ -103,12 +104,22 @@ def _package() -> Any:
 
 
 def _refuse(config: TransformerConfig) -> None:
+    """Raise :class:`ConfigError` for the first option that cannot be expressed."""
     width = config.d_model / config.num_heads
-    for name in ("d_key", "d_value"):
-        if getattr(config, name) not in (None, width):
+    fits = {
+        "d_key": (config.d_key in (None, width), f"heads of width d_model / num_heads = {width:g}"),
+        "d_value": (config.d_value in (None, width), f"heads of width d_model / num_heads = {width:g}"),
+        "norm": (config.norm != "none", "post, pre"),
+        "residual": (config.residual, "true"),
+        "score": (config.score == "scaled_dot", "scaled_dot"),
+        "qk_projection": (config.qk_projection == "linear", "linear"),
+        "positions": (config.positions in ("sinusoidal", "learned"), "sinusoidal, learned"),
+    }
+    for name, (fine, supported) in fits.items():
+        if not fine:
             raise ConfigError(
-                f"model.{name} = {getattr(config, name)}: CTranslate2 knows heads of width d_model / num_heads = "
-                f"{width:g} alone; this model cannot be exported to it"
+                f"model.{name} = {getattr(config, name)!r}: CTranslate2 knows {supported} alone; this model cannot be "
+                "exported to it"
             )
 
 
@@ -116,10 +127,11 @@ class _Weights:
     """The model's weights, put where the specification wants them."""
 
     def __init__(self, bundle: Bundle, max_positions: int) -> None:
-        self._model, self._config = bundle.model, bundle.model.config
+        self._model = transformer_of(bundle, "CTranslate2")
+        self._config = self._model.config
         self._max_positions = max_positions
         self._tensors: Mapping[str, Tensor] = {
-            name: _copy(tensor) for name, tensor in named_weights(bundle.model).items()
+            name: _copy(tensor) for name, tensor in named_weights(self._model).items()
         }
 
     def fill_encoder(self, spec: Any) -> None:

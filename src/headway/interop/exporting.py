@@ -9,6 +9,7 @@ from headway.bundle import Bundle
 from headway.config import nearest
 from headway.errors import ConfigError
 from headway.interop.card import exported_card
+from headway.interop.transformer import transformer_of
 from headway.storage import replaced_folder
 from headway.text.exporting import token_names, tokenizer_files
 from headway.text.framing import Frame
@@ -82,7 +83,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, frame: Frame) -> None:
             "the model's target is forced to begin with a language's code, which MarianMT has no place for; "
             "it cannot be exported to Hugging Face"
         )
-    export_model(bundle.model, folder)
+    export_model(transformer_of(bundle, "Hugging Face's MarianMT"), folder)
     use = f"{_HUGGINGFACE}{_SIDES}{_told(bundle, frame)}"
     (folder / "README.md").write_text(exported_card(bundle, "Hugging Face `transformers`", use), encoding="utf-8")
 

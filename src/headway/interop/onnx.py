@@ -28,7 +28,8 @@ from headway.bundle import Bundle
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.card import exported_card
 from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, encoder_graph
-from headway.models.build import Model
+from headway.interop.transformer import transformer_of
+from headway.models.transformer import Transformer, TransformerConfig
 from headway.storage import replaced_folder
 
 if TYPE_CHECKING:
@@ -55,8 +56,10 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
 
     Raises:
         MissingPackageError: onnx or onnxruntime is not installed.
+        ConfigError: The model has an option that the graphs do not have.
         BundleError: The graphs compute something else than the model.
     """
+    _refuse(transformer_of(bundle, "ONNX").config)
     _require("onnx", "onnxruntime")
     import onnx
 
@@ -67,7 +70,7 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
         replace(bundle, model=copy.deepcopy(bundle.model).float()).save(
             aside, exported_card(bundle, "onnxruntime", _use(limit))
         )
-        model = Bundle.load(aside).model
+        model = transformer_of(Bundle.load(aside), "ONNX")
         stored, signature = _stored_tensors(aside / _WEIGHTS)
         facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
         for name, graph in ((_ENCODER, encoder_graph), (_STEP, decoder_step_graph)):
@@ -75,6 +78,19 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
             onnx.helper.set_model_props(written, facts)
             onnx.save_model(written, aside / name)
         _compare(OnnxModel.load(aside), model)
+
+
+def _refuse(config: TransformerConfig) -> None:
+    fits = {
+        "score": (config.score == "scaled_dot", "scaled_dot"),
+        "qk_projection": (config.qk_projection == "linear", "linear"),
+        "positions": (config.positions != "rotary", "sinusoidal, learned, none"),
+    }
+    for name, (fine, supported) in fits.items():
+        if not fine:
+            raise ConfigError(
+                f"{name} = {getattr(config, name)!r} cannot be exported to ONNX: the graphs have {supported} alone"
+            )
 
 
 def is_onnx_folder(folder: Path) -> bool:
@@ -261,7 +277,7 @@ def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
 
 
 @torch.no_grad()
-def _compare(exported: OnnxModel, model: Model) -> None:
+def _compare(exported: OnnxModel, model: Transformer) -> None:
     """Refuse graphs that compute something else than ``model``: an option that they do not know, damaged weights."""
     draws = torch.Generator().manual_seed(1)
     length = min(exported.max_length, 5)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from headway.errors import BundleError
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
-from headway.nn.blocks import PreNorm
+from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.embedding import TokenEmbedding
 
 if TYPE_CHECKING:
@@ -296,9 +296,11 @@ def _decoder_block(
 
 
 def _residual(graph: _Graph, path: str, x: str, sublayer: Callable[[str], str]) -> str:
-    if isinstance(graph.transformer.get_submodule(path), PreNorm):
-        return graph.op("Add", x, sublayer(_norm(graph, f"{path}.norm", x)))
-    return _norm(graph, f"{path}.norm", graph.op("Add", x, sublayer(x)))
+    around = graph.transformer.get_submodule(path)
+    assert isinstance(around, (PostNorm, PreNorm, NoNorm))
+    output = sublayer(_norm(graph, f"{path}.norm", x) if isinstance(around, PreNorm) else x)
+    summed = graph.op("Add", x, output) if around.residual else output
+    return _norm(graph, f"{path}.norm", summed) if isinstance(around, PostNorm) else summed
 
 
 def _heads(graph: _Graph, path: str, x: str, parts: tuple[str, ...], batch: str, *, length: int = -1) -> list[str]:

@@ -4,6 +4,9 @@ Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, 
 ``num_heads``, d_k ``d_key``, d_v ``d_value`` (per head), P_drop ``dropout``. Embeddings are multiplied by
 sqrt(d_model), given positions and dropped out (sections 3.4, 3.5, 5.4); by default source embedding, target embedding
 and output projection are one matrix (section 3.4).
+
+What the paper compares itself with, or others changed later, is in the options: positions (learned, rotary, none),
+``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from torch import Tensor, nn
 
 from headway.config import Config
 from headway.errors import ConfigError
-from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderStack
+from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderStack, Norm, Projection
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.masks import causal_mask, padding_mask
-from headway.nn.positions import LearnedPositions, SinusoidalPositions
+from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from headway.nn.scores import ScoreKind
 
 __all__ = ["PRESETS", "Attended", "Transformer", "TransformerConfig"]
 
@@ -57,8 +61,23 @@ class TransformerConfig(Config):
     activation: Activation = Field(
         "relu", description="Of the feed-forward layers; glu, reglu, geglu, swiglu are gated."
     )
-    norm: Literal["post", "pre"] = Field("post", description="Layer norm after each residual (paper) or before.")
-    positions: Literal["sinusoidal", "learned"] = Field("sinusoidal", description="How positions are encoded.")
+    norm: Norm = Field("post", description="Layer norm after each residual (paper), before each sub-layer, or none.")
+    residual: bool = Field(
+        True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
+    )
+    score: ScoreKind = Field(
+        "scaled_dot",
+        description="How well a query and a key match: their product over sqrt(d_key) (paper), the product alone, with "
+        "a matrix between (general), by one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",
+    )
+    qk_projection: Projection = Field(
+        "linear", description="Of queries and keys: linear (paper), or with one hidden layer of ReLU."
+    )
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = Field(
+        "sinusoidal",
+        description="How positions are encoded: added to embeddings (sinusoidal, learned), by turning the queries and "
+        "keys of self-attention (rotary; scores of products and cosines then depend on distance alone), or not at all.",
+    )
     max_length: int = Field(512, ge=2, description="Longest sequence in tokens, for learned positions only.")
     sinusoid_layout: Literal["interleaved", "halves"] = Field(
         "interleaved", description="Sines on even and cosines on odd dimensions (paper), or all sines first."
@@ -93,6 +112,26 @@ class TransformerConfig(Config):
             raise ValueError(
                 f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; "
                 "choose a divisor, or set d_key and d_value"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _options_act(self) -> TransformerConfig:
+        """An option that would change nothing is a misunderstanding."""
+        if self.positions not in ("rotary", "none"):
+            return self
+        for name in ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                needed = "learned" if name == "max_length" else "sinusoidal"
+                raise ValueError(
+                    f"{name} = {getattr(self, name)!r} does nothing where positions = {self.positions!r}; leave it "
+                    f"out, or set positions to {needed!r}"
+                )
+        width = self.d_key or self.d_model // self.num_heads
+        if self.positions == "rotary" and width % 2:
+            raise ValueError(
+                f"positions = 'rotary' turns pairs of units, but a head's queries and keys have {width}; set d_key to "
+                "an even number (left out, it is d_model / num_heads)"
             )
         return self
 
@@ -139,6 +178,10 @@ class Transformer(nn.Module):
             layer_dropout=config.layer_dropout,
             activation=config.activation,
             norm=config.norm,
+            residual=config.residual,
+            score=config.score,
+            projection=config.qk_projection,
+            rotary=config.positions == "rotary",
         )
         self.source_embedding = TokenEmbedding(source_vocab_size, config.d_model, scaled=config.scale_embedding)
         self.target_embedding = (
@@ -243,15 +286,19 @@ def _residual_stream(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
-def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions:
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, config.max_length)
-    return SinusoidalPositions(
-        config.d_model,
-        interleaved=config.sinusoid_layout == "interleaved",
-        offset=config.position_offset,
-        last_exponent=config.sinusoid_spacing == "inclusive",
-    )
+def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:
+    match config.positions:
+        case "rotary" | "none":
+            return NoPositions()
+        case "learned":
+            return LearnedPositions(config.d_model, config.max_length)
+        case "sinusoidal":
+            return SinusoidalPositions(
+                config.d_model,
+                interleaved=config.sinusoid_layout == "interleaved",
+                offset=config.position_offset,
+                last_exponent=config.sinusoid_spacing == "inclusive",
+            )
 
 
 def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | nn.Identity:

@@ -13,6 +13,7 @@ from headway.nn.blocks import (
     EncoderStack,
     FeedForward,
     GatedFeedForward,
+    NoNorm,
     PostNorm,
     PreNorm,
 )
@@ -21,9 +22,12 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 from headway.nn.masks import causal_mask, padding_mask
-from headway.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
+from headway.nn.pooling import AttentionPooling, Pooling
+from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
+from headway.nn.scores import Score, ScoreKind, make_score
 
 __all__ = [
+    "AttentionPooling",
     "BlockOptions",
     "DecoderBlock",
     "DecoderCache",
@@ -36,13 +40,20 @@ __all__ = [
     "KeysValues",
     "LearnedPositions",
     "MultiHeadAttention",
+    "NoNorm",
+    "NoPositions",
+    "Pooling",
     "PostNorm",
     "PreNorm",
+    "RotaryPositions",
+    "Score",
+    "ScoreKind",
     "SinusoidalPositions",
     "TokenEmbedding",
     "attention_weights",
     "causal_mask",
     "label_smoothed_cross_entropy",
+    "make_score",
     "padding_mask",
     "projected_cross_entropy",
     "scaled_dot_product_attention",

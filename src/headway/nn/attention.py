@@ -13,33 +13,46 @@ attention over the encoder, queries come from the decoder, keys and values from 
 
 Several kernels compute the one function; :func:`_fused_kernel_pays` chooses, and tests prove them equal. A query that
 may attend to nothing yields zeros, not NaN.
+
+Variants, all off by default: other score functions in place of the scaled product (:mod:`headway.nn.scores`), which are
+computed plainly; a hidden layer in the projections of queries and keys; rotary positions (:mod:`headway.nn.positions`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.nn.dropout import Dropout
+from headway.nn.positions import RotaryPositions
+from headway.nn.scores import ScoreKind, make_score
 
 __all__ = ["KeysValues", "MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
 
 
 def attention_weights(
-    query: Float[Tensor, "*b T K"], key: Float[Tensor, "*b S K"], mask: Bool[Tensor, "..."] | None = None
+    query: Float[Tensor, "*b T K"],
+    key: Float[Tensor, "*b S _"],
+    mask: Bool[Tensor, "..."] | None = None,
+    score: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "*b T S"]:
     """softmax(Q K^T / sqrt(d_k)) over the keys that ``mask`` (broadcast to (..., T, S), True: may attend) allows.
 
-    Each row sums to one, or to zero where a query may attend to nothing.
+    ``score`` (:func:`~headway.nn.scores.make_score`) may take the place of the scaled product. Each row sums to one, or
+    to zero where a query may attend to nothing.
     """
-    scores = torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-2, -1))
+    if score is None:
+        scores = torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-2, -1))
+    else:
+        scores = score(query, key)
     if mask is None:
         return scores.softmax(-1)
     attends = mask.any(-1, keepdim=True)
@@ -86,7 +99,11 @@ def _fused_kernel_pays(query: Tensor, key: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class KeysValues:
-    """Keys and values of all heads, ready to be attended to: computed once a memory, or kept between decoding steps."""
+    """Keys and values of all heads, ready to be attended to: computed once a memory, or kept between decoding steps.
+
+    Ready means that keys are turned to their positions where those are rotary, and prepared for the score function; a
+    key that is so prepared may have another width than a query (:meth:`headway.nn.scores.Score.prepare`).
+    """
 
     keys: Float[Tensor, "B H S K"]
     values: Float[Tensor, "B H S U"]
@@ -101,7 +118,13 @@ class MultiHeadAttention(nn.Module):
     bias; ``bias=True`` adds one, as most implementations do.
 
     The weights are observed through ``self.weights``, an identity: a forward hook on it sees every (B, H, T, S) weight
-    matrix, and without a hook it costs nothing. ``dropout`` acts on the weights; the paper has none there.
+    matrix, and without a hook it costs nothing. A hook that only looks changes no bit; one that returns other weights
+    has them used. ``dropout`` acts on the weights; the paper has none there.
+
+    ``score`` is the score function, with weights of its own for each head where it has any. ``qk_projection`` "hidden"
+    puts a hidden layer, W_2 max(0, W_1 x + b_1) + b_2 as wide as all heads' queries, in the place of the linear
+    projections of queries and of keys. ``rotary`` turns queries and keys to their positions in attention of a sequence
+    to itself; in attention to a memory there is no such turn.
     """
 
     def __init__(
@@ -113,6 +136,9 @@ class MultiHeadAttention(nn.Module):
         d_value: int | None = None,
         dropout: float = 0.0,
         bias: bool = True,
+        score: ScoreKind = "scaled_dot",
+        qk_projection: Literal["linear", "hidden"] = "linear",
+        rotary: bool = False,
     ) -> None:
         super().__init__()
         if (d_key is None or d_value is None) and d_model % num_heads:
@@ -126,6 +152,11 @@ class MultiHeadAttention(nn.Module):
         self.widths = (num_heads * self.d_key, num_heads * self.d_key, num_heads * self.d_value)
         self.projection = nn.Linear(d_model, sum(self.widths), bias=bias)
         self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias)
+        self.score = None if score == "scaled_dot" else make_score(score, self.d_key, num_heads)
+        hidden = qk_projection == "hidden"
+        self.query_outer = nn.Linear(self.widths[0], self.widths[0], bias=bias) if hidden else None
+        self.key_outer = nn.Linear(self.widths[1], self.widths[1], bias=bias) if hidden else None
+        self.rotary = RotaryPositions(self.d_key) if rotary else None
         self.weights = nn.Identity()
         self.dropout = Dropout(dropout)
         self.register_state_dict_post_hook(_split_projection)  # type: ignore[no-untyped-call]
@@ -134,9 +165,10 @@ class MultiHeadAttention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Xavier-uniform matrices (Glorot and Bengio 2010), each projection by its own shape; zero biases."""
-        for weight in (*torch.split(self.projection.weight, list(self.widths)), self.output.weight):
+        outer = [layer for layer in (self.output, self.query_outer, self.key_outer) if layer is not None]
+        for weight in (*torch.split(self.projection.weight, list(self.widths)), *(layer.weight for layer in outer)):
             nn.init.xavier_uniform_(weight)
-        for bias in (self.projection.bias, self.output.bias):
+        for bias in (self.projection.bias, *(layer.bias for layer in outer)):
             if bias is not None:
                 nn.init.zeros_(bias)
 
@@ -153,20 +185,31 @@ class MultiHeadAttention(nn.Module):
         query, kv = self.project(x)
         return self.attend(query, kv, mask)
 
-    def project(self, x: Float[Tensor, "B T D"]) -> tuple[Float[Tensor, "B H T K"], KeysValues]:
-        """Queries, and keys with values, of one sequence by one product."""
+    def project(
+        self, x: Float[Tensor, "B T D"], positions: Int[Tensor, " B"] | None = None
+    ) -> tuple[Float[Tensor, "B H T K"], KeysValues]:
+        """Queries, and keys with values, of one sequence by one product.
+
+        It begins at position 0, unless ``positions`` tells where each row is, as in a step of decoding; there rotary
+        positions must be covered already: ``rotary.reserve(longest + 1)``.
+        """
         query, key, value = torch.split(self.projection(x), list(self.widths), dim=-1)
-        return self._heads(query), KeysValues(self._heads(key), self._heads(value))
+        query, key = self._heads(_transformed(query, self.query_outer)), self._heads(_transformed(key, self.key_outer))
+        if self.rotary is not None:
+            query, key = (
+                self.rotary(part) if positions is None else self.rotary.at(part, positions) for part in (query, key)
+            )
+        return query, KeysValues(self._prepared(key), self._heads(value))
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
-        """The queries of x alone."""
-        return self._heads(self._part(x, 0, self.widths[0]))
+        """The queries of x alone, to a memory."""
+        return self._heads(_transformed(self._part(x, 0, self.widths[0]), self.query_outer))
 
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
         """The keys and values of a memory alone."""
         joined = self._part(memory, self.widths[0], sum(self.widths))
         key, value = torch.split(joined, list(self.widths[1:]), dim=-1)
-        return KeysValues(self._heads(key), self._heads(value))
+        return KeysValues(self._prepared(self._heads(_transformed(key, self.key_outer))), self._heads(value))
 
     def attend(
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
@@ -174,9 +217,16 @@ class MultiHeadAttention(nn.Module):
         """Attention of projected queries over keys and values, heads concatenated and projected back."""
         if mask is not None:
             mask = (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
-        if self.weights._forward_hooks or (self.training and self.dropout.p):
-            weights = self.dropout(self.weights(attention_weights(query, kv.keys, mask)))
-            heads = weights @ kv.values
+        plain = self.score is not None or (self.training and self.dropout.p > 0)
+        if plain or self.weights._forward_hooks:
+            score = None if self.score is None else self.score.compare
+            weights = attention_weights(query, kv.keys, mask, score)
+            observed = self.weights(weights)
+            if observed is weights and not plain and _fused_kernel_pays(query, kv.keys):
+                # What is computed without a hook.
+                heads = scaled_dot_product_attention(query, kv.keys, kv.values, mask)
+            else:
+                heads = self.dropout(observed) @ kv.values
         else:
             heads = scaled_dot_product_attention(query, kv.keys, kv.values, mask)
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))
@@ -188,6 +238,14 @@ class MultiHeadAttention(nn.Module):
 
     def _heads(self, x: Float[Tensor, "B T _"]) -> Float[Tensor, "B H T _"]:
         return torch.unflatten(x, -1, (self.num_heads, -1)).transpose(1, 2)
+
+    def _prepared(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
+        return key if self.score is None else self.score.prepare(key)
+
+
+def _transformed(x: Float[Tensor, "B T _"], outer: nn.Linear | None) -> Float[Tensor, "B T _"]:
+    """``x``, or what ``outer`` makes of it as a hidden layer."""
+    return x if outer is None else outer(F.relu(x))
 
 
 _PARTS = ("query", "key", "value")

@@ -5,10 +5,13 @@ memory (queries from the decoder, keys and values from the memory), then feed-fo
 decoder's sub-layers in another order; the paper decides.
 
 Around each sub-layer stand a residual connection, dropout on the sub-layer's output and layer normalisation, in one of
-two orders:
+two orders, or without the norm:
 
     post-norm   LayerNorm(x + Dropout(Sublayer(x)))     the paper, section 3.1 with 5.4
     pre-norm    x + Dropout(Sublayer(LayerNorm(x)))     Wang et al. 2019, Xiong et al. 2020; a norm ends the stack
+    none        x + Dropout(Sublayer(x))
+
+Each can also go without its residual connection, "x +": what that costs is for experiments to show.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from torch.nn import functional as F
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
+from headway.nn.scores import ScoreKind
 
 __all__ = [
     "Activation",
@@ -35,9 +39,15 @@ __all__ = [
     "EncoderStack",
     "FeedForward",
     "GatedFeedForward",
+    "NoNorm",
+    "Norm",
     "PostNorm",
     "PreNorm",
+    "Projection",
 ]
+
+Norm = Literal["post", "pre", "none"]
+Projection = Literal["linear", "hidden"]
 
 Activation = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -110,36 +120,56 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))): the paper's residual connection."""
+    """LayerNorm(x + Dropout(Sublayer(x))): the paper's residual connection; without ``residual``, no "x +"."""
 
-    def __init__(self, d_model: int, dropout: float) -> None:
+    def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
+        self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Wrap ``sublayer``."""
-        normed: Tensor = self.norm(x + self.dropout(sublayer(x)))
+        output = self.dropout(sublayer(x))
+        normed: Tensor = self.norm(x + output if self.residual else output)
         return normed
 
 
 class PreNorm(nn.Module):
-    """x + Dropout(Sublayer(LayerNorm(x))): the residual path stays untouched."""
+    """x + Dropout(Sublayer(LayerNorm(x))): the residual path stays untouched; without ``residual``, no "x +"."""
 
-    def __init__(self, d_model: int, dropout: float) -> None:
+    def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
+        self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Wrap ``sublayer``."""
-        summed: Tensor = x + self.dropout(sublayer(self.norm(x)))
-        return summed
+        output: Tensor = self.dropout(sublayer(self.norm(x)))
+        return x + output if self.residual else output
+
+
+class NoNorm(nn.Module):
+    """x + Dropout(Sublayer(x)); without ``residual``, no "x +"."""
+
+    def __init__(self, dropout: float, *, residual: bool = True) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.residual = residual
+
+    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        """Wrap ``sublayer``."""
+        output: Tensor = self.dropout(sublayer(x))
+        return x + output if self.residual else output
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockOptions:
-    """What all blocks of a stack share. Widths are in units; the four dropouts are probabilities."""
+    """What all blocks of a stack share. Widths are in units; the four dropouts are probabilities.
+
+    ``projection`` is that of queries and keys; ``rotary`` positions act in attention of a sequence to itself.
+    """
 
     d_model: int
     num_heads: int
@@ -151,12 +181,23 @@ class BlockOptions:
     feed_forward_dropout: float = 0.0
     layer_dropout: float = 0.0
     activation: Activation = "relu"
-    norm: Literal["post", "pre"] = "post"
+    norm: Norm = "post"
+    residual: bool = True
+    score: ScoreKind = "scaled_dot"
+    projection: Projection = "linear"
+    rotary: bool = False
 
-    def attention(self) -> MultiHeadAttention:
-        """A new attention sub-layer."""
+    def attention(self, *, to_itself: bool) -> MultiHeadAttention:
+        """A new attention sub-layer, of a sequence to itself or to a memory."""
         return MultiHeadAttention(
-            self.d_model, self.num_heads, d_key=self.d_key, d_value=self.d_value, dropout=self.attention_dropout
+            self.d_model,
+            self.num_heads,
+            d_key=self.d_key,
+            d_value=self.d_value,
+            dropout=self.attention_dropout,
+            score=self.score,
+            qk_projection=self.projection,
+            rotary=self.rotary and to_itself,
         )
 
     def feed_forward(self) -> FeedForward | GatedFeedForward:
@@ -167,12 +208,18 @@ class BlockOptions:
             case gated:
                 return GatedFeedForward(self.d_model, self.d_ff, activation=gated, dropout=self.feed_forward_dropout)
 
-    def residual(self) -> PostNorm | PreNorm:
-        """A new residual connection."""
-        return (PostNorm if self.norm == "post" else PreNorm)(self.d_model, self.dropout)
+    def around(self) -> PostNorm | PreNorm | NoNorm:
+        """What stands around a sub-layer."""
+        match self.norm:
+            case "post":
+                return PostNorm(self.d_model, self.dropout, residual=self.residual)
+            case "pre":
+                return PreNorm(self.d_model, self.dropout, residual=self.residual)
+            case "none":
+                return NoNorm(self.dropout, residual=self.residual)
 
     def final_norm(self) -> nn.LayerNorm | nn.Identity:
-        """What a stack ends in: a norm where the blocks' outputs are not normalised."""
+        """What a stack ends in: a norm where blocks are pre-norm, whose outputs are not normalised."""
         return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
 
 
@@ -181,8 +228,8 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, options: BlockOptions) -> None:
         super().__init__()
-        self.attention, self.attention_residual = options.attention(), options.residual()
-        self.feed_forward, self.feed_forward_residual = options.feed_forward(), options.residual()
+        self.attention, self.attention_residual = options.attention(to_itself=True), options.around()
+        self.feed_forward, self.feed_forward_residual = options.feed_forward(), options.around()
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
         """One block; ``mask`` tells which keys each query may attend to."""
@@ -196,9 +243,10 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, options: BlockOptions) -> None:
         super().__init__()
-        self.attention, self.attention_residual = options.attention(), options.residual()
-        self.cross_attention, self.cross_attention_residual = options.attention(), options.residual()
-        self.feed_forward, self.feed_forward_residual = options.feed_forward(), options.residual()
+        self.attention, self.attention_residual = options.attention(to_itself=True), options.around()
+        self.cross_attention = options.attention(to_itself=False)
+        self.cross_attention_residual = options.around()
+        self.feed_forward, self.feed_forward_residual = options.feed_forward(), options.around()
 
     def forward(
         self,
@@ -217,7 +265,9 @@ class DecoderBlock(nn.Module):
         """One more target position for each of R rows; the earlier ones are in the ``layer`` of ``cache``."""
 
         def attend_to_prefix(x: Tensor) -> Tensor:
-            query, new = self.attention.project(x)
+            if self.attention.rotary is not None:
+                self.attention.rotary.reserve(cache.length + 1)
+            query, new = self.attention.project(x, cache.positions)
             return self.attention.attend(query, cache.extend(layer, new), cache.prefix_mask)
 
         def attend_to_memory(x: Tensor) -> Tensor:

@@ -2,7 +2,8 @@
 
 A decoder that predicts one token at a time would compute the keys and values of the whole prefix, and of the memory,
 again at every step. They do not change, so they are kept: the prefix's grow by one position a step, the memory's are
-computed once a sentence.
+computed once a sentence. Keys are kept as attention wants them: turned to their positions where those are rotary, and
+prepared for the score function.
 
 Rows and sentences: B sentences are decoded as R = B * W rows, where the W rows of a sentence (its beams) are
 neighbours. Prefixes are kept per row, memories per sentence. Every row has a position of its own, so that rows which

@@ -3,7 +3,13 @@
     PE(pos, 2i)   = sin(pos / 10000^(2i / d_model))
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
-or a learned vector for each position (Gehring et al. 2017), with which the paper found nearly identical results.
+or a learned vector for each position (Gehring et al. 2017), with which the paper found nearly identical results. Both
+are added to embeddings. Rotary positions (Su et al. 2021, "RoFormer") turn queries and keys instead, two dimensions at
+a time, each pair by an angle of its own for each step:
+
+    (x_2i, x_2i+1) at pos, as a complex number, is multiplied by exp(j pos / 10000^(2i / K))
+
+so that the product of a query at m with a key at n depends on m - n alone (section 3.2).
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError, LengthError
 
-__all__ = ["LearnedPositions", "SinusoidalPositions", "sinusoids"]
+__all__ = ["LearnedPositions", "NoPositions", "RotaryPositions", "SinusoidalPositions", "sinusoids"]
 
 
 def sinusoids(
@@ -124,3 +130,64 @@ class LearnedPositions(nn.Module):
                 "learned; split the text, or train with a larger max_length or with sinusoidal positions, "
                 "which have no limit"
             )
+
+
+class NoPositions(nn.Module):
+    """Leave embeddings as they are: where positions are rotary, or the model is to have none."""
+
+    def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
+        """The same."""
+        return x
+
+    def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
+        """The same."""
+        return x
+
+    def reserve(self, length: int) -> None:
+        """Nothing ends."""
+
+
+class RotaryPositions(nn.Module):
+    """Turn queries or keys of ``width`` units (even) by their positions. No weights and no limit, as sinusoids.
+
+    The rotation is computed in float32 and rounded once.
+    """
+
+    table: Tensor
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        if width % 2:
+            raise ConfigError(
+                f"rotary positions turn pairs of units, but a head's queries and keys have {width}; "
+                "choose an even d_key (by default it is d_model / num_heads)"
+            )
+        self.width = width
+        self.register_buffer("table", self._rows(256), persistent=False)
+
+    def _rows(self, length: int) -> Float[Tensor, "T 2 K"]:
+        """The factors of each position: cosines, and sines with the signs that they have in the product."""
+        sine, cosine = torch.unflatten(sinusoids(length, self.width), 1, (-1, 2)).unbind(2)
+        return torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
+
+    def forward(self, x: Float[Tensor, "B H T K"], start: int = 0) -> Float[Tensor, "B H T K"]:
+        """x[:, :, t] turned to position start + t."""
+        end = start + x.size(2)
+        self.reserve(end)
+        return _turned(x, self.table[start:end])
+
+    def at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
+        """x[b] turned to positions[b], which the table already covers (:meth:`reserve`)."""
+        return _turned(x, self.table[positions][:, None, None])
+
+    def reserve(self, length: int) -> None:
+        """Make the table cover positions below ``length``."""
+        if length > self.table.size(0):
+            with torch.inference_mode(mode=False):  # in which a tensor is made that no gradient may pass through
+                self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
+
+
+def _turned(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:
+    cosine, sine = factors.unbind(-2)
+    other = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)  # each unit's place is taken by the other of its pair
+    return (x * cosine + other * sine).to(x.dtype)

@@ -63,6 +63,10 @@ def _refuse(config: TransformerConfig) -> None:
     width = config.d_model // config.num_heads
     exact_heads = config.d_model % config.num_heads == 0
     fits = {
+        "norm": (config.norm != "none", "post, pre"),
+        "residual": (config.residual, "true"),
+        "score": (config.score == "scaled_dot", "scaled_dot"),
+        "qk_projection": (config.qk_projection == "linear", "linear"),
         "positions": (config.positions == "sinusoidal", "sinusoidal"),
         "position_offset": (config.position_offset == 0, "0"),
         "sinusoid_spacing": (config.sinusoid_spacing == "paper", "paper"),

@@ -1,0 +1,218 @@
+"""A text classifier: the Transformer's encoder, one vector for the whole text, a linear layer to the classes' logits.
+
+    embedding -> (convolution) -> encoder blocks -> pooling -> projection
+
+The reference form reads its text in two ways. Both have one block of width 256 (d_ff 512, 8 heads), texts padded and
+cut to exactly 60 tokens (``max_length = 60``, ``pad_to_max_length``), no mask (``masked = false``), and read out the
+last position (``pooling = "last"``), which is padding for every shorter text. As its authors write it there is neither
+residual connection nor layer normalisation (``residual = false``, ``norm = "none"``); as they code it, both
+(``norm = "pre"``). What one would use today has masks and pools over all positions. With no block at all,
+``encoder_layers = 0``, it is a linear model on pooled embeddings (Joulin et al. 2017 with ``pooling = "mean"``).
+
+Dimensions: B batch, S source positions, D model, C classes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.config import Config
+from headway.nn.blocks import Activation, BlockOptions, EncoderBlock, EncoderStack, Norm, PreNorm, Projection
+from headway.nn.convolution import ResidualConvolution
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
+from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from headway.nn.scores import ScoreKind
+
+__all__ = ["ClassifierConfig", "EncoderClassifier"]
+
+
+class ClassifierConfig(Config):
+    """The sizes and options of an encoder that classifies."""
+
+    kind: Literal["classifier"] = Field("classifier", description="The architecture.")
+    d_model: int = Field(256, ge=1, description="Width of the residual stream, in units.")
+    num_heads: int = Field(8, ge=1, description="Attention heads.")
+    d_ff: int = Field(512, ge=1, description="Inner width of the feed-forward layers, in units.")
+    encoder_layers: int = Field(1, ge=0, description="Encoder blocks; 0: pooled embeddings alone.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="Probability on sub-layer outputs.")
+    embedding_dropout: float | None = Field(
+        None, ge=0, lt=1, description="Probability on embeddings + positions; none: that of dropout."
+    )
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on attention weights.")
+    feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Probability inside the feed-forward layers.")
+    word_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Probability that a token's whole embedding is left out while training."
+    )
+    pooled_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on the pooled vector.")
+    activation: Activation = Field(
+        "relu", description="Of the feed-forward layers; glu, reglu, geglu, swiglu are gated."
+    )
+    norm: Norm = Field("pre", description="Layer norm after each residual, before each sub-layer, or none.")
+    residual: bool = Field(True, description="Whether each sub-layer's output is added to its input or replaces it.")
+    score: ScoreKind = Field("scaled_dot", description="How well a query and a key match; see the Transformer's.")
+    qk_projection: Projection = Field(
+        "linear", description="Of queries and keys: linear, or with one hidden layer of ReLU."
+    )
+    positions: Literal["sinusoidal", "learned", "rotary", "none"] = Field(
+        "sinusoidal", description="How positions are encoded."
+    )
+    scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model).")
+    convolution: int = Field(
+        0, ge=0, description="Width, in positions, of a residual convolution before the first block; odd, 0: none."
+    )
+    pooling: PoolingKind = Field(
+        "mean", description="How the text's vector is made of its positions'; first puts a begin symbol in front."
+    )
+    masked: bool = Field(True, description="Whether padding is hidden from attention and pooling.")
+    max_length: int = Field(
+        256, ge=2, description="Longest text in tokens, its end symbol counted; of a longer one the rest is cut off."
+    )
+    pad_to_max_length: bool = Field(False, description="Whether shorter texts are padded to exactly max_length.")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> ClassifierConfig:
+        if self.d_model % self.num_heads:
+            raise ValueError(f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; choose a divisor")
+        if self.convolution and self.convolution % 2 == 0:
+            raise ValueError(f"convolution = {self.convolution} has no middle; choose an odd width, such as 3, or 0")
+        if self.positions == "rotary" and self.d_model // self.num_heads % 2:
+            raise ValueError(
+                f"positions = 'rotary' turns pairs of units, but a head has {self.d_model // self.num_heads}; choose "
+                "num_heads so that d_model / num_heads is even"
+            )
+        if not self.masked and not self.pad_to_max_length:
+            raise ValueError(
+                "masked = false: padding then counts, and a text's label would depend on the texts beside it; set "
+                "pad_to_max_length = true, which pads all alike"
+            )
+        return self
+
+
+class EncoderClassifier(nn.Module):
+    """Tokens in, a logit for each class out. Sources end in the end symbol; padding is on the right."""
+
+    pad, begin = 0, 1  # PAD and BOS of headway.text.tokenizer
+
+    def __init__(self, config: ClassifierConfig, vocab_size: int, num_classes: int) -> None:
+        super().__init__()
+        self.config, self.num_classes = config, num_classes
+        options = BlockOptions(
+            d_model=config.d_model,
+            num_heads=config.num_heads,
+            d_ff=config.d_ff,
+            dropout=config.dropout,
+            attention_dropout=config.attention_dropout,
+            feed_forward_dropout=config.feed_forward_dropout,
+            activation=config.activation,
+            norm=config.norm,
+            residual=config.residual,
+            score=config.score,
+            projection=config.qk_projection,
+            rotary=config.positions == "rotary",
+        )
+        self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
+        self.positions = _positions(config)
+        self.word_dropout = Dropout(config.word_dropout)
+        self.embedding_dropout = Dropout(
+            config.dropout if config.embedding_dropout is None else config.embedding_dropout
+        )
+        self.convolution = (
+            ResidualConvolution(config.d_model, config.convolution, dropout=config.dropout)
+            if config.convolution
+            else None
+        )
+        self.encoder = EncoderStack(config.encoder_layers, options)
+        self.pooling = (
+            AttentionPooling(config.d_model)
+            if config.pooling == "attention"
+            else Pooling(config.pooling, config.d_model)
+        )
+        self.pooled_dropout = Dropout(config.pooled_dropout)
+        self.projection = nn.Linear(self.pooling.width, num_classes)
+        nn.init.xavier_uniform_(self.projection.weight)
+        nn.init.zeros_(self.projection.bias)
+
+    @property
+    def max_length(self) -> int:
+        """The longest text, in tokens with its end symbol."""
+        return self.config.max_length
+
+    def framed(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
+        """The tokens that the encoder reads: ``source`` padded as configured, and a begin symbol for ``first``."""
+        if self.config.pad_to_max_length:
+            source = F.pad(source, (0, self.max_length - source.size(1)), value=self.pad)  # a negative width cuts
+        return F.pad(source, (1, 0), value=self.begin) if self.config.pooling == "first" else source
+
+    def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
+        """What the first block is given for the tokens of :meth:`framed`, but for dropout."""
+        embedded = self.embedding(self.framed(source))
+        if self.training and self.config.word_dropout:
+            embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))
+        positioned: Tensor = self.positions(embedded)
+        return positioned
+
+    def logits_of(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
+        """The logits for a source that :meth:`embed_source` has embedded; for gradients by the embeddings."""
+        mask = self._mask(self.framed(source))
+        logits: Tensor = self.projection(self.pooled_dropout(self._pooled(self.embedding_dropout(embedded), mask)))
+        return logits
+
+    def forward(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
+        """The logits of the classes."""
+        return self.logits_of(self.embed_source(source), source)
+
+    def _pooled(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B P"]:
+        """Encode and pool. Where one position is read out, the last block computes that one alone, from all keys and
+        values; its attention's tap then sees (B, H, 1, S) weights.
+        """
+        if self.convolution is not None:
+            x = self.convolution(x, mask)
+        keys = None if mask is None else mask.unsqueeze(1)
+        config = self.config
+        if config.pooling not in ("first", "last") or not config.encoder_layers or config.positions == "rotary":
+            pooled: Tensor = self.pooling(self.encoder(x, keys), mask)
+            return pooled
+        *blocks, last = self.encoder.blocks
+        for block in blocks:
+            x = block(x, keys)
+        assert isinstance(last, EncoderBlock)
+        read: Tensor = self.encoder.norm(_one_position(last, self.pooling(x, mask).unsqueeze(1), x, keys))
+        return read.squeeze(1)
+
+    def _mask(self, framed: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
+        """True for what is no padding; None where nothing is hidden, which is faster."""
+        if not self.config.masked:
+            return None
+        mask = framed != self.pad
+        if mask.device.type == "cpu" and not torch.compiler.is_compiling() and mask.all():
+            return None  # not asked of a GPU, whose host would have to wait
+        return mask
+
+
+def _one_position(
+    block: EncoderBlock, y: Float[Tensor, "B 1 D"], x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B 1 S"] | None
+) -> Float[Tensor, "B 1 D"]:
+    """What ``block`` makes of the position of ``x`` that holds ``y``."""
+    attention, around = block.attention, block.attention_residual
+    kv = attention.keys_values(around.norm(x) if isinstance(around, PreNorm) else x)
+    y = around(y, lambda y: attention.attend(attention.queries(y), kv, mask))
+    transformed: Tensor = block.feed_forward_residual(y, block.feed_forward)
+    return transformed
+
+
+def _positions(config: ClassifierConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:
+    match config.positions:
+        case "rotary" | "none":
+            return NoPositions()
+        case "learned":
+            return LearnedPositions(config.d_model, config.max_length + (config.pooling == "first"))
+        case "sinusoidal":
+            return SinusoidalPositions(config.d_model)

@@ -1,0 +1,244 @@
+"""Recurrent sequence-to-sequence models: GRU and LSTM, a fixed vector or attention.
+
+The equations are in :mod:`headway.nn.recurrent` and :mod:`headway.nn.recurrent_decoders`. What the options make of the
+papers' models, each a preset with the paper's sizes:
+
+    cho         z at every step             Cho et al. 2014: GRU, attention = "none", context = "every_step"
+    sutskever   z at the start alone        Sutskever et al. 2014: deep LSTM, attention = "none", context = "start"
+    bahdanau    attend, then step           Bahdanau et al. 2015: GRU, attention = "bahdanau", score = "additive"
+    luong       step, then attend           Luong et al. 2015: deep LSTM, attention = "luong", score = "general"
+
+``d_model`` is the width of a state, and of both directions of a bidirectional encoder together, so that all scores
+fit; ``d_embedding`` that of embeddings and of what the output projection is given. Dropout is on embeddings, between
+layers and before the projection (Zaremba et al. 2014).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from jaxtyping import Float, Int
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from headway.config import Config
+from headway.errors import ConfigError
+from headway.models.transformer import Attended
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, Summary
+from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
+from headway.nn.scores import ScoreKind
+
+__all__ = ["PRESETS", "RecurrentConfig", "RecurrentModel"]
+
+_DEEP: dict[str, Any] = {
+    "cell": "lstm", "bidirectional": False, "d_model": 1000, "d_embedding": 1000,
+    "encoder_layers": 4, "decoder_layers": 4,
+}  # fmt: skip
+PRESETS: dict[str, dict[str, Any]] = {
+    "cho": {"attention": "none", "context": "every_step", "bidirectional": False, "d_model": 1000, "d_embedding": 500},
+    "sutskever": {**_DEEP, "attention": "none", "context": "start"},
+    "bahdanau": {"attention": "bahdanau", "score": "additive", "d_model": 2000, "d_embedding": 620},
+    "luong": {**_DEEP, "attention": "luong", "score": "general", "input_feeding": True},
+}
+
+
+class RecurrentConfig(Config):
+    """The sizes and options of a recurrent model; the defaults are a small one of Bahdanau et al.'s form."""
+
+    kind: Literal["recurrent"] = Field("recurrent", description="The architecture.")
+    cell: Cell = Field("gru", description="Of all layers: gru or lstm.")
+    d_model: int = Field(512, ge=1, description="Width of a layer's state, in units; of both directions together.")
+    d_embedding: int | None = Field(None, ge=1, description="Width of embeddings, in units; none: d_model.")
+    encoder_layers: int = Field(1, ge=1, description="Layers of the encoder.")
+    decoder_layers: int = Field(1, ge=1, description="Layers of the decoder.")
+    bidirectional: bool = Field(True, description="Whether the encoder reads backwards too, with half the units.")
+    summary: Summary = Field(
+        "final", description="The vector z that stands for a sentence: the final state, or mean or maximum of all."
+    )
+    attention: Literal["none", "bahdanau", "luong"] = Field(
+        "bahdanau", description="None (z is all that is known), asked by the state before each step, or behind it."
+    )
+    context: Literal["every_step", "start"] | None = Field(
+        None, description="Where z enters a decoder without attention; none: every_step. With attention: at the start."
+    )
+    score: ScoreKind | None = Field(
+        None, description="How attention compares states; none: additive for bahdanau, general for luong."
+    )
+    input_feeding: bool = Field(False, description="Whether luong's output is fed to the next step.")
+    dropout: float = Field(0.2, ge=0, lt=1, description="Probability on embeddings, between layers and on outputs.")
+    output_bias: bool = Field(False, description="A bias for each token's logit.")
+    tie: Literal["all", "target", "none"] = Field(
+        "all",
+        description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apply_preset(cls, data: Any) -> Any:
+        """``preset = "luong"`` stands for that preset's options; keys beside it win."""
+        if not isinstance(data, dict) or "preset" not in data:
+            return data
+        rest = {key: value for key, value in data.items() if key != "preset"}
+        if not isinstance(data["preset"], str) or data["preset"] not in PRESETS:
+            raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(PRESETS)}")
+        return {**PRESETS[data["preset"]], **rest}
+
+    @model_validator(mode="after")
+    def _fits(self) -> RecurrentConfig:
+        if self.bidirectional and self.d_model % 2:
+            raise ValueError(
+                f"d_model = {self.d_model} cannot be halved for the two directions of the encoder; choose an even "
+                "number, or bidirectional = false"
+            )
+        if self.attention != "none" and self.context is not None:
+            raise ValueError(
+                f"context = {self.context!r} says where z enters a decoder without attention, but attention = "
+                f"{self.attention!r}, whose decoders are given a context of their own at each step; leave context out, "
+                "or set attention = 'none'"
+            )
+        if self.attention == "none" and self.score is not None:
+            raise ValueError(
+                f"score = {self.score!r} is a part of attention, but attention = 'none'; leave score out, or choose "
+                "attention = 'bahdanau' or 'luong'"
+            )
+        if self.input_feeding and self.attention != "luong":
+            raise ValueError(
+                f"input_feeding = true feeds the output of attention = 'luong' back, but attention = "
+                f"{self.attention!r}; leave it out, or choose 'luong'"
+            )
+        if self.starts_only and self.tie != "none" and self.d_embedding not in (None, self.d_model):
+            raise ValueError(
+                f"tie = {self.tie!r} needs d_embedding = d_model where context = 'start', for states are projected as "
+                f"they are, but d_embedding = {self.d_embedding} and d_model = {self.d_model}; make them equal, or set "
+                "tie = 'none'"
+            )
+        return self
+
+    @property
+    def starts_only(self) -> bool:
+        """Whether z is in the decoder's first state alone, and the output is the decoder's state."""
+        return self.attention == "none" and self.context == "start"
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> RecurrentConfig:
+        """The named preset (cho, sutskever, bahdanau, luong), with ``changes``."""
+        return cls.parse({"preset": name, **changes}, f"preset {name}")
+
+
+class RecurrentModel(nn.Module):
+    """Source tokens in, logits of the next target token out.
+
+    Sources end in the end symbol; targets start with the begin symbol. Token 0 is padding on both sides.
+    """
+
+    pad = 0
+
+    def __init__(self, config: RecurrentConfig, source_vocab_size: int, target_vocab_size: int) -> None:
+        super().__init__()
+        if config.tie == "all" and source_vocab_size != target_vocab_size:
+            raise ConfigError(
+                f"tie = 'all' needs one vocabulary for both sides, but source has {source_vocab_size} and target "
+                f"{target_vocab_size} tokens; share one, or set tie to 'target' or 'none'"
+            )
+        self.config = config
+        d_embedding = config.d_embedding or config.d_model
+        self.source_embedding = TokenEmbedding(source_vocab_size, d_embedding)
+        self.target_embedding = (
+            self.source_embedding if config.tie == "all" else TokenEmbedding(target_vocab_size, d_embedding)
+        )
+        self.encoder = RecurrentEncoder(
+            config.cell,
+            d_embedding,
+            config.d_model,
+            layers=config.encoder_layers,
+            bidirectional=config.bidirectional,
+            summary=config.summary,
+            dropout=config.dropout,
+        )
+        self.decoder = _decoder(config, d_embedding)
+        self.projection = nn.Linear(self.decoder.d_output, target_vocab_size, bias=config.output_bias)
+        if config.output_bias:
+            nn.init.zeros_(self.projection.bias)
+        if config.tie == "none":
+            nn.init.xavier_uniform_(self.projection.weight)
+        else:
+            self.projection.weight = self.target_embedding.weight
+        self.dropout = Dropout(config.dropout)
+
+    @property
+    def max_length(self) -> None:
+        """There is no limit."""
+        return None
+
+    def encode(self, source: Int[Tensor, "B S"]) -> Encoded:
+        """The encoder's states, and z."""
+        # A source without any token is read as one of padding: nothing is divided by zero.
+        lengths = (source != self.pad).sum(1).clamp(min=1)
+        encoded: Encoded = self.encoder(self.dropout(self.source_embedding(source)), lengths)
+        return encoded
+
+    def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
+        """Encode and decode: what :attr:`projection` turns into logits."""
+        return self._decode(self.decoder.start(self.encode(source)), target)
+
+    def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
+        """The logits of the token that follows each target position."""
+        logits: Tensor = self.projection(self.hidden(source, target))
+        return logits
+
+    def start(self, source: Int[Tensor, "B S"]) -> RecurrentState[Any]:
+        """Begin decoding: encode the sources, once."""
+        return self.decoder.start(self.encode(source))
+
+    def advance(self, state: RecurrentState[Any], tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """Append one token to each row and return the logits of the next."""
+        logits: Tensor = self.projection(self._decode(state, tokens.unsqueeze(1)).squeeze(1))
+        return logits
+
+    def advance_attending(self, state: RecurrentState[Any], tokens: Int[Tensor, " R"]) -> Attended:
+        """:meth:`advance`, with the weights of the attention.
+
+        Raises:
+            ConfigError: The model has none.
+        """
+        if self.config.attention == "none":
+            raise ConfigError(
+                "this model has attention = 'none': there is nothing that its decoder looks at; search without a "
+                "coverage penalty, or train with attention = 'bahdanau' or 'luong'"
+            )
+        seen: list[Tensor] = []
+        tap = self.decoder.get_submodule("attention.weights")
+        hook = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights))
+        try:
+            logits = self.advance(state, tokens)
+        finally:
+            hook.remove()
+        # (B, 1, W, S): the beams of a sentence are query positions of its one memory.
+        return Attended(logits, seen[0].flatten(0, 2))
+
+    def _decode(self, state: RecurrentState[Any], tokens: Int[Tensor, "R T"]) -> Float[Tensor, "R T D"]:
+        hidden: Tensor = self.dropout(self.decoder(self.dropout(self.target_embedding(tokens)), state))
+        return hidden
+
+
+def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder[Any]:
+    cell, d_model, layers, dropout = config.cell, config.d_model, config.decoder_layers, config.dropout
+    match config.attention:
+        case "none":
+            every_step = not config.starts_only
+            return FixedVectorDecoder(cell, d_embedding, d_model, layers=layers, dropout=dropout, every_step=every_step)
+        case "bahdanau":
+            score = config.score or "additive"
+            return BahdanauDecoder(cell, d_embedding, d_model, layers=layers, dropout=dropout, score=score)
+        case "luong":
+            return LuongDecoder(
+                cell,
+                d_embedding,
+                d_model,
+                layers=layers,
+                dropout=dropout,
+                score=config.score or "general",
+                input_feeding=config.input_feeding,
+            )

@@ -1,0 +1,103 @@
+"""From one vector for each position to one for the whole sequence: how a classifier reads an encoder's output.
+
+    mean, max     over the positions that are no padding, each component by itself
+    mean_max      both, side by side (Howard and Ruder 2018, section 3.3, without their last state)
+    first, last   one position: that of a symbol put in front (Devlin et al. 2019), or the last that is no padding
+    attention     softmax(u^T tanh(W x_s + b)) over the positions s, and the mean by these weights
+                  (Yang et al. 2016, equations 5 to 7)
+
+Masks are (B, S), and True means "counts"; None lets every position count. A row in which nothing counts is pooled to
+zeros. Dimensions: B batch, S positions, D model, P pooled width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+__all__ = ["AttentionPooling", "Pooling", "PoolingKind"]
+
+PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
+
+
+class Pooling(nn.Module):
+    """The kinds of pooling that have no weights; ``width`` is P."""
+
+    def __init__(self, kind: Literal["mean", "max", "mean_max", "first", "last"], d_model: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.width = 2 * d_model if kind == "mean_max" else d_model
+
+    def extra_repr(self) -> str:
+        """What ``print(model)`` shows."""
+        return self.kind
+
+    def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B P"]:
+        """One vector a row."""
+        match self.kind:
+            case "mean":
+                return _mean(x, mask)
+            case "max":
+                return _max(x, mask)
+            case "mean_max":
+                return torch.cat([_mean(x, mask), _max(x, mask)], dim=1)
+            case "first":
+                return _at(x, mask, 0)
+            case "last":
+                return _at(x, mask, -1)
+
+
+class AttentionPooling(nn.Module):
+    """A mean whose weights are learned: how well each position answers one question, the vector u.
+
+    ``self.weights`` is an identity: a forward hook on it sees the (B, 1, 1, S) weights.
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.width = d_model
+        self.inner = nn.Linear(d_model, d_model)
+        self.question = nn.Linear(d_model, 1, bias=False)
+        self.weights = nn.Identity()
+        for layer in (self.inner, self.question):
+            nn.init.xavier_uniform_(layer.weight)
+        nn.init.zeros_(self.inner.bias)
+
+    def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B D"]:
+        """One vector a row."""
+        scores = self.question(torch.tanh(self.inner(x))).squeeze(2)
+        if mask is None:
+            weights = scores.softmax(1)
+        else:
+            counts = mask.any(1, keepdim=True)
+            weights = scores.masked_fill(~mask & counts, -math.inf).softmax(1) * counts
+        weights = self.weights(weights[:, None, None])
+        pooled: Tensor = (weights.squeeze(1) @ x).squeeze(1)
+        return pooled
+
+
+def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return x.mean(1)
+    weights = mask / mask.sum(1, keepdim=True).clamp(min=1)
+    return (weights.to(x.dtype).unsqueeze(1) @ x).squeeze(1)
+
+
+def _max(x: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return x.amax(1)
+    counts = mask.any(1, keepdim=True)
+    return x.masked_fill((~mask & counts).unsqueeze(2), -math.inf).amax(1) * counts
+
+
+def _at(x: Tensor, mask: Tensor | None, end: Literal[0, -1]) -> Tensor:
+    """The first or the last position that counts."""
+    if mask is None:
+        return x[:, end]
+    order = torch.arange(x.size(1), device=x.device)
+    place = (mask * (order + 1 if end else x.size(1) - order)).argmax(1)
+    return x[torch.arange(len(x), device=x.device), place] * mask.any(1, keepdim=True)

@@ -1,0 +1,335 @@
+"""Recurrent decoders, with and without attention (the encoder is in :mod:`headway.nn.recurrent`).
+
+    h_t = d(h_{t-1}, y_{t-1}, z)        from z, one vector for the whole sentence; h_0 = tanh(V z)
+    y_t = g(h_t, y_{t-1}, z)
+
+One class for each way in which a decoder knows the source:
+
+    FixedVectorDecoder   z at every step, or at the start alone    Cho et al. 2014; Sutskever et al. 2014
+    BahdanauDecoder      c_t = attend(h_{t-1}) in place of z       Bahdanau et al. 2015
+    LuongDecoder         c_t = attend(h_t), behind the step        Luong et al. 2015
+
+where attend(q) is the mean of all the encoder's states z_1 .. z_S, weighted by the softmax of the scores of q with
+each. Departures: the first state is tanh(V z) for every layer in every form, and an LSTM's cell starts as V' z, where
+Sutskever et al. and Luong et al. copy the encoder's; in deep decoders Bahdanau's attention is asked by the first layer,
+as in Wu et al. 2016.
+
+Dimensions: B sentences, R rows (of decoding: the beams of a sentence are neighbours), S source and T target positions,
+E width of an embedding, D of a state. Where a recurrence does not need what the attention says, a layer's steps are one
+call and attention is one product for all positions; else steps are taken over products that are made beforehand.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.nn.dropout import Dropout
+from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, linear
+from headway.nn.scores import Score, ScoreKind, make_score
+
+__all__ = [
+    "Annotations",
+    "BahdanauDecoder",
+    "Decoder",
+    "FixedVectorDecoder",
+    "LuongDecoder",
+    "RecurrentAttention",
+    "RecurrentState",
+    "SentenceVector",
+]
+
+
+@dataclass
+class SentenceVector:
+    """What is kept of B sentences that are one vector each."""
+
+    vector: Float[Tensor, "B D"]
+
+    def of_rows(self, rows: int) -> Float[Tensor, "R D"]:
+        """The vector of each row's sentence."""
+        return self.vector.repeat_interleave(rows // max(1, self.vector.size(0)), 0)
+
+    def select(self, sentences: Int[Tensor, " B2"]) -> None:
+        """Only ``sentences`` stay."""
+        self.vector = self.vector[sentences]
+
+    def join(self, other: SentenceVector) -> None:
+        """Append other sentences."""
+        self.vector = torch.cat([self.vector, other.vector])
+
+
+@dataclass
+class Annotations:
+    """What is kept of B sentences that are attended to: the encoder's states, and what scores need of them."""
+
+    states: Float[Tensor, "B S D"]
+    keys: Float[Tensor, "B 1 S _"]
+    bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity where no token is, else 0
+
+    def select(self, sentences: Int[Tensor, " B2"]) -> None:
+        """Only ``sentences`` stay."""
+        self.states, self.keys, self.bias = self.states[sentences], self.keys[sentences], self.bias[sentences]
+
+    def join(self, other: Annotations) -> None:
+        """Append other sentences, whatever their lengths."""
+        width = max(self.states.size(1), other.states.size(1))
+        both = [(one, width - one.states.size(1)) for one in (self, other)]
+        self.states = torch.cat([F.pad(one.states, (0, 0, 0, more)) for one, more in both])
+        self.keys = torch.cat([F.pad(one.keys, (0, 0, 0, more)) for one, more in both])
+        self.bias = torch.cat([F.pad(one.bias, (0, more), value=-math.inf) for one, more in both])
+
+
+MemoryT = TypeVar("MemoryT", SentenceVector, Annotations)
+
+
+@dataclass
+class RecurrentState(Generic[MemoryT]):
+    """What decoding keeps: a memory for each sentence; for each row the layers' states and what the output feeds back.
+
+    ``fed`` has no width where nothing is fed back.
+    """
+
+    memory: MemoryT
+    layers: tuple[LayerState, ...]
+    fed: Float[Tensor, "R _"]
+
+    def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all).
+
+        Rows must stay grouped by sentence, equally many for each.
+        """
+        self.layers = tuple(tuple(part[rows] for part in layer) for layer in self.layers)
+        self.fed = self.fed[rows]
+        if sentences is not None:
+            self.memory.select(sentences)
+
+    def join(self, other: RecurrentState[MemoryT]) -> None:
+        """Append the sentences and rows of ``other``."""
+        self.memory.join(other.memory)
+        self.layers = tuple(
+            tuple(torch.cat(parts) for parts in zip(mine, theirs, strict=True))
+            for mine, theirs in zip(self.layers, other.layers, strict=True)
+        )
+        self.fed = torch.cat([self.fed, other.fed])
+
+
+class RecurrentAttention(nn.Module):
+    """The mean of a sentence's states, weighted by the softmax of their scores with a query: attend(q) of this file.
+
+    The decoders show all weights of a call, (B, 1, T, S), to the identity ``weights``, as multi-head attention does.
+    """
+
+    def __init__(self, d_model: int, score: ScoreKind) -> None:
+        super().__init__()
+        self.score: Score = make_score(score, d_model)
+        self.weights = nn.Identity()
+
+    def remember(self, encoded: Encoded) -> Annotations:
+        """What is kept of the sentences."""
+        bias = torch.zeros(encoded.mask.shape, dtype=encoded.states.dtype, device=encoded.mask.device)
+        bias = bias.masked_fill_(~encoded.mask, -math.inf)[:, None, None]
+        return Annotations(encoded.states, self.score.prepare(encoded.states.unsqueeze(1)), bias)
+
+    def forward(
+        self, query: Float[Tensor, "R T D"], memory: Annotations
+    ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
+        """The context of each query, and the weights; the rows of a sentence are query positions of its one memory."""
+        queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
+        weights = (self.score.compare(queries, memory.keys) + memory.bias).softmax(-1)
+        return (weights.squeeze(1) @ memory.states).view(query.shape), weights
+
+
+class Maxout(nn.Module):
+    """The greater of two linear maps, unit by unit (Goodfellow et al. 2013): g in Cho et al. 2014, appendix A.1.2."""
+
+    def __init__(self, d_input: int, d_output: int) -> None:
+        super().__init__()
+        self.linear = linear(d_input, 2 * d_output)
+
+    def forward(self, x: Float[Tensor, "*b _"]) -> Float[Tensor, "*b _"]:
+        """Map each vector."""
+        return torch.maximum(*self.linear(x).chunk(2, -1))
+
+
+class Decoder(nn.Module, Generic[MemoryT]):
+    """Layers, and the map V from z to their first states. What they are fed, and what comes out, the forms say.
+
+    Called, a decoder takes the embeddings of the next T tokens of each row and moves the state behind them: a whole
+    target or one token.
+    """
+
+    def __init__(self, cell: Cell, d_input: int, d_model: int, *, layers: int, dropout: float) -> None:
+        super().__init__()
+        inputs = [d_input] + [d_model] * (layers - 1)
+        self.layers = nn.ModuleList(RecurrentLayer(cell, width, d_model) for width in inputs)
+        self.num_states = 1 if cell == "gru" else 2
+        self.bridge = linear(d_model, layers * self.num_states * d_model)
+        self.dropout = Dropout(dropout)
+        self.d_fed = 0
+
+    def remember(self, encoded: Encoded) -> MemoryT:
+        """What is kept of the sentences."""
+        raise NotImplementedError
+
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R T _"]:
+        """What predicts the token behind each of these."""
+        raise NotImplementedError
+
+    def start(self, encoded: Encoded) -> RecurrentState[MemoryT]:
+        """One row for each sentence, before its first token: h_0 = tanh(V z), and c_0 = V' z."""
+        parts = self.bridge(encoded.vector).to(self.bridge.weight.dtype).chunk(len(self.layers) * self.num_states, 1)
+        states = [part if index % self.num_states else part.tanh() for index, part in enumerate(parts)]
+        layers = tuple(tuple(states[at : at + self.num_states]) for at in range(0, len(states), self.num_states))
+        return RecurrentState(self.remember(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
+
+    def run(self, x: Float[Tensor, "R T _"], state: RecurrentState[MemoryT], first: int = 0) -> Float[Tensor, "R T D"]:
+        """All steps of the layers from ``first`` on, each layer by one call."""
+        after = list(state.layers)
+        for index in range(first, len(self.layers)):
+            x, after[index] = self.layers[index](self.dropout(x) if index else x, after[index])
+        state.layers = tuple(after)
+        return x
+
+    def step(self, gates: Float[Tensor, "R _"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R D"]:
+        """One step of all layers, from the inputs' part of the first one's gates."""
+        after: list[LayerState] = []
+        for layer, before in zip(self.layers, state.layers, strict=True):
+            after.append(layer.step(layer.gates(self.dropout(after[-1][0])) if after else gates, before))
+        state.layers = tuple(after)
+        return after[-1][0]
+
+
+class FixedVectorDecoder(Decoder[SentenceVector]):
+    """z is all that is known of the source.
+
+    With ``every_step`` (Cho et al. 2014, equation 8 and appendix A.1.2):
+
+        h_t = d(h_{t-1}, [y_{t-1}; z])
+        out = maxout(W [h_t; y_{t-1}; z])
+
+    Without (Sutskever et al. 2014) z is in the first state alone:
+
+        h_t = d(h_{t-1}, y_{t-1})
+        out = h_t
+    """
+
+    def __init__(
+        self, cell: Cell, d_embedding: int, d_model: int, *, layers: int, dropout: float, every_step: bool
+    ) -> None:
+        super().__init__(cell, d_embedding + every_step * d_model, d_model, layers=layers, dropout=dropout)
+        self.every_step = every_step
+        self.d_output = d_embedding if every_step else d_model
+        if every_step:
+            self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
+
+    def remember(self, encoded: Encoded) -> SentenceVector:
+        """Of z alone."""
+        return SentenceVector(encoded.vector)
+
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[SentenceVector]) -> Float[Tensor, "R T _"]:
+        """As at the head of the class."""
+        if not self.every_step:
+            return self.run(y, state)
+        z = state.memory.of_rows(y.size(0)).unsqueeze(1).expand(-1, y.size(1), -1)
+        h = self.run(torch.cat([y, z], 2), state)
+        out: Tensor = self.readout(torch.cat([h, y, z], 2))
+        return out
+
+
+class BahdanauDecoder(Decoder[Annotations]):
+    """Attention is asked by the state before the step, and steers the step (Bahdanau et al. 2015, section 3.1).
+
+        c_t = attend(h_{t-1})
+        h_t = d(h_{t-1}, [y_{t-1}; c_t])
+        out = maxout(W [h_t; y_{t-1}; c_t])
+
+    h_{t-1} here is the first layer's; further layers read it, and the last one's is in the output. So only the first
+    layer goes step by step.
+    """
+
+    def __init__(
+        self, cell: Cell, d_embedding: int, d_model: int, *, layers: int, dropout: float, score: ScoreKind
+    ) -> None:
+        super().__init__(cell, d_embedding + d_model, d_model, layers=layers, dropout=dropout)
+        self.attention = RecurrentAttention(d_model, score)
+        self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
+        self.d_output = d_embedding
+
+    def remember(self, encoded: Encoded) -> Annotations:
+        """All states."""
+        return self.attention.remember(encoded)
+
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
+        """As at the head of the class."""
+        layer = self.layers[0]
+        before, states, contexts, weights = state.layers[0], [], [], []
+        for of_y in layer.gates(y).unbind(1):
+            context, seen = self.attention(before[0].unsqueeze(1), state.memory)
+            before = layer.step(layer.gates(context.squeeze(1), of_y), before)
+            states.append(before[0])
+            contexts.append(context)
+            weights.append(seen)
+        self.attention.weights(torch.cat(weights, 2))
+        state.layers = (before, *state.layers[1:])
+        h, c = self.run(torch.stack(states, 1), state, first=1), torch.cat(contexts, 1)
+        out: Tensor = self.readout(torch.cat([h, y, c], 2))
+        return out
+
+
+class LuongDecoder(Decoder[Annotations]):
+    """Attention is asked by the state behind the step (Luong et al. 2015, section 3).
+
+        h_t = d(h_{t-1}, y_{t-1})            or with ``input_feeding`` d(h_{t-1}, [y_{t-1}; out_{t-1}]), section 3.3
+        c_t = attend(h_t)
+        out = tanh(W [c_t; h_t])             equation 5
+
+    h_t is the last layer's. Without input feeding no step needs another's attention, and all are computed at once.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        d_embedding: int,
+        d_model: int,
+        *,
+        layers: int,
+        dropout: float,
+        score: ScoreKind,
+        input_feeding: bool,
+    ) -> None:
+        super().__init__(cell, d_embedding + input_feeding * d_embedding, d_model, layers=layers, dropout=dropout)
+        self.attention = RecurrentAttention(d_model, score)
+        self.combine = linear(2 * d_model, d_embedding)
+        self.d_output = d_embedding
+        self.d_fed = d_embedding if input_feeding else 0
+
+    def remember(self, encoded: Encoded) -> Annotations:
+        """All states."""
+        return self.attention.remember(encoded)
+
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
+        """As at the head of the class."""
+        if not self.d_fed:
+            out, weights = self._attend(self.run(y, state), state.memory)
+            self.attention.weights(weights)
+            return out
+        outs, seen = [], []
+        for of_y in self.layers[0].gates(y).unbind(1):
+            h = self.step(self.layers[0].gates(state.fed, of_y), state)
+            out, weights = self._attend(h.unsqueeze(1), state.memory)
+            state.fed = out.squeeze(1)
+            outs.append(out)
+            seen.append(weights)
+        self.attention.weights(torch.cat(seen, 2))
+        return torch.cat(outs, 1)
+
+    def _attend(self, h: Float[Tensor, "R T D"], memory: Annotations) -> tuple[Tensor, Tensor]:
+        context, weights = self.attention(h, memory)
+        return self.combine(torch.cat([context, h], 2)).tanh(), weights

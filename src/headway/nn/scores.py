@@ -1,0 +1,167 @@
+"""Score functions: how well a query and a key match, before mask and softmax.
+
+    scaled_dot     q . k / sqrt(K)                      Vaswani et al. 2017, equation 1
+    dot            q . k                                Luong et al. 2015
+    general        q^T W k                              Luong et al. 2015, equation 8
+    additive       v^T tanh(W q + U k)                  Bahdanau et al. 2015, appendix A.1.2
+    feed_forward   v^T max(0, W q + U k + b)            the paper's feed-forward layer (equation 2) of [q; k]
+    cosine         g q . k / (|q| |k|)                  Henry et al. 2020; g, one over a temperature, is learned
+
+Every parameter is per head. A bias on the result of the last two layers would change no weight: a softmax does not see
+what is added to all its inputs. Where query and key come from learned linear projections without a bias, ``general``
+computes nothing that ``dot`` could not; it is for vectors that have none, as in recurrent models.
+
+A score has two steps, so that what depends on a key alone is computed once and kept while queries come one after the
+other: :meth:`Score.prepare` prepares keys, :meth:`Score.compare` compares queries with prepared keys. A call does both.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+__all__ = ["Score", "ScoreKind", "make_score"]
+
+ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
+
+_HIDDEN = 64  # units of a hidden layer at most, unless asked for: each (T, S) pair has as many numbers
+_LARGEST = 1 << 24  # numbers of a hidden layer that are held at a time; 64 MiB in float32
+_SCALE = 10.0  # what a cosine is multiplied by at first: a temperature of 0.1 (Liu et al. 2022)
+
+
+def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int | None = None) -> Score:
+    """The score function ``kind`` for queries and keys of ``width`` units in each of ``num_heads`` heads.
+
+    ``hidden`` is the width of the hidden layer of additive and feed_forward; None: ``width``, but 64 at most.
+    """
+    units = hidden or min(width, _HIDDEN)
+    match kind:
+        case "scaled_dot":
+            return _DotScore(width**-0.5)
+        case "dot":
+            return _DotScore(1.0)
+        case "general":
+            return _GeneralScore(width, num_heads)
+        case "cosine":
+            return _CosineScore(num_heads)
+        case "additive":
+            return _AdditiveScore(width, num_heads, units)
+        case "feed_forward":
+            return _FeedForwardScore(width, num_heads, units)
+
+
+class Score(nn.Module):
+    """A score function; see the head of this file."""
+
+    def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
+        """The score of every query with every key."""
+        return self.compare(query, self.prepare(key))
+
+    def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
+        """What :meth:`compare` needs of the keys: each key's part is of that key alone."""
+        return key
+
+    def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S _"]) -> Float[Tensor, "B H T S"]:
+        """The score of every query with every prepared key."""
+        raise NotImplementedError
+
+
+class _DotScore(Score):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+
+    def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
+        return (query * self.scale) @ keys.transpose(-2, -1)
+
+
+class _GeneralScore(Score):
+    def __init__(self, width: int, num_heads: int) -> None:
+        super().__init__()
+        self.weight = _matrices(num_heads, width, width)
+
+    def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S K"]:
+        return key @ self.weight.transpose(-2, -1)
+
+    def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
+        return query @ keys.transpose(-2, -1)
+
+
+class _CosineScore(Score):
+    """The scale is kept as its logarithm, so that it stays positive. A vector of zeros has the cosine 0 to all."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(_SCALE)))
+
+    def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S K"]:
+        return F.normalize(key, dim=-1)
+
+    def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
+        scale = self.log_scale.exp().view(-1, 1, 1)
+        return (F.normalize(query, dim=-1) * scale) @ keys.transpose(-2, -1)
+
+
+class _HiddenScore(Score):
+    """v^T f(W q + U k), of whose hidden layer there are (B, H, T, S, hidden) numbers.
+
+    Where they are many, queries are taken some at a time, and the hidden layer is computed again for the gradient.
+    """
+
+    def __init__(self, width: int, num_heads: int, hidden: int) -> None:
+        super().__init__()
+        self.query = _matrices(num_heads, width, hidden)
+        self.key = _matrices(num_heads, width, hidden)
+        self.vector = _matrices(num_heads, hidden, 1)
+
+    def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
+        """f, in place."""
+        raise NotImplementedError
+
+    def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
+        return key @ self.key
+
+    def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S _"]) -> Float[Tensor, "B H T S"]:
+        queries = query @ self.query
+        at_once = max(1, _LARGEST // max(1, keys.numel()))
+        if queries.size(2) <= at_once:
+            return self._pairs(queries, keys)
+        parts = queries.split(at_once, dim=2)
+        # No random numbers are drawn inside.
+        found = [checkpoint(self._pairs, part, keys, use_reentrant=False, preserve_rng_state=False) for part in parts]
+        return torch.cat(found, dim=2)
+
+    def _pairs(self, queries: Float[Tensor, "B H T _"], keys: Float[Tensor, "B H S _"]) -> Float[Tensor, "B H T S"]:
+        hidden = self.activation(queries.unsqueeze(3) + keys.unsqueeze(2))
+        scores = hidden.flatten(2, 3) @ self.vector
+        return scores.view(hidden.shape[:-1])
+
+
+class _AdditiveScore(_HiddenScore):
+    def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
+        return summed.tanh_()
+
+
+class _FeedForwardScore(_HiddenScore):
+    def __init__(self, width: int, num_heads: int, hidden: int) -> None:
+        super().__init__(width, num_heads, hidden)
+        self.bias = nn.Parameter(torch.zeros(num_heads, 1, hidden))
+
+    def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
+        projected = super().prepare(key)
+        return projected + self.bias.to(projected.dtype)  # under autocast the hidden layer stays small
+
+    def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
+        return summed.relu_()
+
+
+def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
+    """One matrix a head, each Xavier-uniform by its own shape."""
+    bound = math.sqrt(6 / (inputs + outputs))
+    return nn.Parameter(torch.empty(num_heads, inputs, outputs).uniform_(-bound, bound))

@@ -1,0 +1,456 @@
+import math
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.decode import SearchModel, SearchState
+from headway.decode.protocol import AttendingModel
+from headway.errors import ConfigError
+from headway.models.recurrent import RecurrentConfig, RecurrentModel
+
+V = 11
+SMALL: dict[str, Any] = {"d_model": 8, "d_embedding": 6, "dropout": 0.0}
+LSTM: dict[str, Any] = {"cell": "lstm", "encoder_layers": 2, "decoder_layers": 2}
+FORMS: dict[str, dict[str, Any]] = {
+    "cho": {"attention": "none"},
+    "cho-lstm": {"attention": "none", "summary": "mean", "bidirectional": False, **LSTM},
+    "sutskever": {"attention": "none", "context": "start", "summary": "max", "tie": "none"},
+    "sutskever-lstm": {"attention": "none", "context": "start", "d_embedding": 8, "bidirectional": False, **LSTM},
+    "bahdanau": {"attention": "bahdanau"},
+    "bahdanau-lstm": {"attention": "bahdanau", "score": "cosine", **LSTM},
+    "luong": {"attention": "luong"},
+    "luong-lstm": {"attention": "luong", "score": "scaled_dot", "bidirectional": False, **LSTM},
+    "feeding": {"attention": "luong", "score": "dot", "input_feeding": True, "decoder_layers": 2},
+    "feeding-lstm": {"attention": "luong", "score": "feed_forward", "input_feeding": True, **LSTM},
+}
+ATTENDING = [name for name, form in FORMS.items() if form["attention"] != "none"]
+
+
+def recurrent(**changes: Any) -> RecurrentModel:
+    """A small model with weights all drawn, so that no part is silent."""
+    model = RecurrentModel(RecurrentConfig.parse({**SMALL, **changes}, "test"), V, V).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.4)
+    return model
+
+
+@pytest.fixture(params=FORMS.values(), ids=FORMS)
+def model(request: pytest.FixtureRequest) -> RecurrentModel:
+    return recurrent(**request.param)
+
+
+def random_tokens(*shape: int) -> Tensor:
+    return torch.randint(1, V, shape)
+
+
+# The equations, one sentence and one position at a time, by the weights' public names.
+
+
+class Slow:
+    """A model computed from its state dict alone."""
+
+    def __init__(self, model: RecurrentModel) -> None:
+        self.config, self.w = model.config, {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        self.width = self.config.d_embedding or self.config.d_model
+
+    def linear(self, name: str, x: Tensor) -> Tensor:
+        return self.w[f"{name}.weight"] @ x + self.w[f"{name}.bias"]
+
+    def step(self, layer: str, x: Tensor, state: list[Tensor]) -> list[Tensor]:
+        w = {name: self.w[f"{layer}.cell.{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+        a, b, h = w["weight_ih"] @ x + w["bias_ih"], w["weight_hh"] @ state[0] + w["bias_hh"], state[0]
+        if self.config.cell == "gru":
+            (ar, az, an), (br, bz, bn) = a.chunk(3), b.chunk(3)
+            z = (az + bz).sigmoid()
+            return [(1 - z) * (an + (ar + br).sigmoid() * bn).tanh() + z * h]
+        i, f, g, o = (a + b).chunk(4)
+        c = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+        return [o.sigmoid() * c.tanh(), c]
+
+    def read(self, layer: str, xs: list[Tensor]) -> list[Tensor]:
+        width = self.w[f"{layer}.cell.weight_hh_l0"].size(1)
+        state, states = [torch.zeros(width), torch.zeros(width)], []
+        for x in xs:
+            state = self.step(layer, x, state)
+            states.append(state[0])
+        return states
+
+    def encode(self, source: list[int]) -> tuple[Tensor, Tensor]:
+        xs = [self.w["source_embedding.weight"][token] * self.width**0.5 for token in source]
+        ends: list[Tensor] = []
+        for index in range(self.config.encoder_layers):
+            ys = self.read(f"encoder.forward_layers.{index}", xs)
+            ends = [ys[-1]]
+            if self.config.bidirectional:
+                back = self.read(f"encoder.backward_layers.{index}", xs[::-1])
+                ends.append(back[-1])
+                ys = [torch.cat(pair) for pair in zip(ys, back[::-1], strict=True)]
+            xs = ys
+        states = torch.stack(xs)
+        vector = {"final": torch.cat(ends), "mean": states.mean(0), "max": states.max(0).values}
+        return states, vector[self.config.summary]
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        w = {name.rsplit(".", 1)[1]: tensor for name, tensor in self.w.items() if ".score." in name}
+        match self.config.score or {"bahdanau": "additive", "luong": "general"}[self.config.attention]:
+            case "dot":
+                return query @ key
+            case "scaled_dot":
+                return query @ key / math.sqrt(len(query))
+            case "general":
+                return query @ w["weight"][0] @ key
+            case "cosine":
+                return w["log_scale"].exp()[0] * (query @ key) / (query.norm() * key.norm())
+            case "additive":
+                return (query @ w["query"][0] + key @ w["key"][0]).tanh() @ w["vector"][0, :, 0]
+            case "feed_forward":
+                hidden = query @ w["query"][0] + key @ w["key"][0] + w["bias"][0, 0]
+                return hidden.clamp(min=0) @ w["vector"][0, :, 0]
+
+    def attend(self, query: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
+        weights = torch.stack([self.score(query, key) for key in states]).softmax(0)
+        return weights @ states, weights
+
+    def maxout(self, x: Tensor) -> Tensor:
+        first, second = self.linear("decoder.readout.linear", x).chunk(2)
+        return torch.where(first > second, first, second)
+
+    def through(self, x: Tensor, hidden: list[list[Tensor]]) -> Tensor:
+        """All of the decoder's layers, whose states are moved."""
+        for index, state in enumerate(hidden):
+            hidden[index] = self.step(f"decoder.layers.{index}", x, state)
+            x = hidden[index][0]
+        return x
+
+    def __call__(self, source: list[int], target: list[int]) -> tuple[Tensor, Tensor]:
+        """Logits (T, V) and weights (T, S)."""
+        config, (states, z) = self.config, self.encode(source)
+        parts = list(self.linear("decoder.bridge", z).split(config.d_model))
+        if config.cell == "gru":
+            hidden = [[part.tanh()] for part in parts]
+        else:
+            hidden = [[h.tanh(), c] for h, c in zip(parts[::2], parts[1::2], strict=True)]
+        logits, seen, fed = [], [], torch.zeros(self.width)
+        for token in target:
+            y, weights = self.w["target_embedding.weight"][token] * self.width**0.5, torch.zeros(len(source))
+            match config.attention, config.context:
+                case "none", "start":
+                    out = self.through(y, hidden)
+                case "none", _:
+                    out = self.maxout(torch.cat([self.through(torch.cat([y, z]), hidden), y, z]))
+                case "bahdanau", _:
+                    c, weights = self.attend(hidden[0][0], states)
+                    out = self.maxout(torch.cat([self.through(torch.cat([y, c]), hidden), y, c]))
+                case _:
+                    h = self.through(torch.cat([y, fed]) if config.input_feeding else y, hidden)
+                    c, weights = self.attend(h, states)
+                    out = fed = self.linear("decoder.combine", torch.cat([c, h])).tanh()
+            logits.append(self.w["projection.weight"] @ out)
+            seen.append(weights)
+        return torch.stack(logits), torch.stack(seen)
+
+
+def test_equations(model: RecurrentModel) -> None:
+    source, target = random_tokens(1, 5), random_tokens(1, 4)
+    seen: list[Tensor] = []
+    if model.config.attention != "none":
+        tap = model.decoder.get_submodule("attention.weights")
+        tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights))
+    found = model(source, target)[0]
+    expected, weights = Slow(model)(source[0].tolist(), target[0].tolist())
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    if seen:
+        (map_,) = seen
+        assert map_.shape == (1, 1, 4, 5)
+        torch.testing.assert_close(map_[0, 0], weights, atol=1e-5, rtol=1e-5)
+
+
+def test_every_weight_is_learned(model: RecurrentModel) -> None:
+    model.train()
+    model(random_tokens(3, 5), random_tokens(3, 4)).square().sum().backward()
+    silent = {
+        name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()
+    }
+    assert silent == set()
+
+
+# What the model may see.
+
+
+@torch.no_grad()
+def test_the_future_cannot_leak(model: RecurrentModel) -> None:
+    source, target = random_tokens(2, 5), random_tokens(2, 6)
+    logits = model(source, target)
+    for position in range(6):
+        changed = target.clone()
+        changed[:, position] = changed[:, position] % (V - 1) + 1
+        other = model(source, changed)
+        torch.testing.assert_close(other[:, :position], logits[:, :position])
+        assert not torch.isclose(other[:, position], logits[:, position]).all(-1).any()
+
+
+@torch.no_grad()
+def test_every_source_token_reaches_every_position(model: RecurrentModel) -> None:
+    source, target = random_tokens(1, 5), random_tokens(1, 3)
+    logits = model(source, target)
+    for position in range(5):
+        changed = source.clone()
+        changed[:, position] = changed[:, position] % (V - 1) + 1
+        assert (model(changed, target) != logits).any(-1).all()
+
+
+@torch.no_grad()
+def test_padding_changes_nothing(model: RecurrentModel) -> None:
+    sources, targets = [random_tokens(n) for n in (6, 1, 4)], [random_tokens(n) for n in (2, 7, 5)]
+
+    def padded(rows: list[Tensor]) -> Tensor:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=0)
+
+    together = model(F.pad(padded(sources), (0, 2)), padded(targets))
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        alone = model(source.unsqueeze(0), target.unsqueeze(0))[0]
+        torch.testing.assert_close(together[row, : len(target)], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_a_source_without_tokens_is_no_accident(model: RecurrentModel) -> None:
+    assert model(torch.zeros(2, 3, dtype=torch.long), random_tokens(2, 3)).isfinite().all()
+
+
+def test_dropout_is_of_pytorchs_generator_and_acts_everywhere() -> None:
+    """The same seed, the same result; and whatever is left out by one seed, another has."""
+    for form in FORMS.values():
+        model, source, target = recurrent(**{**form, "dropout": 0.4}), random_tokens(2, 5), random_tokens(2, 4)
+        without = model(source, target)
+        model.train()
+        found = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            found.append(model(source, target))
+        assert torch.equal(found[0], found[1])
+        assert not torch.isclose(found[0], found[2]).all(-1).any()
+        assert not torch.isclose(found[0], without).all(-1).any()
+
+
+def test_layers_are_dropped_out_between(model: RecurrentModel) -> None:
+    """At a probability of nearly one, nothing of a lower layer reaches a higher one."""
+    if model.config.decoder_layers == 1:
+        return
+    model = recurrent(**{**model.config.as_dict(), "dropout": 0.99999})
+    model.decoder.dropout.train()
+    state = model.start(random_tokens(2, 5))
+    upper = model.decoder.layers[1]
+    before = state.layers[1]
+    expected = upper.step(upper.gates(torch.zeros(2, 8)), before)
+    model.advance(state, random_tokens(2))
+    torch.testing.assert_close(state.layers[1], expected)
+
+
+# Decoding.
+
+
+def test_is_a_search_model(model: RecurrentModel) -> None:
+    assert isinstance(model, SearchModel)
+    assert isinstance(model, AttendingModel)
+    assert isinstance(model.start(random_tokens(1, 2)), SearchState)
+    assert model.max_length is None
+
+
+@dataclass
+class Row:
+    """What a row of a state stands for."""
+
+    source: Tensor
+    prefix: list[int]
+
+
+def advance_and_compare(model: RecurrentModel, state: Any, rows: list[Row]) -> None:
+    """Append a random token to each row and hold each against the whole prefix, scored alone and at once."""
+    tokens = random_tokens(len(rows))
+    logits = model.advance(state, tokens)
+    for row, token, found in zip(rows, tokens.tolist(), logits, strict=True):
+        row.prefix.append(token)
+        expected = model(row.source.unsqueeze(0), torch.tensor([row.prefix]))[0, -1]
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def started(model: RecurrentModel, sentences: int, beams: int) -> tuple[Any, list[Row]]:
+    """A new state over random sources of different lengths, and its rows."""
+    sources = [random_tokens(random.randint(1, 6)) for _ in range(sentences)]
+    state = model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
+    state.select(torch.arange(sentences).repeat_interleave(beams))
+    return state, [Row(source, []) for source in sources for _ in range(beams)]
+
+
+@pytest.mark.parametrize("seed", range(1))
+@torch.no_grad()
+def test_rows_survive_every_reordering(model: RecurrentModel, seed: int) -> None:
+    # A random life of a state: beams are reordered and repeated, sentences leave and change places, new ones join.
+    random.seed(seed)
+    beams = 2
+    state, rows = started(model, 3, beams)
+    for _ in range(9):
+        match random.choice(["advance", "advance", "reorder", "leave", "join"]):
+            case "advance":
+                advance_and_compare(model, state, rows)
+            case "reorder":
+                chosen = [first + random.randrange(beams) for first in range(0, len(rows), beams) for _ in range(beams)]
+                state.select(torch.tensor(chosen))
+                rows = [Row(rows[row].source, list(rows[row].prefix)) for row in chosen]
+            case "leave" if len(rows) > beams:
+                sentences = random.sample(range(len(rows) // beams), len(rows) // beams - 1)
+                chosen = [sentence * beams + beam for sentence in sentences for beam in reversed(range(beams))]
+                state.select(torch.tensor(chosen), torch.tensor(sentences))
+                rows = [rows[row] for row in chosen]
+            case "join" if len(rows) < 10:
+                other, new = started(model, random.randint(1, 2), beams)
+                for _ in range(random.randint(0, 2)):
+                    advance_and_compare(model, other, new)
+                state.join(other)
+                rows += new
+    advance_and_compare(model, state, rows)
+
+
+@torch.no_grad()
+def test_a_state_may_run_empty_and_fill_again(model: RecurrentModel) -> None:
+    state, rows = started(model, 2, 1)
+    advance_and_compare(model, state, rows)
+    none = torch.empty(0, dtype=torch.long)
+    state.select(none, none)
+    other, rows = started(model, 2, 1)
+    state.join(other)
+    advance_and_compare(model, state, rows)
+
+
+@pytest.mark.parametrize("form", ATTENDING)
+@torch.no_grad()
+def test_attention_of_beams_is_that_of_their_sentences(form: str) -> None:
+    model = recurrent(**FORMS[form])
+    sources = [random_tokens(3), random_tokens(5)]
+    state = model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
+    state.select(torch.tensor([0, 0, 1, 1]))
+    tokens = random_tokens(2, 4)
+    for step in tokens:
+        attended = model.advance_attending(state, step)
+    assert attended.attention.shape == (4, 5)
+    for row in range(4):
+        source = sources[row // 2].tolist()
+        logits, weights = Slow(model)(source, tokens[:, row].tolist())
+        torch.testing.assert_close(attended.logits[row], logits[-1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(attended.attention[row, : len(source)], weights[-1], atol=1e-5, rtol=1e-5)
+        assert not attended.attention[row, len(source) :].any()
+
+
+def test_a_model_without_attention_attends_to_nothing() -> None:
+    model = recurrent(attention="none")
+    with pytest.raises(ConfigError, match="attention = 'none': there is nothing that its decoder looks at"):
+        model.advance_attending(model.start(random_tokens(1, 3)), random_tokens(1))
+
+
+# It learns.
+
+
+def learned(steps: int, length: int, *, rate: float, **form: Any) -> float:
+    """The accuracy on sequences to be turned round, after so many steps on such."""
+    torch.manual_seed(3)
+    model = RecurrentModel(RecurrentConfig.parse({"d_model": 32, "dropout": 0.0, **form}, "test"), 8, 8)
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+
+    def drawn(count: int) -> tuple[Tensor, Tensor]:
+        symbols = torch.randint(3, 8, (count, length))
+        source, expected = F.pad(symbols, (0, 1), value=2), F.pad(symbols.flip(1), (0, 1), value=2)
+        return model(source, F.pad(expected[:, :-1], (1, 0), value=1)), expected
+
+    for _ in range(steps):
+        logits, expected = drawn(16)
+        F.cross_entropy(logits.flatten(0, 1), expected.flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    with torch.no_grad():
+        logits, expected = drawn(100)
+    return float((logits.argmax(-1) == expected).float().mean())
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_learns_to_turn_sequences_round(form: dict[str, Any]) -> None:
+    assert learned(40, 2, rate=0.03, **{**form, "encoder_layers": 1, "decoder_layers": 1, "d_embedding": 32}) > 0.95
+
+
+def test_attention_learns_what_a_fixed_vector_cannot_hold() -> None:
+    assert learned(110, 9, rate=0.02, cell="lstm", attention="luong") > 0.9
+    assert learned(110, 9, rate=0.02, cell="lstm", attention="none") < 0.75
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"d_model": 7}, "d_model = 7 cannot be halved for the two directions of the encoder"),
+        ({"context": "start"}, "context = 'start' says where z enters a decoder without attention"),
+        ({"attention": "none", "score": "dot"}, "score = 'dot' is a part of attention, but attention = 'none'"),
+        ({"input_feeding": True}, "input_feeding = true feeds the output of attention = 'luong' back, but attention"),
+        (
+            {"attention": "none", "context": "start", "d_embedding": 4, "d_model": 8},
+            "tie = 'all' needs d_embedding = d_model where context = 'start'",
+        ),
+        ({"preset": "lung"}, "preset = 'lung': expected one of cho, sutskever, bahdanau, luong"),
+        ({"preset": "cho", "score": "dot"}, "attention = 'none'; leave score out"),
+        ({"num_heads": 8}, "unknown key 'num_heads'"),
+        ({"cell": "rnn"}, "cell = 'rnn'"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RecurrentConfig.parse(options, "test")
+
+
+def test_configurations_survive_being_written() -> None:
+    for form in FORMS.values():
+        config = RecurrentConfig.parse({**SMALL, **form}, "test")
+        assert RecurrentConfig.parse(config.as_dict(), "test") == config
+
+
+def test_one_matrix_for_all_needs_one_vocabulary() -> None:
+    with pytest.raises(ConfigError, match="tie = 'all' needs one vocabulary for both sides, but source has 20"):
+        RecurrentModel(RecurrentConfig.parse(SMALL, "test"), 20, 30)
+    for tie in ("target", "none"):
+        model = RecurrentModel(RecurrentConfig.parse({**SMALL, "tie": tie, "output_bias": True}, "test"), 20, 30)
+        assert model(torch.full((1, 3), 19), torch.full((1, 2), 29)).shape == (1, 2, 30)
+        assert not model.projection.bias.any()
+
+
+def test_ties() -> None:
+    everything, target, none = (recurrent(tie=tie) for tie in ("all", "target", "none"))
+    assert everything.source_embedding.weight is everything.target_embedding.weight
+    assert everything.target_embedding.weight is everything.projection.weight
+    assert target.source_embedding.weight is not target.target_embedding.weight
+    assert target.target_embedding.weight is target.projection.weight
+    weights = (none.source_embedding.weight, none.target_embedding.weight, none.projection.weight)
+    assert len({id(weight) for weight in weights}) == 3
+
+
+@pytest.mark.parametrize("name", ["cho", "sutskever", "bahdanau", "luong"])
+def test_presets_have_the_sizes_of_their_papers(name: str) -> None:
+    config = RecurrentConfig.preset(name)
+    sizes = {
+        # cell, units of a layer and direction, embedding, layers: Cho 2014 appendix A; Sutskever 2014 section 3.4;
+        # Bahdanau 2015 appendix A.2.3 (RNNsearch); Luong 2015 section 4.1.
+        "cho": ("gru", 1000, 500, 1),
+        "sutskever": ("lstm", 1000, 1000, 4),
+        "bahdanau": ("gru", 1000, 620, 1),
+        "luong": ("lstm", 1000, 1000, 4),
+    }[name]
+    units = config.d_model // (1 + config.bidirectional)
+    assert (config.cell, units, config.d_embedding, config.encoder_layers) == sizes
+    with torch.device("meta"):  # counted, never filled
+        model = RecurrentModel(config, 50, 50)
+    recurrent_units = model.encoder.forward_layers[0].get_submodule("cell").get_parameter("weight_hh_l0").size(1)
+    assert recurrent_units == units
