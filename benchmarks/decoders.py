@@ -25,7 +25,8 @@ from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Request, search
 from headway.hardware import keep_freed_memory
 from headway.inference import InferenceTransformer
-from headway.predict import Translator, load
+from headway.interop.transformer import transformer_of
+from headway.predict import Translator, load_translator
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 ALPHA = 1.0  # log-probabilities over length: the one normalisation that all three engines have
@@ -46,13 +47,13 @@ class Headway:
     """This project's own."""
 
     def __init__(self, folder: Path, precision: Any, **_: Any) -> None:
-        self.translator: Translator = load(folder, device="cpu", precision=precision)
+        self.translator: Translator = load_translator(folder, device="cpu", precision=precision)
         self.precision = precision
 
     @cached_property
     def model(self) -> InferenceTransformer:
         """As the translator makes one of its own for text; a contestant is asked for tokens or for text, not both."""
-        return InferenceTransformer(self.translator.bundle.model, self.precision)
+        return InferenceTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """Through search, as the translator does."""

@@ -25,7 +25,7 @@ import typer
 from contest import REPORT, Settings, Speed, Trial, speed, sweep, watch
 from rich.console import Console
 from rich.table import Table
-from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE, TARGET, prepare_corpus
+from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE, TARGET, prepare_corpus, sizes
 
 from headway.models.transformer import TransformerConfig
 from headway.storage import replaced_folder
@@ -227,12 +227,12 @@ def run_peer(
     run = workdir / f"{name}-run"
     shutil.rmtree(run, ignore_errors=True)
     config = workdir / f"{name}.yaml"
-    config.write_text(json.dumps(peer.config(tokens, run, recipe.model, settings), indent=2))  # JSON is YAML
+    config.write_text(json.dumps(peer.config(tokens, run, sizes(recipe), settings), indent=2))  # JSON is YAML
     command = [str(python), "-c", REPORT + peer.probe, str(config)]
     steps, peak = watch(
         command, workdir / f"{name}.log", seconds, threads, keep_freed_memory=settings.keep_freed_memory
     )
-    return speed(steps, peak, recipe.model, prepared.source_tokenizer.vocab_size)
+    return speed(steps, peak, sizes(recipe), prepared.source_tokenizer.vocab_size)
 
 
 def install(peer: Peer, workdir: Path) -> Path:

@@ -59,6 +59,12 @@ def recipe(data: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29
     )
 
 
+def sizes(setting: Recipe) -> TransformerConfig:
+    """The contest's model."""
+    assert isinstance(setting.model, TransformerConfig)
+    return setting.model
+
+
 def prepare_corpus(
     data: Path, workdir: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000
 ) -> tuple[Recipe, Prepared]:
@@ -165,7 +171,7 @@ def main(
     stream = Stream(prepared.train, setting, choose_device("cpu"))
     torch.manual_seed(1)
     if kind == "plain":
-        plain = PlainTransformer(setting.model, vocab_size)
+        plain = PlainTransformer(sizes(setting), vocab_size)
         plain_optimizer = torch.optim.Adam(plain.parameters(), LEARNING_RATE)
 
         def take_plain_step() -> None:
@@ -173,7 +179,7 @@ def main(
             plain_optimizer.step()
 
         train(plain, plain.loss, take_plain_step, stream, precision)
-    config = TransformerConfig.preset(preset, dropout=DROPOUT) if kind == "paper" else setting.model
+    config = TransformerConfig.preset(preset, dropout=DROPOUT) if kind == "paper" else sizes(setting)
     model = Transformer(config, vocab_size, vocab_size)
     optimizer = make_optimizer(model, setting.optimizer)
     for group in optimizer.param_groups:

@@ -29,7 +29,7 @@ from contest import Settings, Speed, Trial, attempt, speed, sweep, watch
 from flops import Product, best_product
 from rich.console import Console
 from rich.table import Table
-from trainees import prepare_corpus
+from trainees import prepare_corpus, sizes
 
 from headway.hardware import choose_device, computes_bfloat16, processor_name
 
@@ -82,7 +82,7 @@ def run_trainee(kind: str, precision: str, preset: str, place: Place, seconds: f
     command = [sys.executable, str(peers.ROOT / "trainees.py"), *(f"--{key}={value}" for key, value in options.items())]
     log = place.workdir / f"{kind}.log"
     steps, peak = watch(command, log, seconds, place.threads, keep_freed_memory=settings.keep_freed_memory)
-    return speed(steps, peak, setting.model, prepared.source_tokenizer.vocab_size)
+    return speed(steps, peak, sizes(setting), prepared.source_tokenizer.vocab_size)
 
 
 def run_peer(name: str, preset: str, place: Place, seconds: float, settings: Settings) -> Speed:
@@ -134,7 +134,7 @@ def peaks(preset: str, place: Place) -> dict[str, Product]:
     device, vocab_size = choose_device("cpu"), prepared.source_tokenizer.vocab_size
     torch.set_num_threads(place.threads)
     return {
-        str(dtype).removeprefix("torch."): best_product(dtype, device, setting.model, vocab_size, TOKENS_A_STEP)
+        str(dtype).removeprefix("torch."): best_product(dtype, device, sizes(setting), vocab_size, TOKENS_A_STEP)
         for dtype in (torch.float32, torch.bfloat16)
     }
 

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
     from headway.predict import Translator
+    from headway.predict.classifier import Classifier
 
 # A busy machine is no failure.
 settings.register_profile("patient", deadline=None)
@@ -82,5 +83,32 @@ def make_translator() -> Callable[..., Translator]:
                 model.projection.bias[2] = math.log(tokenizer.vocab_size / 5)
         task = TaskConfig(source_language="de", target_language="en")
         return Translator(Bundle(task, model, tokenizer, tokenizer), device="cpu", **(settings or {}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_classifier() -> Callable[..., Classifier]:
+    """Makes tiny classifiers of these words into three labels, with random weights. Arguments: the kind of tokenizer,
+    ``seed``, model options."""
+
+    def make(kind: str = "bpe", *, seed: int = 3, **changes: Any) -> Classifier:
+        from headway.bundle import ClassifierBundle, TaskConfig
+        from headway.models.classifier import ClassifierConfig, EncoderClassifier
+        from headway.predict.classifier import Classifier
+        from headway.text import Tokenizer, TokenizerConfig
+
+        texts = [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]
+        tokenizer = Tokenizer.train(texts, TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test"))
+        labels = ("Haus", "Baum", "mit Leerzeichen")
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            sizes = {"d_model": 16, "num_heads": 2, "d_ff": 16, "max_length": 30}
+            config = ClassifierConfig.parse({**sizes, **changes}, "test")
+            model = EncoderClassifier(config, tokenizer.vocab_size, len(labels))
+            with torch.no_grad():
+                model.projection.bias.normal_()
+        task = TaskConfig.parse({"kind": "classification", "source_language": "de"}, "test")
+        return Classifier(ClassifierBundle(task, model, tokenizer, labels), device="cpu")
 
     return make

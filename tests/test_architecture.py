@@ -31,7 +31,7 @@ LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
 HOMES = {
     "tokenizers": ["text/"],
-    "sacrebleu": ["evaluate.py"],
+    "sacrebleu": ["evaluate/"],
     "sentencex": ["predict/segment.py"],
     "babel": ["data/builtin/"],
     "typer": ["cli/"],

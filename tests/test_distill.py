@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-import headway
 from headway import distill as module
 from headway.bundle import Bundle, TaskConfig
 from headway.data.readers import read_examples
@@ -19,7 +18,7 @@ from headway.distill import distill
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError
 from headway.models.build import build_model
 from headway.models.transformer import TransformerConfig
-from headway.predict import Translation, Translator
+from headway.predict import Translation, Translator, load_translator
 from headway.text import Tokenizer, TokenizerConfig
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
@@ -132,7 +131,7 @@ class TestWhatTheStudentReads:
         distill(teacher, recipe(data), tmp_path / "run", beam_size=2)
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
         assert [(row["source"], row["original"]) for row in rows] == list(zip(SOURCES, TARGETS, strict=True))
-        model = headway.load(teacher, device="cpu", precision="float32")
+        model = load_translator(teacher, device="cpu", precision="float32")
         expected = [model.translate(source, DecodingOptions(beam_size=2)).text for source in SOURCES]
         assert [row["target"] for row in rows] == expected
         assert len(set(expected)) > 3  # or order would not matter
@@ -192,7 +191,7 @@ class TestSeveralTargetLanguages:
         assert [corpus.target_language for corpus in student.data.train] == ["en", "fr"]
         assert student.data.dev is not None
         assert student.data.dev.target_language == "en"
-        model = headway.load(teacher, device="cpu", precision="float32")
+        model = load_translator(teacher, device="cpu", precision="float32")
         found = {}
         for number, language in enumerate(["en", "fr"]):
             rows = read(tmp_path / "run" / "distilled" / f"train-{number}.jsonl")
@@ -204,7 +203,7 @@ class TestSeveralTargetLanguages:
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>", "<2fr>"])
         distill(teacher, recipe(data), tmp_path / "run")
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
-        model = headway.load(teacher, device="cpu", precision="float32")
+        model = load_translator(teacher, device="cpu", precision="float32")
         assert rows[0]["target"] == model.translate([SOURCES[0]], target_language="en")[0].text
 
     def test_a_teacher_of_one_language_teaches_a_corpus_of_that(

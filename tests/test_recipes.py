@@ -7,22 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from headway.bundle import Bundle
+from headway.bundle import load_bundle
 from headway.data.readers import Corpus
 from headway.train.loop import train
 from headway.train.recipe import Recipe
-from headway.validation import translation_validator
+from headway.validation import validator
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
 # Small enough for seconds; everything else is the recipe's own.
 SMALLER = (
     "tokenizer.vocab_size=300",
-    "model.d_model=16",
-    "model.num_heads=2",
-    "model.d_ff=16",
-    "model.encoder_layers=1",
-    "model.decoder_layers=1",
     "training.steps=2",
     "training.log_every=1",
     "training.device=cpu",
@@ -33,6 +28,13 @@ SMALLER = (
     "checkpoints.keep=2",
     "checkpoints.average=2",
 )
+
+
+MODELS = {
+    "transformer": ("d_model=16", "num_heads=2", "d_ff=16", "encoder_layers=1", "decoder_layers=1"),
+    "recurrent": ("d_model=16", "d_embedding=16"),
+    "classifier": ("d_model=16", "num_heads=2", "d_ff=16"),
+}
 
 
 def write(corpus: Corpus, folder: Path, count: int) -> None:
@@ -63,14 +65,15 @@ def test_recipe_parses(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe_trains(path: Path, tmp_path: Path) -> None:
-    recipe = Recipe.load(path, [*SMALLER, f"data.folder={tmp_path}"])
+    sizes = [f"model.{size}" for size in MODELS[Recipe.load(path).model.kind]]
+    recipe = Recipe.load(path, [*SMALLER, *sizes, f"data.folder={tmp_path}"])
     for corpus in recipe.data.train:
         write(corpus, tmp_path, 60)
     assert recipe.data.dev is not None
     write(recipe.data.dev, tmp_path, 5)
-    result = train(recipe, tmp_path / "run", validate=translation_validator(recipe))
+    result = train(recipe, tmp_path / "run", validate=validator(recipe))
     assert result.step == 2
     assert result.model == tmp_path / "run" / "average"
     assert result.scores["loss"]
     assert recipe.validation.metric != "bleu" or "BLEU" in result.scores
-    assert Bundle.load(result.model).task == recipe.task
+    assert load_bundle(result.model).task == recipe.task

@@ -1,6 +1,6 @@
 """The model folder, or bundle: everything that a trained model needs, in one folder that can be copied and published.
 
-    config.json           format version, task, languages, model configuration, names of the tokenizer files
+    config.json           format version, task, languages or labels, model configuration, names of the tokenizer files
     model.safetensors     the weights, each once, under names that never change
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from safetensors import SafetensorError
@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
-from headway.models.build import Model, ModelConfig, build_model
+from headway.models.build import Model, TranslationModel, build_model, parse_model_config
+from headway.models.classifier import EncoderClassifier
 from headway.storage import replaced_folder
 from headway.text.framing import Framing
 from headway.text.interface import TextTokenizer
@@ -33,10 +34,13 @@ from headway.text.tokenizer import language_of
 
 __all__ = [
     "Bundle",
+    "ClassifierBundle",
     "TaskConfig",
+    "load_bundle",
     "load_weights",
     "named_weights",
     "placed_like",
+    "read_task",
     "read_tokenizers",
     "read_weights",
     "write_weights",
@@ -49,9 +53,11 @@ _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 class TaskConfig(Config):
     """What a model is for."""
 
-    kind: str = Field("translation", pattern="^translation$", description="The task: translation.")
+    kind: Literal["translation", "classification"] = Field(
+        "translation", description="One sequence to another, or a text to one of several labels."
+    )
     source_language: str = Field("source", description="Language of the sources, as a BCP 47 tag such as de.")
-    target_language: str = Field("target", description="Language of the targets, as a BCP 47 tag such as en.")
+    target_language: str = Field("target", description="Language of the targets; classification has none.")
 
 
 @dataclass(frozen=True)
@@ -63,7 +69,7 @@ class Bundle:
     """
 
     task: TaskConfig
-    model: Model
+    model: TranslationModel
     source_tokenizer: TextTokenizer
     target_tokenizer: TextTokenizer
     imported_framing: Framing | None = None
@@ -77,41 +83,92 @@ class Bundle:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
         names = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
-        config = {
-            "format": 1 if self.imported_framing is None else 2,
-            "task": self.task.as_dict(),
-            "model": self.model.config.as_dict(),
-            "tokenizers": {"source": names[0], "target": names[1]},
-        }
+        facts: dict[str, Any] = {"tokenizers": {"source": names[0], "target": names[1]}}
         if self.imported_framing is not None:
-            config["framing"] = self.imported_framing.as_dict()
-        with replaced_folder(folder) as aside:
-            write_weights(named_weights(self.model), aside / "model.safetensors")
-            for tokenizer, name in zip(
-                (self.source_tokenizer, self.target_tokenizer), dict.fromkeys(names), strict=False
-            ):
-                tokenizer.save(aside, name)
-            (aside / "README.md").write_text(card, encoding="utf-8")
-            (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            facts["framing"] = self.imported_framing.as_dict()
+        tokenizers = {names[0]: self.source_tokenizer, names[1]: self.target_tokenizer}
+        version = 1 if self.imported_framing is None else 2
+        _save(folder, self.task, self.model, card, tokenizers, {"format": version, **facts})
 
     @classmethod
     def load(cls, folder: Path) -> Bundle:
         """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
-        config = _read_config(folder)
-        try:
-            task = TaskConfig.parse(config["task"], "task")
-            model_config = ModelConfig.parse(config["model"], "model")
-            framing = Framing.parse(config["framing"], "framing") if config["format"] > 1 else None
-        except (KeyError, TypeError, ValueError, ConfigError) as error:
-            raise _foreign(folder, error) from None
-        source, target = read_tokenizers(folder)
-        weights = read_weights(folder / "model.safetensors")
-        try:
-            model = build_model(model_config, source.vocab_size, target.vocab_size)
-        except ConfigError as error:
-            raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
-        load_weights(model, weights, folder / "model.safetensors")
-        return cls(task, model.eval(), source, target, framing)
+        bundle = load_bundle(folder)
+        if isinstance(bundle, ClassifierBundle):
+            raise BundleError(f"{folder}: a model that classifies texts; expected one that translates")
+        return bundle
+
+
+@dataclass(frozen=True)
+class ClassifierBundle:
+    """A classifier with its tokenizer and the names of its classes, in the order of its logits."""
+
+    task: TaskConfig
+    model: EncoderClassifier
+    tokenizer: TextTokenizer
+    labels: tuple[str, ...]
+
+    def save(self, folder: Path, card: str) -> None:
+        """Write the folder, whole or not at all. ``card`` becomes README.md."""
+        facts = {"format": 2, "labels": list(self.labels), "tokenizers": {"source": _JOINT, "target": _JOINT}}
+        _save(folder, self.task, self.model, card, {_JOINT: self.tokenizer}, facts)
+
+    @classmethod
+    def load(cls, folder: Path) -> ClassifierBundle:
+        """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
+        bundle = load_bundle(folder)
+        if isinstance(bundle, Bundle):
+            raise BundleError(f"{folder}: a model that translates; expected one that classifies texts")
+        return bundle
+
+
+def _save(
+    folder: Path,
+    task: TaskConfig,
+    model: Model,
+    card: str,
+    tokenizers: dict[str, TextTokenizer],
+    facts: dict[str, Any],
+) -> None:
+    config = {"format": facts["format"], "task": task.as_dict(), "model": model.config.as_dict(), **facts}
+    with replaced_folder(folder) as aside:
+        write_weights(named_weights(model), aside / "model.safetensors")
+        for name, tokenizer in tokenizers.items():
+            tokenizer.save(aside, name)
+        (aside / "README.md").write_text(card, encoding="utf-8")
+        (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
+    """Read a model folder of either task; :class:`BundleError` names the file that is missing, damaged or foreign."""
+    config, task = _read_config(folder), read_task(folder)
+    try:
+        model_config = parse_model_config(config["model"], "model")
+        framing = Framing.parse(config["framing"], "framing") if "framing" in config else None
+        labels = tuple(map(str, config["labels"])) if task.kind == "classification" else ()
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise _foreign(folder, error) from None
+    source, target = read_tokenizers(folder)
+    weights = read_weights(folder / "model.safetensors")
+    try:
+        model = build_model(model_config, source.vocab_size, len(labels) or target.vocab_size)
+    except ConfigError as error:
+        raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
+    if isinstance(model, EncoderClassifier) != (task.kind == "classification"):
+        raise _foreign(folder, ValueError(f"a {model.config.kind} is no model for {task.kind}"))
+    load_weights(model, weights, folder / "model.safetensors")
+    model.eval()
+    if isinstance(model, EncoderClassifier):
+        return ClassifierBundle(task, model, source, labels)
+    return Bundle(task, model, source, target, framing)
+
+
+def read_task(folder: Path) -> TaskConfig:
+    """What the model in ``folder`` is for."""
+    try:
+        return TaskConfig.parse(_read_config(folder)["task"], "task")
+    except (KeyError, TypeError, ConfigError) as error:
+        raise _foreign(folder, error) from None
 
 
 def _own_framing(tokenizer: TextTokenizer) -> Framing:

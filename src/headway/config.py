@@ -52,37 +52,55 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
-    location = problem["loc"]
-    key = ".".join(str(part) for part in location)
-    if problem["type"] == "extra_forbidden":
-        fields = _fields_at(model, location[:-1])
-        return f"unknown key {key!r}; {nearest(str(location[-1]), fields)}"
-    if problem["type"] == "missing":
-        return f"key {key!r} is missing"
+    keys, section = _place(model, problem["loc"])
+    key = ".".join(keys)
+    match problem["type"]:
+        case "extra_forbidden":
+            return f"unknown key {key!r}; {nearest(keys[-1], section.model_fields)}"
+        case "missing":
+            return f"key {key!r} is missing"
+        case "union_tag_invalid":
+            known = str(problem["ctx"]["expected_tags"]).replace("'", "").split(", ")
+            tag = str(problem["ctx"]["tag"])
+            return f"{key}.{str(problem['ctx']['discriminator']).strip(chr(39))} = {tag!r}: {nearest(tag, known)}"
     message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message[:1].lower() + message[1:]
-    if not location:
+    if not key:
         return message
     if isinstance(problem["input"], (dict, BaseModel)):
         return f"{key}: {message}"
     return f"{key} = {problem['input']!r}: {message}"
 
 
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """The keys that the section at ``location`` below ``model`` accepts."""
-    current: type[BaseModel] = model
+def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:
+    """The keys that a location stands for, and the section that the last of them is in.
+
+    In a union told apart by a tag, pydantic's location names the tag, which is no key.
+    """
+    keys: list[str] = []
+    owner, inner = model, [model]
     for part in location:
-        if isinstance(part, str) and part in current.model_fields:
-            inner = _model_in(current.model_fields[part].annotation)
-            current = inner if inner is not None else current
-    return list(current.model_fields)
+        if len(inner) > 1:  # a union: this part is the tag
+            inner = [each for each in inner if part in _tags(each)] or inner[:1]
+            continue
+        keys.append(str(part))
+        if isinstance(part, str) and inner:
+            owner = inner[0]
+            inner = _models_in(owner.model_fields[part].annotation) if part in owner.model_fields else []
+    return keys, owner
 
 
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The first model class inside an annotation such as ``tuple[Corpus, ...] | None``."""
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    """The model classes inside an annotation such as ``tuple[Corpus, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+        return [annotation]
+    return [found for part in get_args(annotation) for found in _models_in(part)]
+
+
+def _tags(model: type[BaseModel]) -> list[str]:
+    """What a model's fields of one possible value have as that value."""
+    literals = (get_args(field.annotation) for field in model.model_fields.values())
+    return [values[0] for values in literals if len(values) == 1 and isinstance(values[0], str)]
 
 
 def read_toml(path: Path) -> dict[str, Any]:

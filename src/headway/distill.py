@@ -31,7 +31,7 @@ from headway.data.readers import Corpus, read_examples
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
-from headway.predict import Translator, load
+from headway.predict import Translator, load_translator
 from headway.storage import checksum, locked, replaced_file
 from headway.train.recipe import Recipe
 from headway.train.report import Listener, Silence
@@ -71,7 +71,7 @@ def distill(
     """
     listener = listener or Silence()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
-    translator = load(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
+    translator = load_translator(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
     languages = [_language(teacher, translator, recipe.task, corpus) for corpus in corpora]
     for language in languages:  # refuses a bad beam or language now, not after the corpora have been read

@@ -46,7 +46,7 @@ def test_peers_read_headways_tokens_as_words(corpus: tuple[Recipe, Prepared, Pat
 
 @pytest.mark.parametrize("name", peers.PEERS)
 def test_a_peers_settings_reach_its_configuration(name: str) -> None:
-    model = trainees.recipe(Path("data"), "base").model
+    model = trainees.sizes(trainees.recipe(Path("data"), "base"))
     settings = [
         Settings(max_tokens=1_234, workers=0, pool_size=5_678),
         Settings(max_tokens=4_321, workers=3, pool_size=8_765),
@@ -81,7 +81,7 @@ def batch(*pairs: tuple[list[int], list[int]]) -> TokenBatch:
 
 
 def test_the_plain_loops_model_has_headways_weights_and_asks_about_real_targets_only() -> None:
-    config = trainees.recipe(Path("data"), "tiny").model
+    config = trainees.sizes(trainees.recipe(Path("data"), "tiny"))
     with pytest.warns(UserWarning, match="norm_first"):  # PyTorch says that a fast path for inference is out of reach
         plain = trainees.PlainTransformer(config, 50)
     headway = Transformer(config, 50, 50)

@@ -28,9 +28,10 @@ from headway.cli import app, main
 from headway.config import to_toml
 from headway.decode.options import DecodingOptions
 from headway.models.build import build_model
+from headway.predict import load_translator
 
-COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "evaluate"]
-COMMANDS += ["score", "rerank", "tokenize", "average", "export", "info", "doctor", "import"]
+COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate"]
+COMMANDS += ["score", "rerank", "inspect", "experiment", "tokenize", "average", "export", "info", "doctor", "import"]
 LINES = ["der Hund", "die Katze", "der Hund sieht die Katze", "die Katze sieht der Hund", "der Hund schläft"] * 4
 TARGETS = ["the dog", "the cat", "the dog sees the cat", "the cat sees the dog", "the dog sleeps"] * 4
 
@@ -195,7 +196,7 @@ class TestTrain:
         ended = trained.ended
         assert ended.code == 0, ended.err
         assert ended.out == ""
-        assert "train.de + train.en: 20 of 20 pairs kept" in ended.err
+        assert "train.de + train.en: 20 of 20 examples kept" in ended.err
         assert re.search(r"20 pairs, \d+ batches .*at most 200 tokens.* \d+\.\d% padding", ended.err)
         assert re.findall(r"^step (\d)/6 .*loss [\d.]+ .*tokens/s .*lr .*elapsed", ended.err, re.MULTILINE) == list(
             "246"
@@ -262,7 +263,7 @@ class TestTrain:
 
 class TestTranslate:
     def test_standard_input_to_standard_output(self, trained: Trained) -> None:
-        expected = [found.text for found in headway.load(trained.model).translate(LINES[:5])]
+        expected = [found.text for found in load_translator(trained.model).translate(LINES[:5])]
         ended = run("translate", trained.model, stdin="\n".join(LINES[:5]).encode())
         assert ended.code == 0
         assert ended.out == "".join(" ".join(text.split("\n")) + "\n" for text in expected)
@@ -312,7 +313,7 @@ class TestTranslate:
     def test_json(self, trained: Trained) -> None:
         ended = run("translate", trained.model, "--format", "json", "--n-best", 2, stdin="Käse\n\n".encode())
         first, second = map(json.loads, ended.out.splitlines())
-        found = headway.load(trained.model).translate("Käse", DecodingOptions(n_best=2))
+        found = load_translator(trained.model).translate("Käse", DecodingOptions(n_best=2))
         assert first["source"] == "Käse"
         assert [each["text"] for each in first["candidates"]] == [each.text for each in found.candidates]
         assert first["text"] == found.text

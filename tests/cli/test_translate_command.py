@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from test_commands import assert_refused, run, write_lines
 
-import headway
 from headway.cli import text as text_module
 from headway.cli.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
-from headway.predict import Candidate, Source, Translation, Translator
+from headway.predict import Candidate, Source, Translation, Translator, load_translator
 
 Make = Callable[..., Translator]
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
@@ -36,7 +35,7 @@ def folder(make_translator: Make, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Translator:
-    return headway.load(folder / "one")
+    return load_translator(folder / "one")
 
 
 def echo(source: Source) -> Translation:
@@ -105,7 +104,7 @@ class TestOptions:
         assert_refused(ended, "model 2 of the ensemble has another source tokenizer")
 
     def test_an_ensemble(self, folder: Path) -> None:
-        both = Translator.ensemble([headway.load(folder / name) for name in ("one", "two")])
+        both = Translator.ensemble([load_translator(folder / name) for name in ("one", "two")])
         ended = run("translate", folder / "one", "--with", folder / "two", stdin=stdin(*LINES))
         assert ended.out.splitlines() == [found.text for found in both.translate(LINES)]
 
@@ -233,7 +232,7 @@ class TestBadLines:
         words = ["-i", tmp_path / "in.txt"] if from_file else []
         ended = run("translate", folder / "bytes", "--on-error", "mark", *words, stdin=b"" if from_file else content)
         assert ended.code == 0
-        good = headway.load(folder / "bytes").translate(["das Haus", "ein Baum"])
+        good = load_translator(folder / "bytes").translate(["das Haus", "ein Baum"])
         assert ended.out == f"{good[0].text}\n\n\n\n{good[1].text}\n"
         place = tmp_path / "in.txt" if from_file else "standard input"
         told = [line for line in ended.err.splitlines() if "lines to look at" not in line]

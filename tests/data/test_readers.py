@@ -35,8 +35,8 @@ def lines_of(path: Path) -> list[str]:
     return list(read_lines(path))
 
 
-def examples(folder: Path, arity: int = 2, **keys: object) -> list[tuple[str, ...]]:
-    return list(read_examples(Corpus.parse(keys, "recipe"), folder, arity))
+def examples(folder: Path, names: tuple[str, ...] = ("source", "target"), **keys: object) -> list[tuple[str, ...]]:
+    return list(read_examples(Corpus.parse(keys, "recipe"), folder, names))
 
 
 class TestLines:
@@ -197,11 +197,11 @@ class TestCorpus:
     @pytest.mark.parametrize(
         ("keys", "message"),
         [
-            ({"files": []}, "files: expected one .tsv or .jsonl file, or two plain text files; got none"),
+            ({"files": []}, "files: expected one .tsv, .csv or .jsonl file, or two plain text files; got none"),
             ({"files": ["a", "b", "c"]}, "got 'a', 'b', 'c'"),
             ({"files": ["a", ""]}, "got 'a', ''"),
-            ({"files": ["a.txt"]}, "files: 'a.txt' alone is neither .tsv nor .jsonl"),
-            ({"files": ["a.csv"]}, "files: 'a.csv' alone is neither .tsv nor .jsonl"),
+            ({"files": ["a.txt"]}, "files: 'a.txt' alone is neither .tsv, .csv nor .jsonl"),
+            ({"files": ["a.csv"]}, "files: 'a.csv' alone is neither .tsv, .csv nor .jsonl"),
             ({"files": ["a.tsv", "b.txt.gz"]}, "two files are read as plain text, but got 'a.tsv', 'b.txt.gz'"),
             ({"files": "a.tsv"}, 'expected a list of one or two files, for example ["a.tsv"]'),
             ({"files": ["a", "b"], "fields": ["1", "2"]}, "fields: plain text files have none"),
@@ -246,8 +246,8 @@ class TestExamples:
         write(tmp_path / "c.jsonl", '{"en": "b", "de": "a", "n": 1}\n')
         assert examples(tmp_path, files=["c.tsv"], fields=["3", "2"]) == [("b", "a")]
         assert examples(tmp_path, files=["c.jsonl"], fields=["de", "en"]) == [("a", "b")]
-        assert examples(tmp_path, 3, files=["c.tsv"]) == [("id", "a", "b")]
-        assert examples(tmp_path, 1, files=["c.tsv"], fields=[2]) == [("a",)]
+        assert examples(tmp_path, ("id", "source", "target"), files=["c.tsv"]) == [("id", "a", "b")]
+        assert examples(tmp_path, ("text",), files=["c.tsv"], fields=[2]) == [("a",)]
 
     def test_json_text_may_hold_any_character(self, tmp_path: Path) -> None:
         pair = ("two\nlines\tand\0a\u2028b", "smile \U0001f642")
@@ -300,9 +300,9 @@ class TestExamples:
         with pytest.raises(ConfigError, match="fields: '1', '2', '3' selects 3 texts, but an example has 2 here"):
             examples(tmp_path, files=["c.tsv"], fields=[1, 2, 3])
         with pytest.raises(ConfigError, match=r"'source', 'target' selects 2 texts, .* name 1 in fields \(c\.jsonl\)"):
-            examples(tmp_path, 1, files=["c.jsonl"])
+            examples(tmp_path, ("text",), files=["c.jsonl"])
         with pytest.raises(ConfigError, match="files: 2 plain text files, but an example has 1 text"):
-            examples(tmp_path, 1, files=["c.de", "c.en"])
+            examples(tmp_path, ("text",), files=["c.de", "c.en"])
 
 
 @pytest.mark.parametrize("content", ["a\n", "a", "a\nb", "a\n\n", "\n", "a\r\nb\u2028c\n", "x\n" * 200_000])

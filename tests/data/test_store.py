@@ -201,7 +201,7 @@ class TestFilters:
         assert store.counts.kept == len(store) == 3
         assert store.lengths("source").tolist() == [3, 31, 31]  # with the end symbol
         assert str(store.counts) == (
-            "3 of 9 pairs kept (left out: 3 with an empty side, 2 too long, 1 by length ratio)"
+            "3 of 9 examples kept (left out: 3 with an empty side, 2 too long, 1 by length ratio)"
         )
 
     def test_without_filters_all_stay(self, tmp_path: Path) -> None:

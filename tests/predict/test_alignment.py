@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.build import Model
+from headway.models.build import TranslationModel
+from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
 from headway.predict import Candidate, Translator
 from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
@@ -20,7 +21,8 @@ SOURCES = [[10, 11, 12, EOS], [13, EOS], [14, 15, EOS]]
 TARGETS = [[20, 21], [22, 23, 24], []]
 
 
-def tap_of(model: Model, layer: int) -> nn.Module:
+def tap_of(model: TranslationModel, layer: int) -> nn.Module:
+    assert isinstance(model, Transformer)
     block = model.decoder.blocks[layer]
     assert isinstance(block, DecoderBlock)
     return block.cross_attention.weights
@@ -30,6 +32,7 @@ def tap_of(model: Model, layer: int) -> nn.Module:
 def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, layer: int | None) -> None:
     """The second way: one token at a time, alone in its batch, hooked at the block. None is the last but one of 3."""
     model = make_translator(decoder_layers=3).bundle.model
+    assert isinstance(model, Transformer)
     together = attention_maps(model, SOURCES, TARGETS, begin=BOS, layer=layer)
     for source, target, found in zip(SOURCES, TARGETS, together, strict=True):
         seen: list[Tensor] = []

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-import headway
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
-from headway.predict import Candidate, Source, Translation, Translator, planning
+from headway.models.transformer import Transformer
+from headway.predict import Candidate, Source, Translation, Translator, load_translator, planning
 from headway.predict import translator as module
 from headway.predict.joining import join_translation
 from headway.predict.planning import Plan
@@ -155,6 +155,7 @@ class TestLimits:
     def test_the_maximum_output_is_the_input_plus_fifty(self, make_translator: Make) -> None:
         endless = make_translator("whitespace")
         model = endless.bundle.model
+        assert isinstance(model, Transformer)
         with torch.no_grad():
             for norm in model.decoder.blocks[-1].modules():
                 if isinstance(norm, nn.LayerNorm):  # every hidden state becomes a row of ones
@@ -568,8 +569,10 @@ class TestLoad:
     def test_a_saved_model_translates_as_before(self, model: Translator, tmp_path: Path) -> None:
         model.bundle.save(tmp_path / "model", "# Card")
         for name in (tmp_path / "model", str(tmp_path / "model")):
-            assert headway.load(name, device="cpu", precision="float32").translate(SOURCES) == model.translate(SOURCES)
+            assert load_translator(name, device="cpu", precision="float32").translate(SOURCES) == model.translate(
+                SOURCES
+            )
 
     def test_no_model(self, tmp_path: Path) -> None:
         with pytest.raises(BundleError, match=r"nowhere"):
-            headway.load(tmp_path / "nowhere")
+            load_translator(tmp_path / "nowhere")

@@ -17,17 +17,18 @@ import numpy as np
 import pytest
 import torch
 
-import headway
-from headway.bundle import Bundle, read_weights
+from headway.bundle import Bundle, ClassifierBundle, read_weights
 from headway.data.batching import Batch
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
+from headway.predict import load_translator
 from headway.storage import held_folder
 from headway.train import loop, state
 from headway.train.average import average
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
+from headway.train.judge import Validate
 from headway.train.loop import Result, train
 from headway.train.objective import to_device
 from headway.train.optim import learning_rate
@@ -282,10 +283,10 @@ class TestValidation:
         expected = read_weights(run / "checkpoints" / f"step-{step}" / "model.safetensors")
         assert all(torch.equal(best[name], expected[name]) for name in expected)
 
-    def scripted(self, values: Sequence[float]) -> Callable[[Bundle], list[Score]]:
+    def scripted(self, values: Sequence[float]) -> Validate:
         remaining = iter(values)
 
-        def validate(bundle: Bundle) -> list[Score]:
+        def validate(bundle: Bundle | ClassifierBundle) -> list[Score]:
             assert not bundle.model.training
             return [Score("BLEU", next(remaining), "scripted")]
 
@@ -498,5 +499,5 @@ def test_it_learns_to_translate_exactly(corpus: Path, tmp_path: Path) -> None:
     sources = (corpus / "train.de").read_text(encoding="utf-8").splitlines()
     targets = (corpus / "train.en").read_text(encoding="utf-8").splitlines()
     for beam_size in (1, 4):
-        found = headway.load(result.model, device="cpu").translate(sources, DecodingOptions(beam_size=beam_size))
+        found = load_translator(result.model, device="cpu").translate(sources, DecodingOptions(beam_size=beam_size))
         assert [translation.text for translation in found] == targets

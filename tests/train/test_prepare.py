@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import headway
 from headway.bundle import Bundle, TaskConfig
 from headway.cli import app
 from headway.cli.prepare import prepare as prepare_command
@@ -23,13 +22,14 @@ from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.models.build import build_model
 from headway.models.transformer import TransformerConfig
+from headway.predict import load_translator
 from headway.text import EOS, Tokenizer, TokenizerConfig
 from headway.text.huggingface import FastTokenizer
 from headway.train.loop import train
 from headway.train.prepare import Prepared, prepare, prepare_shard
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.validation import translation_validator
+from headway.validation import validator
 
 GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
 ENGLISH = ["a house", "the red house", "the tree", "a red tree and a house", "the house and the tree"] * 4
@@ -123,7 +123,7 @@ class TestReuse:
         heard = Heard()
         prepared = prepare(recipe(corpus), tmp_path / "run", heard)
         assert len(heard.messages) == 1
-        assert heard.messages[0].startswith("train.de + train.en: 20 of 20 pairs kept")
+        assert heard.messages[0].startswith("train.de + train.en: 20 of 20 examples kept")
         assert prepared.source_tokenizer.decode(sources(prepared)[0]) == GERMAN[0]
 
     @pytest.mark.parametrize(
@@ -264,9 +264,9 @@ class TestTags:
             training={"steps": 120, "log_every": 60},
             validation={"every": 120, "beam_size": 1},
         )
-        result = train(chosen, tmp_path / "run", validate=translation_validator(chosen))
+        result = train(chosen, tmp_path / "run", validate=validator(chosen))
         assert result.model is not None
-        model = headway.load(result.model, device="cpu")
+        model = load_translator(result.model, device="cpu")
         assert model.target_languages == ("de", "en")
         texts = ENGLISH[:5]
         assert [found.text for found in model.translate(texts, target_language="de")] == GERMAN[:5]
@@ -288,7 +288,7 @@ class TestTags:
 
     def test_a_model_with_one_language_is_not_asked(self, tmp_path: Path) -> None:
         bundle(tmp_path / "model")
-        model = headway.load(tmp_path / "model", device="cpu")
+        model = load_translator(tmp_path / "model", device="cpu")
         assert model.target_languages == ()
         with pytest.raises(
             ConfigError, match=r"target language 'en': this model has one target language .*leave it out"

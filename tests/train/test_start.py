@@ -10,8 +10,8 @@ import torch
 
 from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.errors import BundleError, ConfigError
-from headway.models.build import Model, build_model
-from headway.models.transformer import TransformerConfig
+from headway.models.build import build_model
+from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.train.start import load_start
 
@@ -19,7 +19,7 @@ SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_lay
 TOKENIZER = Tokenizer.train(["a b c d"], TokenizerConfig(kind="whitespace"))
 
 
-def model(**changes: Any) -> Model:
+def model(**changes: Any) -> Transformer:
     vocabulary = changes.pop("vocabulary", TOKENIZER.vocab_size)
     return build_model(TransformerConfig.parse({**SIZES, **changes}, "test"), vocabulary, vocabulary)
 

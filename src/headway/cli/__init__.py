@@ -14,14 +14,17 @@ import warnings
 import typer
 
 from headway.cli.average import average
+from headway.cli.classify import classify
 from headway.cli.curves import curves
 from headway.cli.decoding import DecodingCommand
 from headway.cli.distill import distill
 from headway.cli.doctor import doctor
 from headway.cli.evaluate import evaluate
+from headway.cli.experiment import experiment
 from headway.cli.export import export
 from headway.cli.import_ import import_
 from headway.cli.info import info
+from headway.cli.inspect import inspect
 from headway.cli.prepare import prepare
 from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
@@ -36,7 +39,7 @@ __all__ = ["app", "main"]
 
 app = typer.Typer(
     name="headway",
-    help="The Transformer of 'Attention Is All You Need': train, evaluate and run translation models.",
+    help="The Transformer of 'Attention Is All You Need': train, evaluate, understand and run it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -49,9 +52,12 @@ for command in (
     distill,
     curves,
     translate,
+    classify,
     evaluate,
     score,
     rerank,
+    inspect,
+    experiment,
     tokenize,
     average,
     export,

@@ -40,7 +40,7 @@ def distill(
     from headway.distill import distill as translate_corpora
     from headway.train.loop import train
     from headway.train.recipe import Recipe
-    from headway.validation import translation_validator
+    from headway.validation import validator
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(
@@ -59,5 +59,5 @@ def distill(
         except KeyboardInterrupt:
             listener.say(f"stopped; what has been translated is kept, go on with: {same_command()}")
             raise typer.Exit(130) from None
-        result = train(student, folder, validate=translation_validator(student), listener=listener)
+        result = train(student, folder, validate=validator(student), listener=listener)
     conclude(result)

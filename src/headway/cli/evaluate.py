@@ -1,4 +1,4 @@
-"""``headway evaluate``."""
+"""``headway evaluate``: of a model that translates, or of one that classifies."""
 
 from __future__ import annotations
 
@@ -6,35 +6,92 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from headway.cli.classify import label_line
 from headway.cli.decoding import chosen_options
 from headway.cli.lines import located
 from headway.cli.text import input_lines, one_line, output_file, place_of
-from headway.cli.translate import From, More, PrecisionOption, To, load_models
+from headway.cli.translate import From, More, Precision, PrecisionOption, To, load_models
+
+if TYPE_CHECKING:
+    from headway.predict.classifier import Classification
 
 __all__ = ["evaluate"]
+
+Form = Literal["text", "json"]
 
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[Path, typer.Option(help="Source text, one sentence a line.")],
-    reference: Annotated[Path, typer.Option(help="Reference translations, line by line.")],
+    source: Annotated[Path | None, typer.Option(help="Translation: source text, one sentence a line.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Translation: references, line by line.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Classification: labelled texts, .tsv (label first), .csv or .jsonl.")
+    ] = None,
+    fields: Annotated[
+        str | None,
+        typer.Option(help="With --data: columns or names of label and text; default: 1,2 in .tsv, else label,text."),
+    ] = None,
+    confusion: Annotated[
+        Path | None, typer.Option(help="With --data: also draw the confusion matrix into this .png, .svg or .pdf.")
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Also write the translations to this file.")
+        Path | None, typer.Option("-o", "--output", help="Also write the translations, or the labels, to this file.")
     ] = None,
     metric: Annotated[
-        list[str] | None, typer.Option(help="bleu, chrf, ter, exact_match or token_accuracy; may be repeated.")
+        list[str] | None,
+        typer.Option(help="Translation: bleu, chrf, ter, exact_match or token_accuracy; may be repeated."),
     ] = None,
     to: To = None,
     from_: From = None,
     more: More = None,
     precision: PrecisionOption = "float32",
-    form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the scores.")] = "text",
+    form: Annotated[Form, typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
-    """Translate a test set and score it, with signatures and 95 % confidence intervals."""
+    """Score a model on a test set, with signatures and 95 % confidence intervals.
+
+    One that translates, by --source and --reference; one that classifies, by --data: accuracy, macro F1, calibration
+    error, a table of the classes and the confusion matrix.
+    """
+    from headway.bundle import read_task
+    from headway.decode.options import DecodingOptions
+    from headway.errors import ConfigError
+
+    classifies = read_task(model).kind == "classification"
+    of_translation = {"--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_,
+                      "--with": more}  # fmt: skip
+    of_classification = {"--data": data, "--fields": fields, "--confusion": confusion}
+    wrong = [name for name, value in (of_translation if classifies else of_classification).items() if value]
+    if wrong:
+        does, wants = ("classifies texts", "--data F.tsv") if classifies else ("translates", "--source F --reference F")
+        raise ConfigError(f"{wrong[0]}: {model} is a model that {does}, which is evaluated by {wants}")
+    if classifies:
+        if data is None:
+            raise ConfigError(f"{model} is a model that classifies texts; give labelled ones with --data F.tsv")
+        if chosen_options() != DecodingOptions() or precision != "float32":
+            raise ConfigError(f"{model} is a model that classifies texts, without a search; leave its options out")
+        _evaluate_classifier(model, data, fields, confusion, output, form)
+    else:
+        if source is None or reference is None:
+            raise ConfigError(f"{model} is a model that translates; give a test set with --source F --reference F")
+        _evaluate_translator(model, source, reference, output, metric, to, from_, more, precision, form)
+
+
+def _evaluate_translator(
+    model: Path,
+    source: Path,
+    reference: Path,
+    output: Path | None,
+    metric: list[str] | None,
+    to: str | None,
+    from_: str | None,
+    more: list[Path] | None,
+    precision: Precision,
+    form: Form,
+) -> None:
     from headway.errors import DataError, HeadwayError
     from headway.evaluate import evaluate as score
 
@@ -63,3 +120,46 @@ def evaluate(
     for one in scores:
         print(one)
     typer.echo(f"{len(sources):,} sentences translated in {seconds:.1f} s", err=True)
+
+
+def _evaluate_classifier(
+    model: Path, data: Path, fields: str | None, confusion: Path | None, output: Path | None, form: Form
+) -> None:
+    from headway.data.labels import read_labelled
+    from headway.data.readers import Corpus
+    from headway.errors import HeadwayError
+    from headway.evaluate import class_table, confusion_table, evaluate_classes
+    from headway.predict.classifier import load_classifier
+
+    classifier = load_classifier(model)
+    corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
+    examples = list(read_labelled(corpus, Path(), classifier.labels))
+    begin = time.perf_counter()
+    found: list[Classification] = []
+    for number, each in enumerate(classifier.classify_each([text for text, _ in examples]), start=1):
+        if isinstance(each, HeadwayError):
+            raise type(each)(f"{data}, example {number:,}: {each}")
+        found.append(each)
+    seconds = time.perf_counter() - begin
+    report = evaluate_classes(
+        [each.label for each in found],
+        [label for _, label in examples],
+        classifier.labels,
+        confidences=[each.probability for each in found],
+    )
+    if output is not None:
+        with output_file(output) as file:
+            file.writelines(map(label_line, found))
+    if confusion is not None:
+        from headway.inspection.confusion import draw
+
+        draw(report, confusion)
+    truncated = sum(each.truncated for each in found)
+    if form == "json":
+        counts = {"texts": len(found), "truncated": truncated, "seconds": seconds}
+        print(json.dumps({**counts, **asdict(report)}, ensure_ascii=False))
+        return
+    print(*report.scores, sep="\n")
+    print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
+    cut = f"; {truncated:,} were cut to the longest that the model reads" if truncated else ""
+    typer.echo(f"{len(found):,} texts classified in {seconds:.1f} s{cut}", err=True)

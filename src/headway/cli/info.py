@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from headway.text.interface import TextTokenizer
 
 __all__ = ["info"]
 
@@ -16,16 +19,22 @@ def info(
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print it.")] = "text",
 ) -> None:
     """Tell what is in a model folder: task, architecture, vocabulary, weights."""
-    from headway.bundle import Bundle
+    from headway.bundle import ClassifierBundle, load_bundle
 
-    bundle = Bundle.load(model)
+    bundle = load_bundle(model)
     weights = sum(parameter.numel() for parameter in bundle.model.parameters())
     facts: dict[str, object] = {
         "folder": str(model),
         **{f"task.{key}": value for key, value in bundle.task.as_dict().items()},
         **{f"model.{key}": value for key, value in bundle.model.config.as_dict().items()},
-        "source tokenizer": f"{bundle.source_tokenizer.kind}, {bundle.source_tokenizer.vocab_size:,} tokens",
-        "target tokenizer": f"{bundle.target_tokenizer.kind}, {bundle.target_tokenizer.vocab_size:,} tokens",
+        **(
+            {"labels": ", ".join(bundle.labels), "tokenizer": _about(bundle.tokenizer)}
+            if isinstance(bundle, ClassifierBundle)
+            else {
+                "source tokenizer": _about(bundle.source_tokenizer),
+                "target tokenizer": _about(bundle.target_tokenizer),
+            }
+        ),
         "weights": weights,
         "bytes": sum(file.stat().st_size for file in model.iterdir()),
     }
@@ -39,3 +48,7 @@ def info(
             if isinstance(value, int) and not isinstance(value, bool)
             else f"{key:<{width}}  {value}"
         )
+
+
+def _about(tokenizer: TextTokenizer) -> str:
+    return f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"

@@ -13,6 +13,7 @@ from headway.errors import DataError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.predict import Source, Translation
+    from headway.predict.classifier import Classification
 
 __all__ = ["LineReader", "Report", "located"]
 
@@ -99,7 +100,7 @@ class Report:
         self._failed = 0
         self._flags: Counter[str] = Counter()
 
-    def add(self, found: Sequence[Translation | HeadwayError]) -> None:
+    def add(self, found: Sequence[Translation | Classification | HeadwayError]) -> None:
         """Take note of the next lines."""
         for number, each in enumerate(found, start=self.lines + 1):
             if isinstance(each, HeadwayError):
@@ -109,9 +110,7 @@ class Report:
                 self._say(str(error))
                 self._failed += 1
             else:
-                best = each.candidates[0]
-                self._flags.update(best.flags)
-                self._flags.update(["include not met"] * bool(best.unmet) + ["banned phrase"] * bool(best.banned))
+                self._flags.update(_suspicions(each))
         self.lines += len(found)
 
     def finish(self) -> None:
@@ -124,3 +123,12 @@ class Report:
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)
+
+
+def _suspicions(found: Translation | Classification) -> list[str]:
+    from headway.predict import Translation
+
+    if not isinstance(found, Translation):
+        return ["truncated"] * found.truncated
+    best = found.candidates[0]
+    return [*best.flags, *["include not met"] * bool(best.unmet), *["banned phrase"] * bool(best.banned)]

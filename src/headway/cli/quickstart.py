@@ -35,7 +35,7 @@ def quickstart(
     from headway.cli.progress import ProgressListener
     from headway.cli.train import command_name, fresh_start
     from headway.data.builtin import build_corpus, write_corpus
-    from headway.predict import load
+    from headway.predict import load_translator
     from headway.train.loop import train
 
     begin = time.perf_counter()
@@ -55,7 +55,7 @@ def quickstart(
             raise typer.Exit(130)
         assert result.model is not None
         listener.say(f"translating {len(corpus.test):,} held-out texts, none of whose sources is in the training set")
-        _show_scores(load(result.model, precision="float32"), corpus)
+        _show_scores(load_translator(result.model, precision="float32"), corpus)
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model}. Try:\n")
     print(f'    {command_name()} translate {result.model} "{corpus.test[0].source}"')
     print(f"    {command_name()} info {result.model}")

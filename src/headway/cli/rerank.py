@@ -126,7 +126,7 @@ def _by_models(
     to: str | None,
     from_: str | None,
 ) -> list[list[Ranked]]:
-    from headway.predict import load, rank_by_models
+    from headway.predict import load_translator, rank_by_models
 
     if source is None:
         raise ConfigError("models rank translations of a source; give its file with --source")
@@ -135,7 +135,7 @@ def _by_models(
         if not 1 <= number <= len(sources):
             raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
     return rank_by_models(
-        [load(model) for model in models],
+        [load_translator(model) for model in models],
         [sources[number - 1] for number, _ in lists],
         [[text for _, text in rows] for _, rows in lists],
         weights=weights or [1.0] * len(models),

@@ -51,12 +51,12 @@ def train(
     from headway.cli.progress import ProgressListener
     from headway.train.loop import train as run_training
     from headway.train.recipe import Recipe
-    from headway.validation import translation_validator
+    from headway.validation import validator
 
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / recipe.stem
     with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
-        result = run_training(loaded, folder, validate=translation_validator(loaded), listener=listener)
+        result = run_training(loaded, folder, validate=validator(loaded), listener=listener)
     conclude(result)
 
 

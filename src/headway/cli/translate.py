@@ -147,7 +147,7 @@ def load_models(
     precision: Precision = "float32",
 ) -> Translator:
     """A model folder, or an ensemble of several."""
-    from headway.predict import Translator, load
+    from headway.predict import Translator, load_translator
 
     settings: dict[str, Any] = {
         "max_source_tokens": max_source_tokens,
@@ -155,8 +155,8 @@ def load_models(
         "alignment_layer": alignment_layer,
         "precision": precision,
     }
-    first = load(model, **settings)
-    return Translator.ensemble([first, *(load(other, precision=precision) for other in more or ())])
+    first = load_translator(model, **settings)
+    return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
 
 
 def _by_agreement(translation: Translation | HeadwayError, options: DecodingOptions) -> Translation | HeadwayError:

@@ -5,7 +5,8 @@ shuffle the batches. Sentences of like length come together (Vaswani et al. 2017
 which ones do, and when, changes every epoch. The position in training is then one number, and resuming needs no state
 but that number. Where a store holds several sampled segmentations of each text, epochs take turns among them.
 
-``max_tokens`` bounds rows x the longer side, padding included. An example longer than the budget is a batch of its own.
+``max_tokens`` bounds rows x the longer side, padding included; an example longer than that is a batch of its own.
+``max_examples`` bounds the rows.
 """
 
 from __future__ import annotations
@@ -57,7 +58,14 @@ class EpochPlan:
 
 
 def token_batches(
-    source: Lengths, target: Lengths, order: Order, *, max_tokens: int, pool_size: int, rng: np.random.Generator | None
+    source: Lengths,
+    target: Lengths,
+    order: Order,
+    *,
+    max_tokens: int,
+    pool_size: int,
+    rng: np.random.Generator | None,
+    max_examples: int | None = None,
 ) -> EpochPlan:
     """Cut ``order`` into pools of ``pool_size`` examples and these into batches; see the module.
 
@@ -69,7 +77,7 @@ def token_batches(
         sources, targets = source[pool], target[pool]
         # By target, then by source, which runs up and down in turn: neighbours are alike on both sides, seams included.
         ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
-        bounds.append(begin + _cut(np.maximum(sources, targets)[ranking], max_tokens))
+        bounds.append(begin + _cut(np.maximum(sources, targets)[ranking], max_tokens, max_examples))
         order[begin : begin + pool_size] = pool[ranking]
     plan = np.concatenate(bounds)
     if rng is not None:
@@ -77,12 +85,14 @@ def token_batches(
     return EpochPlan(order, plan)
 
 
-def _cut(longer: Lengths, max_tokens: int) -> NDArray[np.int64]:
-    """(start, end) of consecutive batches in which rows x the longest stays within the budget."""
+def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> NDArray[np.int64]:
+    """(start, end) of consecutive batches in which rows, and rows x the longest, stay within the budget."""
     bounds = []
     start = 0
     while start < len(longer):
-        window = np.maximum.accumulate(longer[start : start + max_tokens // max(int(longer[start]), 1) + 1])
+        most = max_tokens // max(int(longer[start]), 1) + 1
+        most = most if max_examples is None else min(most, max_examples)
+        window = np.maximum.accumulate(longer[start : start + most])
         cost = window.astype(np.int64) * np.arange(1, len(window) + 1)
         end = start + max(int(np.searchsorted(cost, max_tokens, side="right")), 1)
         bounds.append((start, end))
@@ -124,7 +134,9 @@ class Corpora:
         """Tokens of all examples on one side, with their end symbols; of several segmentations the mean."""
         return sum(store.num_tokens(side) for store in self._stores) // self.segmentations
 
-    def epoch(self, seed: int, epoch: int, *, max_tokens: int, pool_size: int) -> EpochPlan:
+    def epoch(
+        self, seed: int, epoch: int, *, max_tokens: int, pool_size: int, max_examples: int | None = None
+    ) -> EpochPlan:
         """The batches of an epoch, the same for the same arguments on every machine."""
         rng = np.random.default_rng((seed, epoch))
         dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
@@ -137,17 +149,25 @@ class Corpora:
                 parts.append(own[rng.random(len(store)) < fraction])
         order = np.concatenate(parts)
         rng.shuffle(order)
-        return self._batches(order, epoch % self.segmentations, max_tokens, pool_size, rng)
+        return self._batches(order, epoch % self.segmentations, max_tokens, pool_size, rng, max_examples)
 
     def sequential(self, *, max_tokens: int) -> EpochPlan:
         """Every example once, sorted by length, in no random order: for validation."""
         return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None)
 
     def _batches(
-        self, order: Order, segmentation: int, max_tokens: int, pool_size: int, rng: np.random.Generator | None
+        self,
+        order: Order,
+        segmentation: int,
+        max_tokens: int,
+        pool_size: int,
+        rng: np.random.Generator | None,
+        max_examples: int | None = None,
     ) -> EpochPlan:
         source, target = self.lengths("source", segmentation), self.lengths("target", segmentation)
-        plan = token_batches(source, target, order, max_tokens=max_tokens, pool_size=pool_size, rng=rng)
+        plan = token_batches(
+            source, target, order, max_tokens=max_tokens, pool_size=pool_size, rng=rng, max_examples=max_examples
+        )
         return replace(plan, segmentation=segmentation, segmentations=self.segmentations)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:

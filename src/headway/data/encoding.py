@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -47,11 +48,15 @@ class Side:
         encoder: Cuts a text as a trained model meets it; filters go by these lengths.
         sampler: Where given, cuts what is stored instead.
         before: Tokens put in front of each row, such as a language tag.
+        ended: Whether the end symbol is put behind each row.
+        longest: Rows are cut to so many tokens, those around them included; None: never.
     """
 
     encoder: Encoder
     sampler: Sampler | None = None
     before: tuple[int, ...] = ()
+    ended: bool = True
+    longest: int | None = None
 
 
 @dataclass(frozen=True)
@@ -91,37 +96,59 @@ class Work:
                 packed = side.sampler.encode([texts[index] for index in np.flatnonzero(keep)])
             elif not keep.all():
                 packed = Packed(packed.ids[np.repeat(keep, packed.lengths)], packed.lengths[keep])
-            tokens[name] = _framed(packed, side.before, self.end, self.dtype)
-            lengths[name] = packed.lengths + len(side.before) + 1
+            after = (self.end,) if side.ended else ()
+            tokens[name], lengths[name] = _framed(_cut(packed, side, len(after)), side.before, after, self.dtype)
         return Piece(tokens, lengths, counts)
 
     def _filtered(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
         """Which examples stay, and why the others do not; of several reasons the first counts."""
         count = len(columns[0])
-        if self.filters is None:
-            return np.ones(count, bool), FilterCounts(count, 0, 0, 0)
-        blank = [[not text or text.isspace() for text in texts] for texts in columns]
         source, target = (packed.lengths for packed in plain)
+        over = np.zeros(count, bool)
+        for side, lengths in zip(self.sides, (source, target), strict=True):
+            over |= lengths > _room(side, int(side.ended))
+        if self.filters is None:
+            return np.ones(count, bool), FilterCounts(count, 0, 0, 0, int(over.sum()))
+        blank = [[not text or text.isspace() for text in texts] for texts in columns]
         longer = np.maximum(source, target)
         empty = np.array(blank, bool).any(0)
         too_long = ~empty & (longer > self.filters.max_length)
         uneven = longer > self.filters.max_length_ratio * np.minimum(source, target) + 10
         ratio = ~empty & ~too_long & uneven
-        return ~(empty | too_long | ratio), FilterCounts(count, int(empty.sum()), int(too_long.sum()), int(ratio.sum()))
+        keep = ~(empty | too_long | ratio)
+        return keep, FilterCounts(count, *(int(each.sum()) for each in (empty, too_long, ratio, over & keep)))
 
 
-def _framed(packed: Packed, before: tuple[int, ...], end: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Each row with the tokens that go before it and the end symbol."""
-    lengths = packed.lengths + len(before) + 1
+def _room(side: Side, ends: int) -> int:
+    """How many tokens a row may have beside those around it."""
+    return sys.maxsize if side.longest is None else side.longest - len(side.before) - ends
+
+
+def _cut(packed: Packed, side: Side, ends: int) -> Packed:
+    """The rows, each at most as long as its side allows."""
+    room = _room(side, ends)
+    if not (packed.lengths > room).any():
+        return packed
+    places = np.arange(len(packed.ids)) - np.repeat(np.cumsum(packed.lengths) - packed.lengths, packed.lengths)
+    return Packed(packed.ids[places < room], np.minimum(packed.lengths, room))
+
+
+def _framed(
+    packed: Packed, before: tuple[int, ...], after: tuple[int, ...], dtype: np.dtype[Any]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Each row with the tokens that go before and behind it, and how long it then is."""
+    lengths = packed.lengths + len(before) + len(after)
     ends = np.cumsum(lengths)
-    framed = np.full(int(lengths.sum()), end, dtype)
+    framed = np.empty(int(lengths.sum()), dtype)
     inside = np.ones(len(framed), bool)
-    inside[ends - 1] = False
-    for place, token in enumerate(before):
-        framed[ends - lengths + place] = token
-        inside[ends - lengths + place] = False
+    starts = ends - lengths
+    around = [(starts + place, token) for place, token in enumerate(before)]
+    around += [(ends - len(after) + place, token) for place, token in enumerate(after)]
+    for places, token in around:
+        framed[places] = token
+        inside[places] = False
     framed[inside] = packed.ids
-    return framed
+    return framed, lengths
 
 
 def save_piece(piece: Piece, path: Path) -> None:
@@ -130,7 +157,7 @@ def save_piece(piece: Piece, path: Path) -> None:
     arrays |= {f"{side}_lengths": piece.lengths[side] for side in SIDES}
     counts = piece.counts
     with replaced_file(path) as aside, aside.open("wb") as file:
-        np.savez(file, allow_pickle=False, counts=[counts.read, counts.empty, counts.too_long, counts.ratio], **arrays)
+        np.savez(file, allow_pickle=False, counts=list(astuple(counts)), **arrays)
 
 
 def load_piece(path: Path) -> Piece:

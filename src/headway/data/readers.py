@@ -1,7 +1,8 @@
 """Files to examples: what a corpus is, and how its lines are read.
 
-A corpus is one tab-separated file (``.tsv``), one file with a JSON object on each line (``.jsonl`` or ``.json``), or
-two plain text files whose lines belong together. Each may be compressed (``.gz``, ``.zst``). Text is UTF-8, and only
+A corpus is one tab-separated file (``.tsv``), one file of comma-separated values with quotes (``.csv``), one with a
+JSON object on each line (``.jsonl`` or ``.json``), or two plain text files whose lines belong together. Each may be
+compressed (``.gz``, ``.zst``). Text is UTF-8, and only
 ``\\n`` and ``\\r\\n`` end a line. U+0085, U+2028 and the other separators of :meth:`str.splitlines` are text: that
 keeps the two files of a corpus aligned with each other and with the counts of ``wc -l``. Nothing is stripped and
 nothing is dropped here; what to do with an empty text is decided where examples are filtered.
@@ -13,6 +14,7 @@ until the first item is asked for, and that is where a missing file is reported.
 from __future__ import annotations
 
 import codecs
+import csv
 import json
 import zlib
 from collections.abc import Callable, Iterator
@@ -31,20 +33,22 @@ __all__ = ["Corpus", "count_lines", "decode_lines", "read_byte_lines", "read_exa
 _BLOCK_BYTES = 1 << 18
 _COMPRESSIONS = (".gz", ".zst")
 
-Format = Literal["text", "tsv", "jsonl"]
+Format = Literal["text", "tsv", "csv", "jsonl"]
 # A new format gets its extension here, its defaults in _selected_fields and its reader in read_examples.
-_EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".jsonl": "jsonl", ".json": "jsonl"}
+_EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl"}
 
 
 class Corpus(Config):
     """The files of one corpus and the part of them that is used."""
 
     files: tuple[str, ...] = Field(
-        description="One .tsv or .jsonl file, or two line-aligned plain text files (source, target); also .gz, .zst."
+        description="One .tsv, .csv or .jsonl file, or two line-aligned plain text files (source, target); also .gz, "
+        ".zst."
     )
     fields: tuple[Annotated[str, Field(coerce_numbers_to_str=True)], ...] | None = Field(
         default=None,
-        description="Columns of a .tsv, counted from 1 (default 1, 2), or names in a .jsonl (default source, target).",
+        description="Columns of a .tsv, counted from 1 (default 1, 2), or names in a .jsonl or in the first line of a "
+        ".csv (default source, target; for classification label, text). Numbers for a .csv without such a line.",
     )
     weight: float = Field(
         default=1.0,
@@ -74,18 +78,18 @@ class Corpus(Config):
     def _check(self) -> Corpus:
         if len(self.files) not in (1, 2) or not all(self.files):
             raise ValueError(
-                f"files: expected one .tsv or .jsonl file, or two plain text files; got {_listing(self.files)}"
+                f"files: expected one .tsv, .csv or .jsonl file, or two plain text files; got {_listing(self.files)}"
             )
         formats = [_format_of(file) for file in self.files]
         if formats == ["text"]:
             raise ValueError(
-                f"files: {self.files[0]!r} alone is neither .tsv nor .jsonl; "
-                "give a .tsv or .jsonl file, or two plain text files (source, target)"
+                f"files: {self.files[0]!r} alone is neither .tsv, .csv nor .jsonl; "
+                "give a .tsv, .csv or .jsonl file, or two plain text files (source, target)"
             )
         if len(formats) == 2 and formats != ["text", "text"]:
             raise ValueError(
                 f"files: two files are read as plain text, but got {_listing(self.files)}; "
-                "a .tsv or .jsonl file holds both sides and stands alone"
+                "a .tsv, .csv or .jsonl file holds both sides and stands alone"
             )
         if self.fields is not None:
             _check_fields(self.fields, self.format)
@@ -99,8 +103,12 @@ def _check_fields(fields: tuple[str, ...], form: Format) -> None:
         raise ValueError("fields: empty; leave the key out for the default")
     if form == "tsv":
         for field in fields:
-            if not (field.isascii() and field.isdecimal() and int(field) > 0):
+            if not _is_column(field):
                 raise ValueError(f"fields: {field!r} is not a column number; columns of a .tsv count from 1")
+
+
+def _is_column(field: str) -> bool:
+    return field.isascii() and field.isdecimal() and int(field) > 0
 
 
 def _format_of(file: str) -> Format:
@@ -114,43 +122,39 @@ def _listing(names: tuple[str, ...]) -> str:
     return ", ".join(repr(name) for name in names) or "none"
 
 
-def read_examples(corpus: Corpus, folder: Path, arity: int = 2) -> Iterator[tuple[str, ...]]:
+def read_examples(
+    corpus: Corpus, folder: Path, names: tuple[str, ...] = ("source", "target")
+) -> Iterator[tuple[str, ...]]:
     """Yield the examples of ``corpus`` in the order of its files.
 
     Args:
         corpus: What to read.
         folder: Where relative file names start.
-        arity: How many texts make an example: 2 for source and target, or label and text.
+        names: What the texts of an example are called, where the corpus does not name its fields.
 
     Raises:
-        ConfigError: ``corpus`` does not name ``arity`` texts.
+        ConfigError: ``corpus`` does not have as many texts.
         DataError: A file cannot be read, or a line of it does not hold an example.
     """
     paths = [folder / file for file in corpus.files]
-    match corpus.format:
-        case "text":
-            if len(paths) != arity:
-                raise ConfigError(f"files: {len(paths)} plain text files, but an example has {_count(arity, 'text')}")
-            return _read_aligned(paths)
-        case "tsv":
-            columns = [int(field) - 1 for field in _selected_fields(corpus, arity)]
-            return _read_tsv(paths[0], columns)
-        case "jsonl":
-            return _read_jsonl(paths[0], _selected_fields(corpus, arity))
-
-
-def _selected_fields(corpus: Corpus, arity: int) -> tuple[str, ...]:
-    fields = corpus.fields
-    if fields is None and corpus.format == "tsv":
-        fields = tuple(str(column) for column in range(1, arity + 1))
-    elif fields is None:
-        fields = ("source", "target")
-    if len(fields) != arity:
+    if corpus.format == "text":
+        if len(paths) != len(names):
+            texts = _count(len(names), "text")
+            raise ConfigError(f"files: {len(paths)} plain text files, but an example has {texts}")
+        return _read_aligned(paths)
+    fields = corpus.fields or (tuple(map(str, range(1, len(names) + 1))) if corpus.format == "tsv" else names)
+    if len(fields) != len(names):
         raise ConfigError(
-            f"fields: {_listing(fields)} selects {_count(len(fields), 'text')}, but an example has {arity} here; "
-            f"name {arity} in fields ({corpus.files[0]})"
+            f"fields: {_listing(fields)} selects {_count(len(fields), 'text')}, but an example has {len(names)} here; "
+            f"name {len(names)} in fields ({corpus.files[0]})"
         )
-    return fields
+    match corpus.format:
+        case "tsv":
+            return _read_tsv(paths[0], [int(field) - 1 for field in fields])
+        case "csv":
+            return _read_csv(paths[0], fields)
+        case _:
+            return _read_jsonl(paths[0], fields)
 
 
 def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
@@ -178,6 +182,33 @@ def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
                 "columns are separated by one tab, without quotes"
             )
         yield tuple([cells[column] for column in columns])
+
+
+def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """RFC 4180: cells may stand in quotes, and then hold commas, line ends and doubled quotes."""
+    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
+    columns: list[int] | None = [int(field) - 1 for field in fields] if all(map(_is_column, fields)) else None
+    try:
+        for row in rows:
+            where = f"{path}, line {rows.line_num}"
+            if columns is None:
+                if missing := [field for field in fields if field not in row]:
+                    raise DataError(
+                        f"{where}: no column is called {missing[0]!r}; {nearest(missing[0], row)} (give column numbers "
+                        "in fields if the first line is an example)"
+                    )
+                columns = [row.index(field) for field in fields]
+                continue
+            if not row:
+                continue
+            if len(row) <= max(columns):
+                raise DataError(f"{where}: {_count(len(row), 'column')}, but {max(columns) + 1} needed")
+            yield tuple([row[column] for column in columns])
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {rows.line_num}: not valid CSV ({error}); a cell with commas, quotes or line ends stands in "
+            "double quotes, and a quote in it is doubled"
+        ) from None
 
 
 def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

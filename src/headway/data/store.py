@@ -53,12 +53,13 @@ class FilterConfig(Config):
 
 @dataclass(frozen=True)
 class FilterCounts:
-    """How many examples a corpus had, and how many were left out for which reason."""
+    """How many examples a corpus had, how many were left out for which reason, and how many of the others were cut."""
 
     read: int
     empty: int
     too_long: int
     ratio: int
+    cut: int = 0
 
     @property
     def kept(self) -> int:
@@ -70,11 +71,12 @@ class FilterCounts:
 
     def __str__(self) -> str:
         dropped = f"{self.empty:,} with an empty side, {self.too_long:,} too long, {self.ratio:,} by length ratio"
-        return f"{self.kept:,} of {self.read:,} pairs kept (left out: {dropped})"
+        cut = f"; {self.cut:,} of them cut to the longest that the model reads" if self.cut else ""
+        return f"{self.kept:,} of {self.read:,} examples kept (left out: {dropped}){cut}"
 
     @property
     def _numbers(self) -> tuple[int, ...]:
-        return (self.read, self.empty, self.too_long, self.ratio)
+        return (self.read, self.empty, self.too_long, self.ratio, self.cut)
 
 
 @dataclass(frozen=True)

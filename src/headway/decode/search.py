@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from headway.decode.beam import BeamSearch
 from headway.decode.options import DecodingOptions
-from headway.decode.protocol import Hypothesis, SearchModel, StateT
+from headway.decode.protocol import Hypothesis, SearchModel
 from headway.decode.request import Request
 from headway.errors import ConfigError
 
@@ -14,7 +15,7 @@ __all__ = ["search", "search_stream"]
 
 
 def search(
-    model: SearchModel[StateT],
+    model: SearchModel[Any],
     requests: Sequence[Request],
     options: DecodingOptions,
     *,
@@ -42,7 +43,7 @@ def search(
 
 
 def search_stream(
-    model: SearchModel[StateT],
+    model: SearchModel[Any],
     requests: Iterable[Request],
     options: DecodingOptions,
     *,

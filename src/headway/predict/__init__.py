@@ -1,6 +1,9 @@
 """Text in, text out. One object owns the way between them; commands, Python and servers all go through it.
 
 translator.py    Translator: plan, search, check, put together
+classifier.py    Classifier: a text to its label
+attribution.py   which words a label rests on
+loading.py       the model in a folder, whatever it is for
 results.py       what goes in and what comes out: plain values
 planning.py      texts to what search is asked, each checked by itself
 segment.py       a text that is too long, in sentences
@@ -12,6 +15,9 @@ scoring.py       how probable a given target is, and what else could come next
 rerank.py        another order for candidates that are there
 """
 
+from headway.predict.attribution import Attribution, Explanation
+from headway.predict.classifier import Classification, Classifier, load_classifier
+from headway.predict.loading import load
 from headway.predict.rerank import Ranked, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.results import (
     Alignment,
@@ -23,12 +29,16 @@ from headway.predict.results import (
     Translation,
     WordAlignment,
 )
-from headway.predict.translator import Translator, load
+from headway.predict.translator import Translator, load_translator
 
 __all__ = [
     "Alignment",
     "Alternative",
+    "Attribution",
     "Candidate",
+    "Classification",
+    "Classifier",
+    "Explanation",
     "Flag",
     "Ranked",
     "ScoredTarget",
@@ -37,6 +47,8 @@ __all__ = [
     "Translator",
     "WordAlignment",
     "load",
+    "load_classifier",
+    "load_translator",
     "minimum_bayes_risk",
     "rank_by_agreement",
     "rank_by_models",

@@ -16,10 +16,11 @@ from typing import cast
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.build import Model
+from headway.models.build import TranslationModel
+from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
 from headway.predict.results import Alignment
 
@@ -28,12 +29,17 @@ __all__ = ["attention_maps", "hard_alignment", "word_pairs", "words_of"]
 
 @torch.inference_mode()
 def attention_maps(
-    model: Model, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, begin: int, layer: int | None
+    model: TranslationModel,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
+    *,
+    begin: int,
+    layer: int | None,
 ) -> list[Float[Tensor, "T S"]]:
     """For each pair the attention, averaged over heads, with which each target token was predicted.
 
     Args:
-        model: A Transformer.
+        model: One that attends: a Transformer, or a recurrent model with attention, which has one layer of it.
         sources: As the model reads them, with their end symbols.
         targets: Without begin and end symbol.
         begin: The begin symbol.
@@ -41,17 +47,10 @@ def attention_maps(
             that).
 
     Raises:
-        ConfigError: There is no such block.
+        ConfigError: There is no such block, or no attention.
     """
-    blocks = cast("list[DecoderBlock]", list(model.decoder.blocks))
-    chosen = max(len(blocks) - 2, 0) if layer is None else layer
-    if not -len(blocks) <= chosen < len(blocks):
-        raise ConfigError(
-            f"alignment layer {layer}: this model's decoder has {len(blocks)} blocks; expected 0 to {len(blocks) - 1}, "
-            f"or from the end -1 to -{len(blocks)}"
-        )
     seen: list[Tensor] = []
-    tap = blocks[chosen].cross_attention.weights
+    tap = _tap(model, layer)
     handle = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights.float().mean(1)))
     try:
         device = next(model.parameters()).device
@@ -60,6 +59,22 @@ def attention_maps(
         handle.remove()
     sizes = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
     return [weights[:length, :width].cpu() for weights, (length, width) in zip(seen[0], sizes, strict=True)]
+
+
+def _tap(model: TranslationModel, layer: int | None) -> nn.Module:
+    """Where the weights of the chosen layer pass by."""
+    if not isinstance(model, Transformer):
+        if model.config.attention == "none":
+            raise ConfigError("alignment: this recurrent model has no attention that could tell; train one with it")
+        return model.get_submodule("decoder.attention.weights")
+    blocks = cast("list[DecoderBlock]", list(model.decoder.blocks))
+    chosen = max(len(blocks) - 2, 0) if layer is None else layer
+    if not -len(blocks) <= chosen < len(blocks):
+        raise ConfigError(
+            f"alignment layer {layer}: this model's decoder has {len(blocks)} blocks; expected 0 to {len(blocks) - 1}, "
+            f"or from the end -1 to -{len(blocks)}"
+        )
+    return blocks[chosen].cross_attention.weights
 
 
 def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]) -> Alignment:

@@ -39,6 +39,7 @@ def _join(plan: Plan, parts: list[Candidate]) -> Candidate:
             log_probability=sum(part.log_probability for part in parts),
             tokens=_side_by_side(plan, [part.tokens for part in parts]),
             token_log_probabilities=tuple(each for part in parts for each in part.token_log_probabilities),
+            ids=tuple(token for part in parts for token in part.ids),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
             alignment=_join_alignments(plan, [part.alignment for part in parts]),
         )

@@ -63,6 +63,7 @@ class Candidate:
         score: log P(target | source) in nats, divided by the length penalty: what search ranks by.
         log_probability: log P(target | source) in nats.
         tokens: Its tokens as a reader sees them.
+        ids: Their ids.
         token_log_probabilities: One for each token and one for the end symbol; they sum to ``log_probability``.
         flags: What is suspicious about it; see :mod:`headway.predict.quality`. "fell_back": a more probable one was
             passed over for its flags. "split": a sentence was too long for the model and was cut inside.
@@ -80,6 +81,7 @@ class Candidate:
     log_probability: float
     tokens: tuple[str, ...]
     token_log_probabilities: tuple[float, ...] = (0.0,)
+    ids: tuple[int, ...] = ()
     flags: tuple[Flag, ...] = ()
     unmet: tuple[str, ...] = ()
     banned: tuple[str, ...] = ()

@@ -15,9 +15,10 @@ import torch
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, search
 from headway.errors import ConfigError, HeadwayError
-from headway.inference import InferenceTransformer, Precision, choose_precision
+from headway.inference import InferenceTransformer, Precision, choose_precision, unsupported
 from headway.interop.onnx import OnnxModel, is_onnx_folder
-from headway.models.build import Model
+from headway.models.build import TranslationModel
+from headway.models.transformer import Transformer
 from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
 from headway.predict.joining import join_translation
 from headway.predict.phrases import groups, holds_word, spelling_in
@@ -28,7 +29,7 @@ from headway.predict.scoring import next_tokens, score_texts
 from headway.text.framing import Frame
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
-__all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load"]
+__all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
 
 DEFAULT_SOURCE_TOKENS = 256  # few training sentences are longer, so few models have learned to translate what is
 _CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
@@ -79,6 +80,9 @@ class Translator:
         self._asked_source_tokens = max_source_tokens
         bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # that what is not here is refused now
+        slow = _no_faster_form(bundle.model)
+        if slow and precision not in ("auto", "float32"):
+            raise ConfigError(f"precision {precision!r}: {slow}")
         self._members: tuple[_Member, ...] = (_Member(engine or bundle.model, precision),)
 
     @classmethod
@@ -370,6 +374,7 @@ class Translator:
             log_probability=sum(each) if forced else hypothesis.log_probability,
             tokens=tuple(tokenizer.display(tokens)),
             token_log_probabilities=each,
+            ids=tuple(tokens),
             flags=find_flags(
                 source.text, text, job.ids, tokens, finished=hypothesis.finished, languages_differ=work.differ
             ),
@@ -424,14 +429,23 @@ class Translator:
 class _Member:
     """A model, which computes scores, and what searches with its weights."""
 
-    model: Model | OnnxModel
+    model: TranslationModel | OnnxModel
     precision: Precision
 
     @cached_property
-    def searcher(self) -> InferenceTransformer | OnnxModel:
+    def searcher(self) -> InferenceTransformer | TranslationModel | OnnxModel:
         """Made when it is first needed."""
         model = self.model
-        return model if isinstance(model, OnnxModel) else InferenceTransformer(model, self.precision)
+        if isinstance(model, Transformer) and _no_faster_form(model) is None:
+            return InferenceTransformer(model, self.precision)
+        return model
+
+
+def _no_faster_form(model: TranslationModel) -> str | None:
+    """Why a model searches in its own form, in float32; None where there is a faster one."""
+    if isinstance(model, Transformer):
+        return unsupported(model.config)
+    return f"a {model.config.kind} model has no form that is laid out for speed; it decodes in float32"
 
 
 def _joined(models: Sequence[Any]) -> Any:
@@ -501,7 +515,7 @@ def _batches(order: Sequence[int], sources: Sequence[Sequence[int]], max_tokens:
         yield batch
 
 
-def load(
+def load_translator(
     folder: str | Path,
     *,
     device: str | None = None,
@@ -510,7 +524,7 @@ def load(
     alignment_layer: int | None = None,
     precision: Precision = "auto",
 ) -> Translator:
-    """The model in ``folder``, ready to translate; the other arguments are those of :class:`Translator`.
+    """The translation model in ``folder``, ready to translate; the other arguments are those of :class:`Translator`.
 
     A folder that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
 

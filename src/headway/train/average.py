@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.bundle import Bundle, load_weights
+from headway.bundle import load_bundle, load_weights
 from headway.errors import CheckpointError
 from headway.train.state import average_weights, counted_checkpoints
 
@@ -22,7 +22,7 @@ def average(run: Path, last: int, output: Path) -> int:
         raise CheckpointError(
             f"{run}: no model folder beside the checkpoints yet; let training reach its first validation"
         )
-    bundle = Bundle.load(template)
+    bundle = load_bundle(template)
     load_weights(bundle.model, average_weights(newest), newest[0])
     steps = ", ".join(path.name for path in newest)
     card = (template / "README.md").read_text(encoding="utf-8")

@@ -23,7 +23,7 @@ from headway.errors import CheckpointError
 from headway.hardware import computes_bfloat16, processor_name
 from headway.storage import replaced_file
 
-__all__ = ["Environment", "note_start"]
+__all__ = ["Environment", "commit", "note_start"]
 
 _FILE = "environment.json"
 
@@ -62,7 +62,7 @@ def note_start(run: Path, device: torch.device, precision: str, *, step: int, pr
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         step=step,
         headway=version("headway"),
-        commit=_commit(),
+        commit=commit(),
         torch=torch.__version__,
         numpy=version("numpy"),
         tokenizers=version("tokenizers"),
@@ -116,7 +116,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     )
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit that the package runs from, with "+" where files differ from it; None outside a checkout."""
     folder = Path(headway.__file__).parent
     try:

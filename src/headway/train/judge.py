@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from headway.bundle import Bundle
+from headway.bundle import Bundle, ClassifierBundle
 from headway.data.batching import Corpora
 from headway.evaluate import Score
 from headway.hardware import autocast
 from headway.models.build import Model
+from headway.models.classifier import EncoderClassifier
 from headway.train.card import model_card
 from headway.train.objective import batch_loss, to_device
 from headway.train.prepare import Prepared
@@ -22,14 +23,16 @@ from headway.train.state import Progress
 __all__ = ["Judge", "Record", "Validate"]
 
 Record = dict[str, float | str]
-Validate = Callable[[Bundle], Sequence[Score]]
+Validate = Callable[[Bundle | ClassifierBundle], Sequence[Score]]
+
+_SCORES = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1"}  # by metric, their names
 
 
 class Judge:
     """Judges ``model``, whose weights change from call to call.
 
-    It is scored on ``device`` in ``precision``, and then put back where it was. ``validate`` translates with it; where
-    there is none, the loss alone tells which model is better.
+    It is scored on ``device`` in ``precision``, and then put back where it was. ``validate`` uses it; where there is
+    none, the loss alone tells which model is better.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class Judge:
         home = next(self._model.parameters()).device
         self._model.to(self._device).eval()
         loss = self._loss(self._prepared.dev)
-        record: Record = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        record: Record = {"loss": loss}
+        if not isinstance(self._model, EncoderClassifier):
+            record["perplexity"] = math.exp(min(loss, 700.0))
         for score in self._validate(self._bundle()) if self._validate else ():
             record |= {score.name: score.value, f"{score.name} signature": score.signature}
         self._model.to(home)
@@ -59,21 +64,23 @@ class Judge:
 
     def quality(self, record: Record) -> float:
         """What decides which model is better; higher is."""
-        by_bleu = self._recipe.validation.metric == "bleu" and "BLEU" in record
-        return float(record["BLEU"]) if by_bleu else -float(record["loss"])
+        score = record.get(_SCORES.get(self._recipe.validation.metric, ""))
+        return -float(record["loss"]) if score is None else float(score)
 
     def write(self, folder: Path, progress: Progress, scores: Record) -> None:
         """Write the model as a folder, with a card that tells ``scores`` and how it was trained."""
-        card = model_card(self._recipe, progress, scores, self._prepared.train, self._model)
+        card = model_card(self._recipe, progress, scores, self._prepared, self._model)
         self._bundle().save(folder, card)
 
-    def _bundle(self) -> Bundle:
-        prepared = self._prepared
-        return Bundle(self._recipe.task, self._model.eval(), prepared.source_tokenizer, prepared.target_tokenizer)
+    def _bundle(self) -> Bundle | ClassifierBundle:
+        prepared, model = self._prepared, self._model.eval()
+        if isinstance(model, EncoderClassifier):
+            return ClassifierBundle(self._recipe.task, model, prepared.source_tokenizer, tuple(prepared.labels))
+        return Bundle(self._recipe.task, model, prepared.source_tokenizer, prepared.target_tokenizer)
 
     @torch.inference_mode()
     def _loss(self, dev: Corpora) -> float:
-        """Cross-entropy without smoothing, in nats for each target token."""
+        """Cross-entropy without smoothing, in nats for each target token, or text that is classified."""
         total, targets = 0.0, 0
         for rows in dev.sequential(max_tokens=self._recipe.data.max_tokens):
             batch = to_device(dev.batch(rows), self._device)

@@ -27,6 +27,9 @@ from headway.config import read_toml, to_toml
 from headway.errors import CheckpointError, LengthError, TrainingError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.build import Model, build_model
+from headway.models.classifier import EncoderClassifier
+from headway.models.recurrent import RecurrentConfig
+from headway.models.transformer import Transformer
 from headway.storage import held_folder, replaced_file
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World, joined
@@ -35,6 +38,7 @@ from headway.train.environment import note_start
 from headway.train.freeze import freeze
 from headway.train.interrupt import interruptible
 from headway.train.judge import Judge, Record, Validate
+from headway.train.labels import balanced_weights
 from headway.train.memory import (
     Shape,
     available_memory,
@@ -43,7 +47,7 @@ from headway.train.memory import (
     largest_shapes,
     out_of_memory_explained,
 )
-from headway.train.objective import Objective
+from headway.train.objective import LabelObjective, Objective, make_objective
 from headway.train.optim import learning_rate, make_optimizer, step_if_finite
 from headway.train.prepare import Prepared, prepare
 from headway.train.recipe import Recipe, refuse_changes
@@ -112,10 +116,16 @@ def _check_recipe(recipe: Recipe, run: Path) -> None:
         aside.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
 
 
+def _blocks(model: Model) -> list[nn.Module]:
+    """What sharding splits; the recipe allows it for Transformers alone."""
+    assert isinstance(model, Transformer)
+    return [*model.encoder.blocks, *model.decoder.blocks]
+
+
 def _check_lengths(model: Model, prepared: Prepared) -> None:
     """Refuse now what learned positions cannot hold, not thousands of steps later."""
     for name, corpora in {"training": prepared.train, "development": prepared.dev}.items():
-        if corpora is None or model.max_length is None:
+        if corpora is None or model.max_length is None or isinstance(model, EncoderClassifier):
             continue
         longest = int(max(corpora.source_lengths.max(), corpora.target_lengths.max()))
         if longest > model.max_length:
@@ -147,12 +157,10 @@ class _Trainer:
         training = recipe.training
         self.device = world.device
         torch.manual_seed(training.seed)
-        self.model: Model = build_model(
-            recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
-        )
+        self.model: Model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_size)
         _check_lengths(self.model, prepared)
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
-            load_start(self.model, Path(training.start_from))
+            load_start(self.model, Path(training.start_from), tuple(prepared.labels))
         freeze(self.model, training.freeze)
         self.sharded = world.shards(training.sharding)
         self.trained = deepcopy(self.model) if self.sharded else self.model.to(self.device)
@@ -194,11 +202,23 @@ class _Trainer:
     def _objective(self) -> nn.Module:
         """What computes a micro-batch's loss, its gradients shared with the other processes."""
         training, model = self.recipe.training, self.trained
-        compiled = training.compile == "on" or (training.compile == "auto" and self.device.type == "cuda")
+        fits = not isinstance(self.recipe.model, RecurrentConfig)  # a compiler would unroll its steps
+        compiled = fits and (training.compile == "on" or (training.compile == "auto" and self.device.type == "cuda"))
         return self.world.spread(
-            Objective(model, training.label_smoothing, training.r_drop, compiled=compiled and not self.sharded),
-            blocks=[*model.encoder.blocks, *model.decoder.blocks] if self.sharded else None,
-            unused=self.recipe.model.layer_dropout > 0,
+            self._make_objective(model, compiled=compiled and not self.sharded),
+            blocks=_blocks(model) if self.sharded else None,
+            unused=getattr(self.recipe.model, "layer_dropout", 0) > 0,
+        )
+
+    def _make_objective(self, model: Model, *, compiled: bool = False) -> Objective | LabelObjective:
+        training = self.recipe.training
+        balanced = training.class_weights == "balanced"
+        return make_objective(
+            model,
+            training.label_smoothing,
+            training.r_drop,
+            class_weights=balanced_weights(self.prepared.labels) if balanced else None,
+            compiled=compiled,
         )
 
     def _restore(self) -> Progress:
@@ -220,8 +240,8 @@ class _Trainer:
     def _introduce(self) -> None:
         data, plan = self.prepared.train, self.stream.plan
         self.listener.say(
-            f"{len(data):,} pairs, {len(plan):,} batches an epoch of at most {self.recipe.data.max_tokens:,} tokens, "
-            f"{data.padding(plan):.1%} padding"
+            f"{len(data):,} examples, {len(plan):,} batches an epoch of at most {self.recipe.data.max_tokens:,} "
+            f"tokens, {data.padding(plan):.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         processes = f"{self.world.processes} processes, " if self.world.processes > 1 else ""
@@ -232,8 +252,7 @@ class _Trainer:
 
     def _check_memory(self) -> None:
         """Say so where memory will be short, before the hours that it takes to find out."""
-        training = self.recipe.training
-        plain = Objective(self.model, training.label_smoothing, training.r_drop)
+        plain = self._make_objective(self.model)
         shapes = largest_shapes(self.prepared.train, self.stream.plan)
         estimate = estimate_memory(plain, self.optimizer, shapes, self.precision, average=self.ema is not None)
         if message := check_memory(estimate, available_memory(self.device)):

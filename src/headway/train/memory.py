@@ -24,7 +24,7 @@ from headway.errors import TrainingError
 from headway.hardware import autocast
 from headway.nn.loss import rows_at_a_time
 from headway.text.tokenizer import UNK
-from headway.train.objective import Objective, TokenBatch, to_device
+from headway.train.objective import LabelObjective, Objective, TokenBatch, to_device
 from headway.train.state import moments as moments_of
 
 __all__ = [
@@ -119,7 +119,7 @@ def largest_shapes(corpora: Corpora, plan: EpochPlan) -> list[Shape]:
 
 
 def estimate_memory(
-    objective: Objective,
+    objective: Objective | LabelObjective,
     optimizer: torch.optim.Optimizer,
     shapes: list[Shape],
     precision: str,
@@ -154,7 +154,7 @@ def estimate_memory(
     )
 
 
-def _activations(objective: Objective, shape: Shape, device: torch.device, precision: str) -> int:
+def _activations(objective: Objective | LabelObjective, shape: Shape, device: torch.device, precision: str) -> int:
     """Bytes that autograd keeps for the backward pass of a batch."""
     if shape.rows <= 3:
         return _kept(objective, shape, device, precision)
@@ -163,7 +163,7 @@ def _activations(objective: Objective, shape: Shape, device: torch.device, preci
     return two + (shape.rows - 2) * (three - two)
 
 
-def _kept(objective: Objective, shape: Shape, device: torch.device, precision: str) -> int:
+def _kept(objective: Objective | LabelObjective, shape: Shape, device: torch.device, precision: str) -> int:
     own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
     kept: dict[int, Tensor] = {}  # held, so that no address is used twice
 
@@ -171,8 +171,9 @@ def _kept(objective: Objective, shape: Shape, device: torch.device, precision: s
         kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
         return tensor
 
-    tokens = (np.full((shape.rows, length), UNK, np.int64) for length in (shape.source, shape.target))
-    batch = to_device(Batch(*tokens), device)
+    source = np.full((shape.rows, shape.source), UNK, np.int64)
+    target = np.ones((shape.rows, shape.target), np.int64)  # a token, or the first label
+    batch = to_device(Batch(source, target), device)
     training = objective.training
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),

@@ -1,4 +1,4 @@
-"""What training minimises: the label-smoothed cross-entropy of a batch's real target tokens (section 5.4).
+"""What training minimises: the label-smoothed cross-entropy of a batch's real target tokens (section 5.4), or labels.
 
 With R-Drop (Wu et al. 2021) every sentence passes twice, each time with other dropout, and the divergence between the
 two predictions is added.
@@ -6,6 +6,7 @@ two predictions is added.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import Batch
-from headway.models.build import Model
-from headway.nn.loss import projected_cross_entropy, projected_r_drop
+from headway.models.build import Model, TranslationModel
+from headway.models.classifier import EncoderClassifier
+from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy, projected_r_drop
 from headway.text.tokenizer import BOS, PAD
 
-__all__ = ["Objective", "TokenBatch", "batch_loss", "to_device"]
+__all__ = ["LabelObjective", "Objective", "TokenBatch", "batch_loss", "make_objective", "to_device"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,9 @@ def to_device(batch: Batch, device: torch.device) -> TokenBatch:
 class Objective(nn.Module):
     """From a batch to its summed loss, in nats: a module, so that it can be compiled and spread over processes."""
 
-    def __init__(self, model: Model, label_smoothing: float, r_drop: float = 0.0, *, compiled: bool = False) -> None:
+    def __init__(
+        self, model: TranslationModel, label_smoothing: float, r_drop: float = 0.0, *, compiled: bool = False
+    ) -> None:
         super().__init__()
         self.model = model
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
@@ -77,6 +81,57 @@ class Objective(nn.Module):
         return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
 
 
+class LabelObjective(nn.Module):
+    """From a batch of labelled texts to its summed loss, in nats; ``class_weights`` is what each class counts."""
+
+    class_weights: Tensor | None
+
+    def __init__(
+        self,
+        model: EncoderClassifier,
+        label_smoothing: float,
+        r_drop: float = 0.0,
+        *,
+        class_weights: Sequence[float] | None = None,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
+        weights = None if class_weights is None else torch.tensor(class_weights)
+        self.register_buffer("class_weights", weights, persistent=False)
+        self._logits = torch.compile(model, dynamic=True) if compiled else model
+
+    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """The summed loss over the batch's texts. A label is one token, class + 1."""
+        labels = batch.targets - 1
+        passes = 2 if self.r_drop else 1
+        logits = self._logits(batch.source.repeat(passes, 1)).float()
+        losses = label_smoothed_cross_entropy(logits, labels.repeat(passes), self.label_smoothing)
+        losses = losses.view(passes, -1).mean(0)
+        if self.r_drop:  # half of equation 4, as in headway.nn.loss
+            first, second = logits.log_softmax(-1).chunk(2)
+            # KL(p1 || p2) + KL(p2 || p1) = sum of (p1 - p2) (log p1 - log p2)
+            losses = losses + self.r_drop / 4 * ((first.exp() - second.exp()) * (first - second)).sum(-1)
+        if self.class_weights is not None:
+            losses = losses * self.class_weights[labels]
+        return losses.sum()
+
+
+def make_objective(
+    model: Model,
+    label_smoothing: float,
+    r_drop: float = 0.0,
+    *,
+    class_weights: Sequence[float] | None = None,
+    compiled: bool = False,
+) -> Objective | LabelObjective:
+    """What training ``model`` minimises."""
+    if isinstance(model, EncoderClassifier):
+        return LabelObjective(model, label_smoothing, r_drop, class_weights=class_weights, compiled=compiled)
+    return Objective(model, label_smoothing, r_drop, compiled=compiled)
+
+
 def _with_bias(
     hidden: Float[Tensor, "N D"], projection: nn.Linear
 ) -> tuple[Float[Tensor, "N E"], Float[Tensor, "V E"]]:
@@ -89,5 +144,5 @@ def _with_bias(
 
 def batch_loss(model: Model, batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
     """The summed loss in nats over the batch's real target tokens, in one pass."""
-    loss: Tensor = Objective(model, smoothing)(batch)
+    loss: Tensor = make_objective(model, smoothing)(batch)
     return loss

@@ -13,6 +13,9 @@ from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError
 from headway.models.build import ModelConfig
+from headway.models.classifier import ClassifierConfig
+from headway.models.recurrent import RecurrentConfig
+from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
 from headway.train.optim import OptimizerConfig, depends_on_length
 
@@ -36,6 +39,9 @@ class DataConfig(Config):
     filter: FilterConfig = Field(default_factory=FilterConfig, description="Which training examples are left out.")
     max_tokens: int = Field(
         4096, ge=1, description="Size of a batch: rows x the longer side, in tokens, padding included."
+    )
+    max_examples: int | None = Field(
+        None, ge=1, description="Most examples in a batch; none: as many as max_tokens allow."
     )
     pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time; larger pools, less padding.")
     temperature: float | None = Field(
@@ -79,6 +85,11 @@ class TrainingConfig(Config):
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
     )
+    class_weights: Literal["none", "balanced"] = Field(
+        "none",
+        description="Classification: what a class counts in the loss; balanced: all classes alike, however many texts "
+        "each has.",
+    )
     r_drop: float = Field(
         0.0,
         ge=0,
@@ -117,7 +128,9 @@ class ValidationConfig(Config):
     """How the development set is used."""
 
     every: int = Field(1000, ge=1, description="Steps between validations.")
-    metric: Literal["bleu", "loss"] = Field("bleu", description="What decides which model is the best.")
+    metric: Literal["bleu", "accuracy", "macro_f1", "loss"] = Field(
+        "bleu", description="What decides which model is the best; classification's default is accuracy."
+    )
     beam_size: int = Field(1, ge=1, description="Beam of the translations that BLEU is computed on.")
     patience: int | None = Field(None, ge=1, description="Validations without improvement after which training stops.")
 
@@ -147,18 +160,74 @@ class Recipe(Config):
     task: TaskConfig = Field(default_factory=TaskConfig)
     data: DataConfig
     tokenizer: TokenizerConfig = Field(default_factory=TokenizerConfig)
-    model: ModelConfig = Field(default_factory=ModelConfig)
+    model: ModelConfig = Field(default_factory=TransformerConfig)
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     validation: ValidationConfig = Field(default_factory=ValidationConfig)
     checkpoints: CheckpointConfig = Field(default_factory=CheckpointConfig)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_what_the_task_decides(cls, data: Any) -> Any:
+        """An architecture that fits the task, and a metric."""
+        if not isinstance(data, dict):
+            return data
+        task, model, validation = (data.get(name, {}) for name in ("task", "model", "validation"))
+        classifies = isinstance(task, dict) and task.get("kind") == "classification"
+        filled = dict(data)
+        if isinstance(model, dict):
+            filled["model"] = {"kind": "classifier" if classifies else "transformer", **model}
+        if classifies and isinstance(validation, dict):
+            filled["validation"] = {"metric": "accuracy", **validation}
+        return filled
+
+    @model_validator(mode="after")
+    def _agree_on_the_task(self) -> Recipe:
+        classifies = self.task.kind == "classification"
+        if classifies != isinstance(self.model, ClassifierConfig):
+            fitting = "classifier" if classifies else "transformer or recurrent"
+            raise ValueError(
+                f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}, which takes {fitting}"
+            )
+        metrics = ("accuracy", "macro_f1", "loss") if classifies else ("bleu", "loss")
+        if self.validation.metric not in metrics:
+            raise ValueError(
+                f"validation.metric = {self.validation.metric!r}: {self.task.kind} has {', '.join(metrics)}"
+            )
+        if classifies:
+            self._refuse_what_needs_two_texts()
+        elif self.training.class_weights != "none":
+            raise ValueError("training.class_weights: translation has no classes; leave the key out")
+        return self
+
+    def _refuse_what_needs_two_texts(self) -> None:
+        corpora = [*self.data.train, *([self.data.dev] if self.data.dev else [])]
+        refused = {
+            "data.filter": self.data.filter != FilterConfig(),
+            "tokenizer.joint = false": not self.tokenizer.joint,
+            "target_language": any(corpus.target_language for corpus in corpora),
+            "validation.beam_size": self.validation.beam_size != 1,
+        }
+        if wrong := [key for key, given in refused.items() if given]:
+            raise ValueError(
+                f"{wrong[0]}: a text that is classified has no other side; leave the key out (texts longer than "
+                "model.max_length are cut)"
+            )
+
     @model_validator(mode="after")
     def _tie_only_what_is_one(self) -> Recipe:
-        if not self.tokenizer.joint and self.model.tie == "all":
+        if not self.tokenizer.joint and getattr(self.model, "tie", "none") == "all":
             raise ValueError(
                 "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
                 "each has a vocabulary of its own; set model.tie to 'target' or 'none'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _compile_only_what_has_no_steps(self) -> Recipe:
+        if self.training.compile == "on" and isinstance(self.model, RecurrentConfig):
+            raise ValueError(
+                "training.compile = 'on' would unroll the steps of a recurrent model; set it to 'auto' or 'off'"
             )
         return self
 
@@ -172,6 +241,11 @@ class Recipe(Config):
             raise ValueError(
                 "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would join; set "
                 "training.compile to 'auto' or 'off', or sharding to 'none'"
+            )
+        if not isinstance(self.model, TransformerConfig):
+            raise ValueError(
+                f"training.sharding = 'full' splits a transformer's blocks, and model.kind is {self.model.kind!r}; set "
+                "sharding to 'none'"
             )
         if self.model.layer_dropout:
             raise ValueError(

@@ -26,8 +26,13 @@ def recipe_reference() -> str:
         "Made by `python -m headway.train.reference`. A key that is left out has its default.",
     ]
     for name, field in Recipe.model_fields.items():
-        assert isinstance(field.annotation, type)
-        lines += _section(f"[{name}]", field.annotation)
+        if name == "model":
+            for config in get_args(field.annotation):
+                (kind,) = get_args(config.model_fields["kind"].annotation)
+                lines += _section(f"[model] with kind = '{kind}'", config)
+        else:
+            assert isinstance(field.annotation, type)
+            lines += _section(f"[{name}]", field.annotation)
         if name == "data":
             lines += _section("data.train = [{ ... }, ...] and data.dev = { ... }", Corpus)
             lines += _section("[data.filter]", FilterConfig)
@@ -35,7 +40,7 @@ def recipe_reference() -> str:
             sizes = [
                 f"`{preset}`: " + ", ".join(f"{k} {v}" for k, v in keys.items()) for preset, keys in PRESETS.items()
             ]
-            lines += ["", "`preset` stands for the sizes of a known model; keys beside it win:", ""]
+            lines += ["", "`preset` stands for the sizes of a known transformer; keys beside it win:", ""]
             lines += [f"- {size}" for size in sizes]
     return "\n".join(lines) + "\n"
 

@@ -102,7 +102,11 @@ class Stream:
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
         return self._corpora.epoch(
-            self._recipe.training.seed, self._epoch, max_tokens=data.max_tokens, pool_size=data.pool_size
+            self._recipe.training.seed,
+            self._epoch,
+            max_tokens=data.max_tokens,
+            pool_size=data.pool_size,
+            max_examples=data.max_examples,
         )
 
 

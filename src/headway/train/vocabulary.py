@@ -9,6 +9,7 @@ from pathlib import Path
 
 from headway.bundle import read_tokenizers
 from headway.data.inputs import ContentHashes, fingerprint
+from headway.data.labels import read_labelled
 from headway.data.readers import count_lines, read_examples
 from headway.errors import BundleError, CheckpointError, ConfigError
 from headway.storage import locked, replaced_folder
@@ -49,7 +50,9 @@ def _trained(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Listene
             "restore the corpus to go on, or start over with --fresh"
         )
     listener.say(f"training the tokenizer ({config.kind})")
-    if config.joint:
+    if recipe.task.kind == "classification":
+        source = target = Tokenizer.train(_texts(recipe, folder, (0,)), config)
+    elif config.joint:
         source = target = Tokenizer.train(_texts(recipe, folder, (0, 1)), config, tags=tags)
     else:
         source = Tokenizer.train(_texts(recipe, folder, (0,)), config, tags=tags)
@@ -125,7 +128,8 @@ def _texts(recipe: Recipe, folder: Path, sides: tuple[int, ...]) -> Iterator[str
     """The texts of at most ``sample_lines`` examples, evenly spread over all."""
     total = max(1, sum(count_lines(folder / corpus.files[0]) for corpus in recipe.data.train))
     sample = min(recipe.tokenizer.sample_lines, total)
-    examples = chain.from_iterable(read_examples(corpus, folder) for corpus in recipe.data.train)
+    read = read_labelled if recipe.task.kind == "classification" else read_examples
+    examples = chain.from_iterable(read(corpus, folder) for corpus in recipe.data.train)
     for number, example in enumerate(examples):
         if (number + 1) * sample // total > number * sample // total:
             for side in sides:

@@ -5,9 +5,8 @@ so that they compare with published scores; the signature says every setting tha
 accuracy, defined below, are ours.
 
 All of them are functions of a *sum over sentences*: of n-gram counts, of edits, of matches. So each metric here is
-(1) a row of counts per sentence and (2) a function of the summed rows. The bootstrap (Koehn, 2004) scores
-pseudo test sets, each drawn from the sentences with replacement: sentence i drawn w_i times gives the sum w @ counts,
-and nothing is counted twice. The draws are those of sacreBLEU for the same seed.
+(1) a row of counts per sentence and (2) a function of the summed rows, and the bootstrap of
+:mod:`headway.evaluate.bootstrap` draws its samples from the rows.
 
 Sources: Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", ACL 2002. Snover et al., "A
 Study of Translation Edit Rate with Targeted Human Annotation", AMTA 2006. Popović, "chrF: character n-gram F-score for
@@ -17,11 +16,11 @@ Significance Tests for Machine Translation Evaluation", EMNLP 2004.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from sacrebleu.metrics.base import Metric as SacreBleuMetric
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -29,12 +28,20 @@ from sacrebleu.metrics.ter import TER
 
 from headway import __version__
 from headway.config import nearest
-from headway.errors import ConfigError, DataError
+from headway.errors import ConfigError
+from headway.evaluate.bootstrap import (
+    DEFAULT_SEED,
+    MIN_SAMPLES,
+    Score,
+    check_bootstrap,
+    check_texts,
+    draws,
+    middle_95,
+)
 
 __all__ = [
     "METRICS",
     "Comparison",
-    "Score",
     "bleu",
     "chrf",
     "evaluate",
@@ -46,32 +53,6 @@ __all__ = [
 ]
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
-
-DEFAULT_SEED = 12345  # sacreBLEU's
-_MIN_SAMPLES = 40  # with fewer, no sample lies outside the middle 95 %
-
-
-@dataclass(frozen=True)
-class Score:
-    """A score of a whole test set.
-
-    Attributes:
-        name: The metric, as it is written in papers.
-        value: Between 0 and 100 (TER may exceed 100, and lower is better).
-        signature: The settings that the value depends on, as ``key:value|key:value``.
-        low: Lower end of the 95 % bootstrap confidence interval, None where no bootstrap was asked for.
-        high: Upper end of it.
-    """
-
-    name: str
-    value: float
-    signature: str
-    low: float | None = None
-    high: float | None = None
-
-    def __str__(self) -> str:
-        interval = "" if self.low is None or self.high is None else f" [{self.low:.1f}, {self.high:.1f}]"
-        return f"{self.name} {self.value:.1f}{interval} {self.signature}"
 
 
 @dataclass(frozen=True)
@@ -249,17 +230,17 @@ def paired_bootstrap(
         seed: Of the draws.
     """
     chosen = _metric(metric)
-    if samples < _MIN_SAMPLES:
-        raise ConfigError(f"samples = {samples}: expected at least {_MIN_SAMPLES}, better 1000")
-    _check_texts(baseline, references, "baseline translations")
-    _check_texts(system, references, "translations")
+    if samples < MIN_SAMPLES:
+        raise ConfigError(f"samples = {samples}: expected at least {MIN_SAMPLES}, better 1000")
+    check_texts(baseline, references, "baseline translations")
+    check_texts(system, references, "translations")
     counts = [chosen.counts(texts, references) for texts in (baseline, system)]
     before, after = (chosen.value(rows.sum(axis=0)) for rows in counts)
     delta = after - before
-    sampled = [[chosen.value(weights @ rows) for rows in counts] for weights in _draws(len(references), samples, seed)]
+    sampled = [[chosen.value(weights @ rows) for rows in counts] for weights in draws(len(references), samples, seed)]
     differences = np.array([after - before for before, after in sampled])
     as_far = np.abs(differences - differences.mean()) >= abs(delta)
-    low, high = _middle_95(differences)
+    low, high = middle_95(differences)
     p_value = (int(as_far.sum()) + 1) / (samples + 1)
     return Comparison(chosen.name, delta, p_value, low, high, chosen.signature(samples, seed))
 
@@ -334,39 +315,12 @@ def _same_positions(hypothesis: str, reference: str) -> tuple[int, int]:
 
 
 def _score(metric: _Metric, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int, seed: int) -> Score:
-    if bootstrap != 0 and bootstrap < _MIN_SAMPLES:
-        raise ConfigError(f"bootstrap = {bootstrap}: expected 0 (no interval) or at least {_MIN_SAMPLES}, better 1000")
-    _check_texts(hypotheses, references, "hypotheses")
+    check_bootstrap(bootstrap)
+    check_texts(hypotheses, references, "hypotheses")
     counts = metric.counts(hypotheses, references)
     value = metric.value(counts.sum(axis=0))
     low = high = None
     if bootstrap:
-        draws = _draws(len(references), bootstrap, seed)
-        low, high = _middle_95(np.array([metric.value(weights @ counts) for weights in draws]))
+        sampled = [metric.value(weights @ counts) for weights in draws(len(references), bootstrap, seed)]
+        low, high = middle_95(np.array(sampled))
     return Score(metric.name, value, metric.signature(bootstrap, seed), low, high)
-
-
-def _check_texts(hypotheses: Sequence[str], references: Sequence[str], what: str) -> None:
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise DataError(f"{what} and references: got one string; expected a list of strings, one for each sentence")
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"{len(hypotheses):,} {what} but {len(references):,} references; expected one reference for each: "
-            "check that both come from the same test set, line by line"
-        )
-    if not references:
-        raise DataError(f"no {what} to score; expected at least one sentence")
-
-
-def _draws(sentences: int, samples: int, seed: int) -> Iterator[Int[np.ndarray, " N"]]:
-    """For each sample, how often each sentence is drawn; one at a time, so memory does not grow with ``samples``."""
-    generator = np.random.default_rng(seed)
-    for _ in range(samples):
-        yield np.bincount(generator.integers(sentences, size=sentences), minlength=sentences)
-
-
-def _middle_95(values: Float[np.ndarray, " N"]) -> tuple[float, float]:
-    """The smallest and largest value once one in 40 is cut off at each end."""
-    ordered = np.sort(values)
-    cut = len(ordered) // 40
-    return float(ordered[cut]), float(ordered[-1 - cut])

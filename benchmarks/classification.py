@@ -1,0 +1,190 @@
+"""How well, and how fast, does Headway classify texts, beside TF-IDF with linear classifiers and beside fastText's way?
+
+    python benchmarks/classification.py recipes/ag-news.toml --data FOLDER         # FOLDER holds train.tsv and dev.tsv
+    python benchmarks/classification.py recipes/ag-news.toml --data FOLDER --model runs/ag-news/best
+
+Every recipe is trained, in a folder of its own that is removed at the end; a ``--model`` was trained before, so nobody
+knows how long that took. The other contestants (``labellers.py``) are trained on the texts of the first recipe. All are
+asked about its development set: that decides the accuracy, and it is no test set, since recipes are chosen by it and
+Headway tells by it which of its checkpoints is the best.
+
+Training is timed from the text files, vocabulary and validations included. Texts per second go from a list of texts to
+a list of labels; the development set is classified again and again, once to warm up and then for ``--seconds``; the
+median pass counts. All have as many threads as asked; what is not built to use them, does not. scikit-learn is no part
+of Headway: pip install scikit-learn.
+"""
+
+import json
+import platform
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import date
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from labellers import Classify, MissingError, train_fasttext, train_tfidf
+from rich.console import Console
+from rich.table import Table
+
+import headway
+from headway.data.labels import read_labelled
+from headway.hardware import processor_name
+from headway.predict.classifier import Classifier
+from headway.train.loop import train
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.validation import validator
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """Texts and the label of each."""
+
+    texts: list[str]
+    labels: list[str]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """Who classifies: ``make()`` gives the function from texts to labels. ``trained``: not by ``make``, but before."""
+
+    name: str
+    make: Callable[[], Classify]
+    trained: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    """One line of the table. No training time: it was trained before. A failure: nothing else is known."""
+
+    name: str
+    accuracy: float | None = None
+    training_s: float | None = None
+    texts_per_s: float | None = None
+    failure: str = ""
+
+
+def read_corpora(recipe: Recipe) -> tuple[Labelled, Labelled]:
+    """The training and the development set of a recipe."""
+    if recipe.data.dev is None:
+        raise SystemExit("the recipe has no data.dev, and somebody must be asked something")
+    folder = Path(recipe.data.folder)
+    train_examples = [example for corpus in recipe.data.train for example in read_labelled(corpus, folder)]
+    return tuple(  # type: ignore[return-value]
+        Labelled([text for text, _ in examples], [label for _, label in examples])
+        for examples in (train_examples, list(read_labelled(recipe.data.dev, folder)))
+    )
+
+
+def train_recipe(recipe: Recipe, run: Path) -> Classify:
+    """Train Headway, and load the model that the run recommends."""
+    return load_model(train(recipe, run, validate=validator(recipe), listener=Silence()).model)
+
+
+def load_model(folder: Path) -> Classify:
+    """The classifier in a model folder."""
+    model = headway.load(folder)
+    if not isinstance(model, Classifier):
+        raise SystemExit(f"{folder}: a model that translates; this benchmark is about classifiers")
+    return lambda texts: [found.label for found in model.classify(texts)]
+
+
+def measure(contestant: Contestant, dev: Labelled, seconds: float) -> Result:
+    """Train one, and ask it about ``dev``."""
+    begin = time.perf_counter()
+    try:
+        classify = contestant.make()
+    except MissingError as missing:
+        return Result(contestant.name, failure=str(missing))
+    training_s = None if contestant.trained else time.perf_counter() - begin
+    found = classify(dev.texts)
+    right = sum(guess == label for guess, label in zip(found, dev.labels, strict=True))
+    passes: list[float] = []
+    while not passes or sum(passes) < seconds:
+        begin = time.perf_counter()
+        classify(dev.texts)
+        passes.append(time.perf_counter() - begin)
+    return Result(contestant.name, right / len(found), training_s, len(found) / statistics.median(passes))
+
+
+def baselines(corpus: Labelled) -> list[Contestant]:
+    """The other kinds of classifiers."""
+    texts, labels = corpus.texts, corpus.labels
+    return [
+        Contestant("TF-IDF + logistic regression", partial(train_tfidf, "regression", texts, labels)),
+        Contestant("TF-IDF + linear SVM", partial(train_tfidf, "machine", texts, labels)),
+        Contestant("fastText's way, in PyTorch", partial(train_fasttext, texts, labels)),
+    ]
+
+
+def results_table(results: list[Result], train_texts: int, dev_texts: int) -> Table:
+    """All contestants, in the order in which they were asked."""
+    title = f"trained on {train_texts:,} texts, asked about {dev_texts:,}"
+    table = Table("classifier", "accuracy", "training", "texts/s", "", title=title)
+    for result in results:
+        training = "" if result.training_s is None else f"{result.training_s:,.1f} s"
+        accuracy = "" if result.accuracy is None else f"{result.accuracy:.2%}"
+        rate = "" if result.texts_per_s is None else f"{result.texts_per_s:,.0f}"
+        table.add_row(result.name, accuracy, training, rate, result.failure)
+    return table
+
+
+def installed(package: str) -> str:
+    """A package's version, or that there is none."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def main(
+    recipes: Annotated[list[Path], typer.Argument(help="Recipes of classifiers; the first one's data is everybody's.")],
+    data: Annotated[Path | None, typer.Option(help="Put in place of the recipes' data.folder.")] = None,
+    models: Annotated[list[Path] | None, typer.Option("--model", help="A model folder, trained before.")] = None,
+    retrain: Annotated[bool, typer.Option("--train/--no-train", help="Train the recipes; else only read data.")] = True,
+    threads: Annotated[int, typer.Option(help="Processor threads for each.")] = 2,
+    seconds: Annotated[float, typer.Option(help="How long each is asked.")] = 10.0,
+    output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
+) -> None:
+    """Train and measure all, and print a table."""
+    torch.set_num_threads(threads)
+    changes = [] if data is None else [f"data.folder={data}"]
+    loaded = {path.stem: Recipe.load(path, changes) for path in recipes}
+    train_set, dev_set = read_corpora(next(iter(loaded.values())))
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    packages = {"PyTorch": "torch", "scikit-learn": "scikit-learn", "Headway": "headway"}
+    software = ", ".join(f"{name} {installed(package)}" for name, package in packages.items())
+    machine = f"{processor_name()}, {threads} threads, {software}, Python {platform.python_version()}"
+    command = f"python benchmarks/classification.py {shlex.join(sys.argv[1:])}"
+    console.print(f"{date.today()}: {machine}\n{command}")
+    with tempfile.TemporaryDirectory() as folder:
+        contestants = [
+            Contestant(f"Headway, {name}", partial(train_recipe, recipe, Path(folder, name)))
+            for name, recipe in (loaded.items() if retrain else ())
+        ]
+        contestants += [Contestant(f"Headway, {path}", partial(load_model, path), True) for path in models or []]
+        results = [measure(each, dev_set, seconds) for each in [*contestants, *baselines(train_set)]]
+    console.print(results_table(results, len(train_set.texts), len(dev_set.texts)))
+    if output is not None:
+        figures = {
+            "date": str(date.today()),
+            "machine": machine,
+            "command": command,
+            "train_texts": len(train_set.texts),
+            "dev_texts": len(dev_set.texts),
+            "results": [asdict(result) for result in results],
+        }
+        output.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

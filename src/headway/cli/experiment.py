@@ -1,0 +1,91 @@
+"""``headway experiment``."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.inspection.experiments import NAMES
+
+if TYPE_CHECKING:
+    from headway.inspection.experiments.experiment import Record, Settings
+
+__all__ = ["experiment"]
+
+
+def experiment(
+    name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(NAMES)}; or all.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the report, figures and numbers.")],
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Small made-up data: minutes for all of them, and no --data.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="The folder that holds multi30k and other corpora, for the full form.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Repetitions where chance plays a part.", min=1)] = 3,
+    model: Annotated[
+        Path | None, typer.Option(help="A model folder for experiments that look at one trained model.")
+    ] = None,
+) -> None:
+    """Measure claims about the Transformer: a verdict on each, and one HTML report with figures and numbers.
+
+    Running it again goes on where it stopped: what was measured in the same way is not measured again. To
+    start over, remove the output folder.
+    """
+    from headway.errors import ConfigError, HeadwayError
+    from headway.inspection.experiments import load_experiment
+    from headway.inspection.experiments.experiment import Settings, run_experiment
+    from headway.inspection.experiments.report import write_report
+
+    names = NAMES if name == "all" else (name,)
+    chosen = [load_experiment(each) for each in names]
+    if data is not None and not data.is_dir():
+        raise ConfigError(f"--data {data}: no such folder; expected one that holds corpora such as multi30k")
+    settings = Settings(
+        quick=quick,
+        seeds=tuple(range(1, seeds + 1)),
+        data=None if quick else data,
+        work=output / "work" / ("quick" if quick else "full"),
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+        model=model,
+    )
+    report = output / ("report.html" if name == "all" else f"{name}.html")
+    records: list[Record] = []
+    failed: list[str] = []
+    for number, each in enumerate(chosen, start=1):
+        settings.say(f"[{number}/{len(chosen)}] {each.name}: {each.title}")
+        command = _command(each.name, settings)
+        try:
+            records.append(run_experiment(each, settings, output, command=command))
+        except HeadwayError as error:
+            if len(chosen) == 1:
+                raise
+            failed.append(each.name)
+            settings.say(f"headway: {each.name}: {error}")
+            continue
+        _show(records[-1])
+        write_report(records, output, report)
+    settings.say(f"written: {report}")
+    if failed:
+        raise HeadwayError(
+            f"{len(failed)} of {len(chosen)} experiments failed: {', '.join(failed)}; the report has the others, and "
+            "running the command again measures only these"
+        )
+
+
+def _command(name: str, settings: Settings) -> str:
+    """What repeats one experiment."""
+    words = ["headway", "experiment", name, "-o", "OUTPUT", "--seeds", str(len(settings.seeds))]
+    words += ["--quick"] if settings.quick else []
+    words += ["--data", str(settings.data)] if settings.data is not None else []
+    words += ["--model", str(settings.model)] if settings.model is not None else []
+    return shlex.join(words)
+
+
+def _show(record: Record) -> None:
+    for claim, verdict in zip(record.claims, record.verdicts, strict=True):
+        print(f"{record.name}\t{verdict.outcome}\t{claim.text}\t{verdict.reason}", flush=True)

@@ -1,0 +1,200 @@
+"""Scores of a classifier: labels in, numbers out.
+
+With n_tp the texts of class t that were taken for class p (the confusion matrix, its rows the truth):
+
+    accuracy    sum_c n_cc / n
+    precision   of class c: n_cc / sum_t n_tc       recall   n_cc / sum_p n_cp
+    F1          2 precision recall / (precision + recall) = 2 n_cc / (sum_t n_tc + sum_p n_cp); 0 where nothing is right
+    macro F1    the mean of F1 over the classes that occur in the truth or among the predictions
+    ECE         sum_b |B_b| / n  |accuracy(B_b) - confidence(B_b)|
+
+The last is the expected calibration error (Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3):
+texts are put in bins by their confidence, the probability of the predicted label. There are 15 bins of equal width, as
+there; bin b holds the confidences in ((b - 1) / 15, b / 15].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int
+
+from headway import __version__
+from headway.config import nearest
+from headway.errors import DataError
+from headway.evaluate.bootstrap import DEFAULT_SEED, Score, check_bootstrap, check_texts, draws, middle_95
+
+__all__ = ["CALIBRATION_BINS", "ClassScores", "ClassificationReport", "class_table", "confusion_table",
+           "evaluate_classes"]  # fmt: skip
+
+CALIBRATION_BINS = 15
+_WIDEST = 12  # classes whose matrix is shown whole
+_MOST = 10  # confusions that are listed of a larger one
+
+
+@dataclass(frozen=True)
+class ClassScores:
+    """Precision, recall and F1 of one class, each between 0 and 100, and how many texts are of it (``support``)."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True)
+class ClassificationReport:
+    """How a test set was classified.
+
+    Attributes:
+        scores: Accuracy, macro F1 and, where confidences were given, the expected calibration error (ECE; lower is
+            better).
+        classes: Each class by itself, in the order of the labels.
+        confusion: How many texts of each class (rows) were taken for which (columns), in the same order.
+    """
+
+    scores: tuple[Score, ...]
+    classes: tuple[ClassScores, ...]
+    confusion: tuple[tuple[int, ...], ...]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes."""
+        return tuple(each.label for each in self.classes)
+
+
+def evaluate_classes(
+    predicted: Sequence[str],
+    truth: Sequence[str],
+    labels: Sequence[str],
+    *,
+    confidences: Sequence[float] | None = None,
+    bootstrap: int = 1000,
+    seed: int = DEFAULT_SEED,
+) -> ClassificationReport:
+    """Score predicted labels against the true ones.
+
+    Args:
+        predicted: The label that each text was given.
+        truth: The label of each.
+        labels: All classes; their order is that of the tables.
+        confidences: The probability of each predicted label, for the calibration error.
+        bootstrap: How many samples the 95 % confidence intervals are drawn from; 0 for no intervals.
+        seed: Of the bootstrap.
+
+    Raises:
+        ConfigError: ``bootstrap`` is too small.
+        DataError: There are no labels to score, not as many of both, or one that is not among ``labels``.
+    """
+    check_bootstrap(bootstrap)
+    check_texts(predicted, truth, "predicted labels")
+    if confidences is not None and len(confidences) != len(truth):
+        raise DataError(f"{len(confidences):,} confidences of {len(truth):,} texts; expected one for each")
+    true, taken = _numbers(truth, labels, "true"), _numbers(predicted, labels, "predicted")
+    right = (true == taken).astype(np.float64)
+    size = len(labels)
+    metrics: list[tuple[str, str, _Value]] = [
+        ("accuracy", "", lambda weights: float(100 * (weights @ right) / weights.sum())),
+        ("macro F1", "average:macro|", lambda weights: _macro_f1(true, taken, weights, size)),
+    ]
+    if confidences is not None:
+        sure = np.asarray(confidences, np.float64)
+        metrics.append(("ECE", f"bins:{CALIBRATION_BINS}|", lambda weights: _calibration_error(sure, right, weights)))
+    matrix = np.bincount(true * size + taken, minlength=size * size).reshape(size, size)
+    return ClassificationReport(
+        tuple(_scores(metrics, len(true), size, bootstrap, seed)),
+        tuple(_class_scores(label, matrix, place) for place, label in enumerate(labels)),
+        tuple(tuple(row) for row in matrix.tolist()),
+    )
+
+
+_Value = Callable[[Float[np.ndarray, " N"]], float]  # a metric's value, given how much each text counts
+
+
+def _scores(
+    metrics: Sequence[tuple[str, str, _Value]], texts: int, classes: int, bootstrap: int, seed: int
+) -> Iterator[Score]:
+    sampled = [
+        [value(weights.astype(np.float64)) for *_, value in metrics] for weights in draws(texts, bootstrap, seed)
+    ]
+    drawn = f"bs:{bootstrap}|seed:{seed}|" if bootstrap else ""
+    for place, (name, setting, value) in enumerate(metrics):
+        low, high = middle_95(np.array(sampled)[:, place]) if bootstrap else (None, None)
+        signature = f"n:{texts}|classes:{classes}|{drawn}{setting}version:headway-{__version__}"
+        yield Score(name, value(np.ones(texts)), signature, low, high)
+
+
+def _numbers(names: Sequence[str], labels: Sequence[str], what: str) -> Int[np.ndarray, " N"]:
+    places = {label: place for place, label in enumerate(labels)}
+    try:
+        return np.array([places[name] for name in names], np.int64)
+    except KeyError:
+        number, wrong = next((number, name) for number, name in enumerate(names, start=1) if name not in places)
+        raise DataError(f"text {number:,}: the {what} label {wrong!r} is unknown; {nearest(wrong, labels)}") from None
+
+
+def _class_scores(label: str, matrix: Int[np.ndarray, "C C"], place: int) -> ClassScores:
+    right, given, are = matrix[place, place], matrix[:, place].sum(), matrix[place].sum()
+    precision, recall = (float(100 * right / whole) if whole else 0.0 for whole in (given, are))
+    f1 = float(200 * right / (given + are)) if given + are else 0.0
+    return ClassScores(label, precision, recall, f1, int(are))
+
+
+def _macro_f1(
+    true: Int[np.ndarray, " N"], taken: Int[np.ndarray, " N"], weights: Float[np.ndarray, " N"], classes: int
+) -> float:
+    both = np.bincount(true, weights, classes) + np.bincount(taken, weights, classes)
+    right = np.bincount(true, weights * (true == taken), classes)
+    return float((200 * right[both > 0] / both[both > 0]).mean())
+
+
+def _calibration_error(
+    confidences: Float[np.ndarray, " N"], right: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
+) -> float:
+    bins = np.ceil(confidences * CALIBRATION_BINS).astype(np.int64)
+    # |B| / n |accuracy - confidence| of a bin is the size of its sum of (right - confidence), over n.
+    gaps = np.bincount(bins, weights * (right - confidences), CALIBRATION_BINS + 1)
+    return float(100 * np.abs(gaps).sum() / weights.sum())
+
+
+def class_table(report: ClassificationReport) -> str:
+    """Precision, recall, F1 and support of each class, as aligned text."""
+    rows = [["class", "precision", "recall", "F1", "support"]]
+    rows += [
+        [_shown(each.label), f"{each.precision:.1f}", f"{each.recall:.1f}", f"{each.f1:.1f}", f"{each.support:,}"]
+        for each in report.classes
+    ]
+    return _aligned(rows)
+
+
+def confusion_table(report: ClassificationReport) -> str:
+    """The confusion matrix as aligned text; of more than 12 classes the most frequent confusions."""
+    labels = [_shown(label) for label in report.labels]
+    if len(labels) <= _WIDEST:
+        rows = [["true \\ predicted", *labels]]
+        rows += [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, report.confusion, strict=True)]
+        return _aligned(rows)
+    wrong = [
+        (count, truth, taken)
+        for truth, row in zip(labels, report.confusion, strict=True)
+        for taken, count in zip(labels, row, strict=True)
+        if count and taken != truth
+    ]
+    wrong.sort(key=lambda each: -each[0])
+    return _aligned([["true", "predicted", "texts"], *([truth, taken, f"{n:,}"] for n, truth, taken in wrong[:_MOST])])
+
+
+def _shown(label: str) -> str:
+    return " ".join(label.split())
+
+
+def _aligned(rows: list[list[str]]) -> str:
+    """Columns side by side; numbers, which follow the first column, to the right."""
+    first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return "\n".join(
+        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
+        for row in rows
+    )

@@ -1,0 +1,110 @@
+"""Which tokens a label rests on: gradient x input, and the weights of attention pooling where a model has them.
+
+With x_s the vector that the encoder is given for token s (embedding and position) and f the logit of the label,
+
+    attribution of s = sum_d x_sd df/dx_sd
+
+(Shrikumar et al. 2016; the gradient alone: Simonyan et al. 2013; how they compare: Ancona et al. 2018, section 2). To
+first order it is what the logit would lose without the token. Where f is linear in x, as for pooled embeddings without
+encoder blocks, the attributions of all tokens sum to the logit less its bias; elsewhere they need not. Attention
+weights tell where a model looks, not in favour of which label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from headway.bundle import ClassifierBundle
+from headway.models.classifier import EncoderClassifier
+from headway.nn.pooling import AttentionPooling
+from headway.predict.alignment import words_of
+from headway.text.tokenizer import BOS, EOS, PAD
+
+__all__ = ["Attribution", "Explanation", "attribute"]
+
+_AROUND = (PAD, BOS, EOS)  # tokens that are no part of the text
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What a token or a word does to the label's logit: positive speaks for it, negative against.
+
+    ``attention`` is its weight in attention pooling; None for models that pool otherwise.
+    """
+
+    text: str
+    value: float
+    attention: float | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a text would be given ``label``.
+
+    Attributes:
+        label: The label that is explained.
+        probability: What the model gives it.
+        logit: Of the label, from which the probability follows by a softmax over all.
+        tokens: All that the encoder reads: the tokens of the text, the symbols around them, and padding that counts.
+        words: The words of the text: what white space parts, each the sum of its tokens.
+    """
+
+    label: str
+    probability: float
+    logit: float
+    tokens: tuple[Attribution, ...]
+    words: tuple[Attribution, ...]
+
+
+def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
+    """Explain ``label`` for one text, given as the model reads it, with its end symbol."""
+    model = bundle.model
+    ids = model.framed(source)[0].tolist()
+    count = len(ids) if not model.config.masked else len(ids) - ids.count(PAD)
+    logit, values = _gradient_times_input(model, source, bundle.labels.index(label))
+    weights = _pooling_weights(model, source)
+    attention = [None] * count if weights is None else weights[:count].tolist()
+    shown = bundle.tokenizer.display(ids[:count])
+    tokens = tuple(map(Attribution, shown, values[:count].tolist(), attention))
+    inside = [token for token, index in zip(tokens, ids, strict=False) if index not in _AROUND]
+    return Explanation(label, probability, logit, tokens, _words(inside, joined=bundle.tokenizer.kind != "whitespace"))
+
+
+def _gradient_times_input(
+    model: EncoderClassifier, source: Int[Tensor, "1 S"], number: int
+) -> tuple[float, Float[Tensor, " S2"]]:
+    with torch.enable_grad():
+        embedded = model.embed_source(source).detach().requires_grad_()
+        logit = model.logits_of(embedded, source)[0, number]
+        (gradient,) = torch.autograd.grad(logit, embedded)
+    return float(logit.detach()), (embedded.detach() * gradient).sum(2)[0].cpu()
+
+
+@torch.inference_mode()
+def _pooling_weights(model: EncoderClassifier, source: Int[Tensor, "1 S"]) -> Float[Tensor, " S2"] | None:
+    if not isinstance(model.pooling, AttentionPooling):
+        return None
+    seen: list[Tensor] = []
+    with model.pooling.weights.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights)):
+        model(source)
+    return seen[0].flatten().cpu()
+
+
+def _words(tokens: Sequence[Attribution], *, joined: bool) -> tuple[Attribution, ...]:
+    """Words with the sums of their tokens; a token of white space alone belongs to none."""
+    words, starts = words_of([token.text for token in tokens], joined=joined)
+    values, weights = [0.0] * len(words), [0.0] * len(words)
+    for token, word in zip(tokens, starts, strict=True):
+        if word is not None:
+            values[word] += token.value
+            weights[word] += token.attention or 0.0
+    attends = any(token.attention is not None for token in tokens)
+    return tuple(
+        Attribution(word, value, weight if attends else None)
+        for word, value, weight in zip(words, values, weights, strict=True)
+    )

@@ -1,0 +1,196 @@
+"""The way from text to label: tokenise, batch by length, classify, and say which words it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headway.bundle import ClassifierBundle
+from headway.config import nearest
+from headway.errors import ConfigError, DataError, HeadwayError
+from headway.predict.attribution import Explanation, attribute
+from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
+from headway.text.tokenizer import EOS, PAD, Tokenizer, refuse_surrogates
+
+__all__ = ["Classification", "Classifier", "load_classifier"]
+
+_CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Classification:
+    """The most probable label of a text.
+
+    Attributes:
+        label: Its name.
+        probability: What the model gives it, between 0 and 1.
+        probabilities: The same of every label.
+        truncated: Whether the text was longer than the model reads, and was cut.
+    """
+
+    label: str
+    probability: float
+    probabilities: dict[str, float]
+    truncated: bool
+
+
+class Classifier:
+    """A trained classifier with its tokenizer.
+
+    A text without any character but white space is refused. Of a text that is longer than the model reads the beginning
+    is read, and the result is marked ``truncated``.
+
+    Args:
+        bundle: The model.
+        device: Where to run it; None leaves it where it is.
+        max_tokens: Size of a batch: texts x tokens of the longest.
+    """
+
+    def __init__(
+        self, bundle: ClassifierBundle, *, device: str | torch.device | None = None, max_tokens: int = 4096
+    ) -> None:
+        self.bundle = bundle
+        self.device = torch.device(device) if device else bundle.model.projection.weight.device
+        self.max_tokens = max_tokens
+        bundle.model.to(self.device).eval()
+        tokenizer = bundle.tokenizer
+        self._packed = PackedEncoder(tokenizer) if isinstance(tokenizer, Tokenizer) else None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of the model's logits."""
+        return self.bundle.labels
+
+    @overload
+    def classify(self, text: str) -> Classification: ...  # type: ignore[overload-overlap]  # a str is a Sequence[str]
+    @overload
+    def classify(self, text: Sequence[str]) -> list[Classification]: ...
+    def classify(self, text: str | Sequence[str]) -> Classification | list[Classification]:
+        """Classify one text, or a list of them in one go.
+
+        Raises:
+            DataError: A text is empty or no valid Unicode; the message has its number, counted from 1, in a list.
+        """
+        if isinstance(text, str):
+            return _without_errors(self.classify_each([text]), None, 1)[0]
+        return _without_errors(self.classify_each(text), "text", 1)
+
+    def classify_lines(self, lines: Iterable[str]) -> Iterator[Classification]:
+        """Classify a stream in its order, reading some lines ahead so that texts of like length meet.
+
+        Memory does not grow with the number of lines.
+
+        Raises:
+            DataError: A line is empty or no valid Unicode; the message has its number.
+        """
+        lines = iter(lines)
+        first = 1
+        while chunk := list(islice(lines, _CHUNK_LINES)):
+            yield from _without_errors(self.classify_each(chunk), "line", first)
+            first += len(chunk)
+
+    def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:
+        """Classify a list of texts; one that cannot be classified has the error in its place and stops no other."""
+        problems = [_problem(text) for text in texts]
+        packed = self._encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
+        found = zip(self._probabilities(packed).tolist(), self._cut(packed).tolist(), strict=True)
+        return [self._classification(*next(found)) if problem is None else problem for problem in problems]
+
+    def explain(self, text: str, label: str | None = None) -> Explanation:
+        """How much each token and word of ``text`` counts for ``label`` (None: the most probable).
+
+        Raises:
+            ConfigError: There is no such label.
+            DataError: The text is empty or no valid Unicode.
+        """
+        found = self.classify(text)
+        if label is not None and label not in self.labels:
+            raise ConfigError(f"unknown label {label!r}; {nearest(label, self.labels)}")
+        chosen = label or found.label
+        ids = self._batch(self._encode([text]), np.arange(1))
+        return attribute(self.bundle, ids, chosen, found.probabilities[chosen])
+
+    def _classification(self, probabilities: list[float], truncated: bool) -> Classification:
+        best = max(range(len(probabilities)), key=probabilities.__getitem__)
+        return Classification(
+            self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)), truncated
+        )
+
+    def _encode(self, texts: Sequence[str]) -> Packed:
+        if self._packed is not None:
+            return self._packed.encode(texts)
+        return pack([id_bytes(ids) for ids in self.bundle.tokenizer.encode_batch(texts)])
+
+    def _cut(self, packed: Packed) -> NDArray[np.bool_]:
+        return packed.lengths >= self.bundle.model.max_length  # the end symbol is counted too
+
+    @torch.inference_mode()
+    def _probabilities(self, packed: Packed) -> NDArray[np.float32]:
+        """(N, C)."""
+        found = np.empty((len(packed.lengths), len(self.labels)), np.float32)
+        for rows in self._batches(packed):
+            logits = self.bundle.model(self._batch(packed, rows))
+            found[rows] = logits.float().softmax(1).cpu().numpy()
+        return found
+
+    def _batches(self, packed: Packed) -> Iterator[NDArray[np.int64]]:
+        """Texts of like length together, as many as fit into a batch."""
+        order = np.argsort(packed.lengths, kind="stable")
+        lengths = np.minimum(packed.lengths[order] + 1, self.bundle.model.max_length).tolist()
+        start = 0
+        for place, length in enumerate(lengths):
+            if place > start and (place + 1 - start) * length > self.max_tokens:
+                yield order[start:place]
+                start = place
+        if lengths:
+            yield order[start:]
+
+    def _batch(self, packed: Packed, rows: NDArray[np.int64]) -> Tensor:
+        """(B, S) ids of the texts ``rows``, cut to what the model reads, with end symbol and padding."""
+        lengths = np.minimum(packed.lengths[rows], self.bundle.model.max_length - 1)
+        starts = (np.cumsum(packed.lengths) - packed.lengths)[rows]
+        columns = np.arange(lengths.max() + 1)
+        inside = columns < lengths[:, None]
+        ids = np.full(inside.shape, PAD, np.int64)
+        ids[inside] = packed.ids[(starts[:, None] + columns)[inside]]
+        ids[np.arange(len(rows)), lengths] = EOS
+        return torch.from_numpy(ids).to(self.device)
+
+
+def load_classifier(folder: str | Path, *, device: str | None = None, max_tokens: int = 4096) -> Classifier:
+    """The model in ``folder``, ready to classify; the other arguments are those of :class:`Classifier`.
+
+    Raises:
+        BundleError: It is not a classifier's folder, or a file in it is missing, damaged or foreign.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Classifier(ClassifierBundle.load(Path(folder)), device=device, max_tokens=max_tokens)
+
+
+def _problem(text: str) -> DataError | None:
+    """Why a text cannot be classified, if it cannot."""
+    if not text.strip():
+        return DataError("the text is empty; expected at least one character that is not white space")
+    try:
+        refuse_surrogates(text, 1)
+    except DataError as error:
+        return DataError(str(error).removeprefix("text 1, "))
+    return None
+
+
+def _without_errors(found: Sequence[Result | HeadwayError], what: str | None, first: int) -> list[Result]:
+    """The results; the first error is raised, with the number of its text where there may be several."""
+    for number, each in enumerate(found, start=first):
+        if isinstance(each, HeadwayError):
+            raise each if what is None else type(each)(f"{what} {number}: {each}")
+    return [each for each in found if not isinstance(each, HeadwayError)]

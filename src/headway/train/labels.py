@@ -1,0 +1,62 @@
+"""A run's labels: those of its training texts, or of the model folder that it starts from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from headway.bundle import ClassifierBundle, load_bundle
+from headway.data.inputs import ContentHashes, fingerprint
+from headway.data.labels import count_labels
+from headway.errors import ConfigError
+from headway.storage import replaced_file
+from headway.train.recipe import Recipe
+from headway.train.report import Listener
+
+__all__ = ["balanced_weights", "run_labels"]
+
+
+def run_labels(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Listener) -> Mapping[str, int]:
+    """How many training texts each label has, in the order of the classes.
+
+    They are counted once, and then kept in ``run``/tokens/labels.json for as long as the files are the same.
+    """
+    folder, corpora = Path(recipe.data.folder), recipe.data.train
+    contents = [(hashes.of(folder / file), corpus.fields) for corpus in corpora for file in corpus.files]
+    key, path = fingerprint(contents), run / "tokens" / "labels.json"
+    counts = _saved(path, key)
+    if counts is None:
+        counts = count_labels(corpora, folder)
+        with replaced_file(path) as aside:
+            aside.write_text(json.dumps({"key": key, "labels": counts}, ensure_ascii=False), encoding="utf-8")
+    for label, count in counts.items():
+        if count < 2:
+            listener.say(f"label {label!r} has a single training text; a model learns nothing general from one")
+    return counts if recipe.training.start_from is None else _ordered(counts, Path(recipe.training.start_from))
+
+
+def balanced_weights(counts: Mapping[str, int]) -> list[float]:
+    """What a text of each class counts so that all classes count alike: n / (C n_c), 1 on average over the texts."""
+    total = sum(counts.values())
+    return [total / (len(counts) * count) for count in counts.values()]
+
+
+def _saved(path: Path, key: str) -> dict[str, int] | None:
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return dict(saved["labels"]) if saved["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _ordered(counts: Mapping[str, int], start: Path) -> Mapping[str, int]:
+    """In the order of the classes of the model folder ``start``."""
+    bundle = load_bundle(start)
+    if not isinstance(bundle, ClassifierBundle) or set(bundle.labels) != set(counts):
+        labels = ", ".join(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none: it translates"
+        raise ConfigError(
+            f"training.start_from = {str(start)!r}: its labels are {labels}; those of the training data are "
+            f"{', '.join(counts)}"
+        )
+    return {label: counts[label] for label in bundle.labels}

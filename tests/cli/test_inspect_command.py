@@ -1,0 +1,87 @@
+"""``headway inspect``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from test_commands import Ended, assert_refused, run
+
+from headway.inspection.results import Inspection
+from headway.predict import Translator
+from headway.predict.classifier import Classifier
+
+
+@pytest.fixture(scope="module")
+def folder(
+    make_translator: Callable[..., Translator],
+    make_classifier: Callable[..., Classifier],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    make_translator(decoder_layers=2).bundle.save(folder / "translator", "# Card")
+    make_classifier(pooling="attention").bundle.save(folder / "classifier", "# Card")
+    return folder
+
+
+def test_a_page_is_what_one_gets(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("inspect", folder / "translator", "das Haus") == Ended(0, "", "written: inspection.html\n")
+    text = (tmp_path / "inspection.html").read_text(encoding="utf-8")
+    assert text.startswith("<!DOCTYPE html>")
+    assert '"view":{"kind":"cross","layer":2,"head":0}' in text.replace("\\u003c", "<")
+    run("inspect", folder / "translator", "das Haus", "--kind", "encoder", "--head", "-1")
+    assert '"view":{"kind":"encoder","layer":1,"head":2}' in (tmp_path / "inspection.html").read_text(encoding="utf-8")
+
+
+def test_json_on_standard_output_and_in_a_file(folder: Path, tmp_path: Path) -> None:
+    asked = ("inspect", folder / "translator", "das Haus", "ein Baum", "--layer", "2", "--alternatives", "2", "-o")
+    printed = run(*asked, "-")
+    assert printed.code == 0, printed
+    values = json.loads(printed.out)
+    assert (values["source"], values["target"], values["target_given"]) == ("das Haus", "ein Baum", True)
+    assert values["model"] == str(folder / "translator")
+    assert {len(step["alternatives"]) for step in values["steps"]} == {2}
+    assert_refused(run(*asked, tmp_path / "seen.json"), "layer 2: expected 1 to 1")  # the encoder has one
+    ended = run(*asked, tmp_path / "seen.json", "--kind", "cross")
+    assert ended == Ended(0, "", f"written: {tmp_path / 'seen.json'}\n")
+    seen = Inspection.from_json((tmp_path / "seen.json").read_text(encoding="utf-8"))
+    assert [(each.kind, each.layer, each.heads) for each in seen.maps] == [("cross", 2, (1, 2))]
+
+
+def test_pictures(folder: Path, tmp_path: Path) -> None:
+    for name, options in (("a.png", ()), ("b.svg", ("--kind", "decoder", "--layer", "1", "--head", "2"))):
+        assert run("inspect", folder / "translator", "das Haus", "-o", tmp_path / name, *options).code == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "Decoder self-attention, layer 1 of 2, head 2" in (tmp_path / "b.svg").read_text(encoding="utf-8")
+
+
+def test_a_classifier(folder: Path, tmp_path: Path) -> None:
+    printed = run("inspect", folder / "classifier", "das Haus", "Baum", "-o", "-")
+    values = json.loads(printed.out)
+    assert values["attribution"]["label"] == "Baum"
+    assert sum(values["labels"].values()) == pytest.approx(1, abs=1e-5)
+    assert [each["kind"] for each in values["maps"]] == ["pooling", "encoder"]
+    assert run("inspect", folder / "classifier", "das Haus", "-o", tmp_path / "page.html").code == 0
+    assert_refused(run("inspect", folder / "classifier", "das", "Baun"), "unknown label 'Baun'")
+    assert_refused(run("inspect", folder / "classifier", "das", "--to", "en"), "told no language")
+    assert_refused(run("inspect", folder / "classifier", "das", "--kind", "cross"), "no such attention")
+
+
+def test_refusals(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = folder / "translator"
+    assert_refused(run("inspect", model, "das", "-o", "a.bmp"), r"a\.bmp: expected a name that ends in \.html")
+    assert_refused(run("inspect", model, " "), "the source is blank")
+    assert_refused(run("inspect", model, "das", "--layer", "9"), "layer 9: expected 1 to 2, or from the end -1 to -2")
+    assert_refused(run("inspect", model, "das", "--head", "0", "-o", "a.png"), "head 0: expected 1 to 2")
+    assert_refused(run("inspect", model, "das", "--kind", "pooling"), "no such attention; it has cross")
+    assert_refused(run("inspect", tmp_path / "gone", "das"), "gone: no such folder")
+    long = "das Haus " * 150
+    assert_refused(run("inspect", model, long), r"a source of \d+ tokens is longer than the 256")
+    drawable = "Haus " * 55
+    assert_refused(run("inspect", model, drawable, drawable, "-o", "a.png"), r"too long to draw: .*\.json")
+    assert run("inspect", model, "das", "--kind", "sideways").code == 2
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,119 @@
+"""Labels as tokens, and reading labelled texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.data.encoding import Side, Work
+from headway.data.labels import LabelEncoder, count_labels, read_labelled
+from headway.data.readers import Corpus
+from headway.data.store import FilterConfig
+from headway.errors import DataError
+from headway.text.packed import Packed, pack
+
+
+class Letters:
+    """Each letter a token: its code."""
+
+    vocab_size = 1000
+
+    def encode(self, texts: list[str]) -> Packed:
+        return pack([np.array([ord(letter) for letter in text], np.uint32).tobytes() for text in texts])
+
+
+class Twice:
+    """Each text once as it is and once backwards."""
+
+    segmentations = 2
+
+    def encode(self, texts: list[str]) -> Packed:
+        return Letters().encode([each for text in texts for each in (text, text[::-1])])
+
+
+def written(folder: Path, name: str, content: str, **keys: object) -> Corpus:
+    (folder / name).write_text(content, encoding="utf-8")
+    return Corpus.parse({"files": [name], **keys}, "test")
+
+
+def test_a_label_is_one_token_and_no_padding() -> None:
+    packed = LabelEncoder(("no", "yes")).encode(["yes", "no", "yes"])
+    assert packed.ids.tolist() == [2, 1, 2]
+    assert packed.lengths.tolist() == [1, 1, 1]
+
+
+def test_a_label_stands_beside_every_segmentation_of_its_text() -> None:
+    labels = LabelEncoder(("no", "yes"))
+    sides = Side(Letters(), Twice()), Side(labels, LabelEncoder(labels.labels, 2), ended=False)
+    piece = Work(sides, None, 9).piece([("ab", "yes"), ("c", "no")])
+    assert piece.tokens["source"].tolist() == [97, 98, 9, 98, 97, 9, 99, 9, 99, 9]
+    assert piece.tokens["target"].tolist() == [2, 2, 1, 1]
+    assert piece.lengths["target"].tolist() == [1, 1, 1, 1]
+
+
+def test_long_texts_are_cut_before_their_end_symbol_and_counted() -> None:
+    sides = Side(Letters(), before=(5,), longest=4), Side(LabelEncoder(("no", "yes")), ended=False)
+    piece = Work(sides, FilterConfig(max_length=1 << 40, max_length_ratio=1e12), 9).piece(
+        [("abcd", "no"), ("ab", "yes"), (" ", "no"), ("a", "no")]
+    )
+    assert piece.tokens["source"].tolist() == [5, 97, 98, 9, 5, 97, 98, 9, 5, 97, 9]
+    assert piece.lengths["source"].tolist() == [4, 4, 3]
+    assert (piece.counts.kept, piece.counts.empty, piece.counts.cut) == (3, 1, 1)
+    assert str(piece.counts).endswith("; 1 of them cut to the longest that the model reads")
+
+
+FORMS = {
+    "a.tsv": "yes\tis it?\nno\tit is\n",
+    "a.csv": 'id,text,label\n1,is it?,yes\n2,"it is",no\n',
+    "a.jsonl": json.dumps({"text": "is it?", "label": "yes"})
+    + "\n"
+    + json.dumps({"label": "no", "text": "it is"})
+    + "\n",
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_format_gives_texts_with_labels(name: str, tmp_path: Path) -> None:
+    assert list(read_labelled(written(tmp_path, name, FORMS[name]), tmp_path)) == [("is it?", "yes"), ("it is", "no")]
+
+
+def test_fields_name_label_and_text(tmp_path: Path) -> None:
+    corpus = written(tmp_path, "a.csv", "1,is it?,yes\n2,it is,no\n", fields=["3", "2"])
+    assert list(read_labelled(corpus, tmp_path)) == [("is it?", "yes"), ("it is", "no")]
+
+
+def test_labels_are_counted_in_order(tmp_path: Path) -> None:
+    corpora = [written(tmp_path, "a.tsv", "b\tx\na\tx\n"), written(tmp_path, "b.tsv", "b\ty\nc\tz\n")]
+    assert list(count_labels(corpora, tmp_path).items()) == [("a", 1), ("b", 2), ("c", 1)]
+    numbers = written(tmp_path, "n.tsv", "".join(f"{number}\tx\n" for number in (10, 9, 1)))
+    assert list(count_labels([numbers], tmp_path)) == ["1", "9", "10"]
+
+
+def test_one_label_is_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.tsv: every example has the label 'a'; to tell texts apart takes two"):
+        count_labels([written(tmp_path, "a.tsv", "a\tx\na\ty\n")], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.tsv", "yes\tis it?\n \tit is\n", r"a\.tsv, example 2: the label is empty"),
+        (
+            "a.tsv",
+            "yes\tis it?\nnope\tit is\n",
+            r"example 2: the label 'nope' is not one of the model's; did you mean 'no'",
+        ),
+        ("a.tsv", "yes\n", r"a\.tsv, line 1: 1 column, but 2 needed"),
+        ("a.csv", "txt,label\nis it?,yes\n", r"line 1: no column is called 'text'; did you mean 'txt'"),
+        ("a.csv", "label,text\nyes\n", r"line 2: 1 column, but 2 needed"),
+        ("a.csv", 'label,text\nyes,"is it?\n', r"line 2: not valid CSV \(unexpected end of data\)"),
+        ("a.jsonl", '{"label": "yes"}\n', r"line 1: field 'text' is missing"),
+        ("a.jsonl", '{"label": 1, "text": "x"}\n', r"line 1: field 'label' is 1; expected a string"),
+    ],
+)
+def test_bad_input_is_named(name: str, content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        list(read_labelled(written(tmp_path, name, content), tmp_path, ("no", "yes")))
