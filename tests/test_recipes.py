@@ -37,11 +37,13 @@ MODELS = {
 }
 
 
-def write(corpus: Corpus, folder: Path, count: int) -> None:
-    """Short lines over a few words, the second side in the opposite order."""
+def write(corpus: Corpus, folder: Path, count: int, *, labelled: bool) -> None:
+    """Short lines over a few words, the second side in the opposite order; or labelled, by whether they say "rot"."""
     rng = random.Random(count)
     sources = [rng.choices(["Haus", "Baum", "ein", "der", "rot", "grün"], k=rng.randint(1, 6)) for _ in range(count)]
     pairs = [(" ".join(words), " ".join(reversed(words))) for words in sources]
+    if labelled:
+        pairs = [("red" if "rot" in words else "other", " ".join(words)) for words in sources]
     match corpus.format:
         case "text":
             for side, name in enumerate(corpus.files):
@@ -67,13 +69,15 @@ def test_recipe_parses(path: Path) -> None:
 def test_recipe_trains(path: Path, tmp_path: Path) -> None:
     sizes = [f"model.{size}" for size in MODELS[Recipe.load(path).model.kind]]
     recipe = Recipe.load(path, [*SMALLER, *sizes, f"data.folder={tmp_path}"])
+    labelled = recipe.task.kind == "classification"
     for corpus in recipe.data.train:
-        write(corpus, tmp_path, 60)
+        write(corpus, tmp_path, 60, labelled=labelled)
     assert recipe.data.dev is not None
-    write(recipe.data.dev, tmp_path, 5)
+    write(recipe.data.dev, tmp_path, 5, labelled=labelled)
     result = train(recipe, tmp_path / "run", validate=validator(recipe))
     assert result.step == 2
     assert result.model == tmp_path / "run" / "average"
     assert result.scores["loss"]
-    assert recipe.validation.metric != "bleu" or "BLEU" in result.scores
+    names = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1", "loss": "loss"}
+    assert names[recipe.validation.metric] in result.scores
     assert load_bundle(result.model).task == recipe.task

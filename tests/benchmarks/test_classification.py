@@ -17,6 +17,11 @@ TEXTS = [f"the {first} and the {second}" for kind in (ANIMALS, TOOLS) for first 
 LABELS = ["animals"] * 9 + ["tools"] * 9
 
 
+@pytest.fixture(autouse=True)
+def _a_small_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labellers, "BUCKETS", 1 << 10)
+
+
 def test_each_is_asked_about_the_same_texts_and_a_missing_one_says_how_to_get_it() -> None:
     dev = Labelled(["a", "b", "c", "d"], ["x", "y", "x", "y"])
     asked: list[list[str]] = []
@@ -78,7 +83,7 @@ def test_a_text_is_the_mean_of_its_words_and_pairs() -> None:
 @pytest.mark.parametrize("kind", ["fasttext", "regression", "machine"])
 def test_baselines_learn_what_words_tell(kind: str) -> None:
     if kind == "fasttext":
-        classify = labellers.train_fasttext(TEXTS * 40, LABELS * 40)
+        classify = labellers.train_fasttext(TEXTS * 20, LABELS * 20)
     else:
         pytest.importorskip("sklearn", reason="scikit-learn is not installed")
         classify = labellers.train_tfidf("regression" if kind == "regression" else "machine", TEXTS, LABELS)

@@ -44,7 +44,7 @@ def test_json_on_standard_output_and_in_a_file(folder: Path, tmp_path: Path) -> 
     assert (values["source"], values["target"], values["target_given"]) == ("das Haus", "ein Baum", True)
     assert values["model"] == str(folder / "translator")
     assert {len(step["alternatives"]) for step in values["steps"]} == {2}
-    assert_refused(run(*asked, tmp_path / "seen.json"), "layer 2: expected 1 to 1")  # the encoder has one
+    assert [(each["kind"], each["layer"]) for each in values["maps"]] == [("decoder", 2), ("cross", 2)]
     ended = run(*asked, tmp_path / "seen.json", "--kind", "cross")
     assert ended == Ended(0, "", f"written: {tmp_path / 'seen.json'}\n")
     seen = Inspection.from_json((tmp_path / "seen.json").read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def test_a_classifier(folder: Path, tmp_path: Path) -> None:
     values = json.loads(printed.out)
     assert values["attribution"]["label"] == "Baum"
     assert sum(values["labels"].values()) == pytest.approx(1, abs=1e-5)
-    assert [each["kind"] for each in values["maps"]] == ["pooling", "encoder"]
+    assert [each["kind"] for each in values["maps"]] == ["encoder", "pooling"]
     assert run("inspect", folder / "classifier", "das Haus", "-o", tmp_path / "page.html").code == 0
     assert_refused(run("inspect", folder / "classifier", "das", "Baun"), "unknown label 'Baun'")
     assert_refused(run("inspect", folder / "classifier", "das", "--to", "en"), "told no language")
@@ -81,7 +81,7 @@ def test_refusals(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert_refused(run("inspect", tmp_path / "gone", "das"), "gone: no such folder")
     long = "das Haus " * 150
     assert_refused(run("inspect", model, long), r"a source of \d+ tokens is longer than the 256")
-    drawable = "Haus " * 55
-    assert_refused(run("inspect", model, drawable, drawable, "-o", "a.png"), r"too long to draw: .*\.json")
+    readable = "Haus " * 220
+    assert_refused(run("inspect", model, readable, "das", "-o", "a.png"), r"too long to draw: .*\.json")
     assert run("inspect", model, "das", "--kind", "sideways").code == 2
     assert list(tmp_path.iterdir()) == []

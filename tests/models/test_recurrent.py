@@ -12,6 +12,7 @@ from headway.decode import SearchModel, SearchState
 from headway.decode.protocol import AttendingModel
 from headway.errors import ConfigError
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
+from headway.nn.recurrent import layers_of
 
 V = 11
 SMALL: dict[str, Any] = {"d_model": 8, "d_embedding": 6, "dropout": 0.0}
@@ -40,7 +41,7 @@ def recurrent(**changes: Any) -> RecurrentModel:
     return model
 
 
-@pytest.fixture(params=FORMS.values(), ids=FORMS)
+@pytest.fixture(params=list(FORMS.values()), ids=list(FORMS))
 def model(request: pytest.FixtureRequest) -> RecurrentModel:
     return recurrent(**request.param)
 
@@ -60,7 +61,8 @@ class Slow:
         self.width = self.config.d_embedding or self.config.d_model
 
     def linear(self, name: str, x: Tensor) -> Tensor:
-        return self.w[f"{name}.weight"] @ x + self.w[f"{name}.bias"]
+        mapped: Tensor = self.w[f"{name}.weight"] @ x + self.w[f"{name}.bias"]
+        return mapped
 
     def step(self, layer: str, x: Tensor, state: list[Tensor]) -> list[Tensor]:
         w = {name: self.w[f"{layer}.cell.{name}_l0"] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
@@ -98,20 +100,22 @@ class Slow:
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         w = {name.rsplit(".", 1)[1]: tensor for name, tensor in self.w.items() if ".score." in name}
+        score = torch.tensor(math.nan)
         match self.config.score or {"bahdanau": "additive", "luong": "general"}[self.config.attention]:
             case "dot":
-                return query @ key
+                score = query @ key
             case "scaled_dot":
-                return query @ key / math.sqrt(len(query))
+                score = query @ key / math.sqrt(len(query))
             case "general":
-                return query @ w["weight"][0] @ key
+                score = query @ w["weight"][0] @ key
             case "cosine":
-                return w["log_scale"].exp()[0] * (query @ key) / (query.norm() * key.norm())
+                score = w["log_scale"].exp()[0] * (query @ key) / (query.norm() * key.norm())
             case "additive":
-                return (query @ w["query"][0] + key @ w["key"][0]).tanh() @ w["vector"][0, :, 0]
+                score = (query @ w["query"][0] + key @ w["key"][0]).tanh() @ w["vector"][0, :, 0]
             case "feed_forward":
                 hidden = query @ w["query"][0] + key @ w["key"][0] + w["bias"][0, 0]
-                return hidden.clamp(min=0) @ w["vector"][0, :, 0]
+                score = hidden.clamp(min=0) @ w["vector"][0, :, 0]
+        return score
 
     def attend(self, query: Tensor, states: Tensor) -> tuple[Tensor, Tensor]:
         weights = torch.stack([self.score(query, key) for key in states]).softmax(0)
@@ -131,7 +135,7 @@ class Slow:
     def __call__(self, source: list[int], target: list[int]) -> tuple[Tensor, Tensor]:
         """Logits (T, V) and weights (T, S)."""
         config, (states, z) = self.config, self.encode(source)
-        parts = list(self.linear("decoder.bridge", z).split(config.d_model))
+        parts = list(self.linear("decoder.bridge", z).view(-1, config.d_model))
         if config.cell == "gru":
             hidden = [[part.tanh()] for part in parts]
         else:
@@ -173,7 +177,7 @@ def test_equations(model: RecurrentModel) -> None:
 
 def test_every_weight_is_learned(model: RecurrentModel) -> None:
     model.train()
-    model(random_tokens(3, 5), random_tokens(3, 4)).square().sum().backward()
+    torch.autograd.backward(model(random_tokens(3, 5), random_tokens(3, 4)).square().sum())
     silent = {
         name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()
     }
@@ -244,7 +248,7 @@ def test_layers_are_dropped_out_between(model: RecurrentModel) -> None:
     model = recurrent(**{**model.config.as_dict(), "dropout": 0.99999})
     model.decoder.dropout.train()
     state = model.start(random_tokens(2, 5))
-    upper = model.decoder.layers[1]
+    upper = layers_of(model.decoder.layers)[1]
     before = state.layers[1]
     expected = upper.step(upper.gates(torch.zeros(2, 8)), before)
     model.advance(state, random_tokens(2))
@@ -368,7 +372,7 @@ def learned(steps: int, length: int, *, rate: float, **form: Any) -> float:
 
     for _ in range(steps):
         logits, expected = drawn(16)
-        F.cross_entropy(logits.flatten(0, 1), expected.flatten()).backward()
+        torch.autograd.backward(F.cross_entropy(logits.flatten(0, 1), expected.flatten()))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -27,8 +27,8 @@ VARIANTS: list[dict[str, Any]] = [
     {"norm": "pre", "activation": "swiglu"},
     {"positions": "learned", "max_length": 64, "d_key": 3, "d_value": 5},
     FOREIGN,
-    {"positions": "rotary", "score": "additive", "qk_projection": "hidden", "norm": "none"},
-    {"positions": "none", "score": "cosine", "residual": False},
+    {"positions": "rotary", "score": "additive", "qk_projection": "hidden", "norm": "pre"},
+    {"positions": "none", "score": "cosine"},
 ]
 
 

@@ -60,6 +60,23 @@ def test_forgets_when_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None
     assert "y" * 1000 not in encoder._later
 
 
+def test_new_words_are_segmented_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counted(self: Tokenizer, texts: list[str]) -> list[list[int]]:
+        asked.append(len(texts))
+        return plain(self, texts)
+
+    plain = Tokenizer.encode_batch
+    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
+    encoder = PackedEncoder(TOKENIZERS[0])
+    encoder.encode(["a b c d", "b c b e"])
+    assert sorted(asked) == [2, 4]  # a and b at the start; b, c, d and e after a space
+    asked.clear()
+    encoder.encode(["a d e b", "b"])
+    assert sum(asked) == 0
+
+
 def test_travels_to_another_process_without_what_it_remembers() -> None:
     encoder = PackedEncoder(TOKENIZERS[0])
     encoder.encode(CORPUS)

@@ -46,7 +46,7 @@ def inspect(
     """
     from headway.inspection.inspecting import check_output, write
     from headway.inspection.inspecting import inspect as inspect_text
-    from headway.predict.loading import load
+    from headway.predict import load
 
     to_stdout = output == Path("-")
     if not to_stdout:

@@ -18,16 +18,20 @@ from headway.nn.blocks import (
     PreNorm,
 )
 from headway.nn.cache import DecoderCache
+from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 from headway.nn.masks import causal_mask, padding_mask
 from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
+from headway.nn.recurrent import RecurrentEncoder, RecurrentLayer
+from headway.nn.recurrent_decoders import BahdanauDecoder, FixedVectorDecoder, LuongDecoder, RecurrentAttention
 from headway.nn.scores import Score, ScoreKind, make_score
 
 __all__ = [
     "AttentionPooling",
+    "BahdanauDecoder",
     "BlockOptions",
     "DecoderBlock",
     "DecoderCache",
@@ -36,15 +40,21 @@ __all__ = [
     "EncoderBlock",
     "EncoderStack",
     "FeedForward",
+    "FixedVectorDecoder",
     "GatedFeedForward",
     "KeysValues",
     "LearnedPositions",
+    "LuongDecoder",
     "MultiHeadAttention",
     "NoNorm",
     "NoPositions",
     "Pooling",
     "PostNorm",
     "PreNorm",
+    "RecurrentAttention",
+    "RecurrentEncoder",
+    "RecurrentLayer",
+    "ResidualConvolution",
     "RotaryPositions",
     "Score",
     "ScoreKind",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from headway.nn.dropout import Dropout
 
-__all__ = ["Cell", "Encoded", "LayerState", "RecurrentEncoder", "RecurrentLayer", "Summary", "linear"]
+__all__ = ["Cell", "Encoded", "LayerState", "RecurrentEncoder", "RecurrentLayer", "Summary", "layers_of", "linear"]
 
 Cell = Literal["gru", "lstm"]
 Summary = Literal["final", "mean", "max"]
@@ -41,7 +41,8 @@ class RecurrentLayer(nn.Module):
 
     def __init__(self, cell: Cell, d_input: int, d_state: int) -> None:
         super().__init__()
-        self.cell = (nn.GRU if cell == "gru" else nn.LSTM)(d_input, d_state, batch_first=True)
+        kind = cast("Any", nn.GRU if cell == "gru" else nn.LSTM)  # whose weights PyTorch's types do not know
+        self.cell: Any = kind(d_input, d_state, batch_first=True)
         self.num_states = 1 if cell == "gru" else 2
         for weight in self.cell.weight_ih_l0.chunk(2 + self.num_states):
             nn.init.xavier_uniform_(weight)
@@ -54,7 +55,7 @@ class RecurrentLayer(nn.Module):
 
     def start(self, x: Float[Tensor, "B S _"]) -> LayerState:
         """Zeros."""
-        zeros = self.cell.weight_hh_l0.new_zeros(x.size(0), self.cell.hidden_size)
+        zeros: Tensor = self.cell.weight_hh_l0.new_zeros(x.size(0), self.cell.hidden_size)
         return (zeros,) * self.num_states
 
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
@@ -66,7 +67,7 @@ class RecurrentLayer(nn.Module):
                 state = self.step(gates, state)
                 states.append(state[0])
             return torch.stack(states, 1), state
-        first = tuple(part.unsqueeze(0).to(x.dtype) for part in state)
+        first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # as cuDNN wants them
         outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
         return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
 
@@ -137,11 +138,11 @@ class RecurrentEncoder(nn.Module):
         positions = torch.arange(x.size(1), device=x.device)
         mask = positions < lengths.unsqueeze(1)
         turned = torch.where(mask, lengths.unsqueeze(1) - 1 - positions, positions).unsqueeze(2)
-        for index, layer in enumerate(self.forward_layers):
+        for index, layer in enumerate(layers_of(self.forward_layers)):
             x = self.dropout(x) if index else x
             states, _ = layer(x, layer.start(x))
             if self.backward_layers:
-                layer = self.backward_layers[index]
+                layer = layers_of(self.backward_layers)[index]
                 backward, _ = layer(x.gather(1, turned.expand_as(x)), layer.start(x))
                 states = torch.cat([states, backward.gather(1, turned.expand_as(backward))], 2)
             x = states
@@ -167,3 +168,8 @@ def linear(d_input: int, d_output: int) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
+
+
+def layers_of(modules: nn.ModuleList) -> list[RecurrentLayer]:
+    """The layers in a list of layers, by their type."""
+    return cast("list[RecurrentLayer]", list(modules))

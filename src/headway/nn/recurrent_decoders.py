@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.nn.dropout import Dropout
-from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, linear
+from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of, linear
 from headway.nn.scores import Score, ScoreKind, make_score
 
 __all__ = [
@@ -162,8 +162,10 @@ class Decoder(nn.Module, Generic[MemoryT]):
     """Layers, and the map V from z to their first states. What they are fed, and what comes out, the forms say.
 
     Called, a decoder takes the embeddings of the next T tokens of each row and moves the state behind them: a whole
-    target or one token.
+    target or one token. What comes out is ``d_output`` wide.
     """
+
+    d_output: int
 
     def __init__(self, cell: Cell, d_input: int, d_model: int, *, layers: int, dropout: float) -> None:
         super().__init__()
@@ -192,15 +194,15 @@ class Decoder(nn.Module, Generic[MemoryT]):
     def run(self, x: Float[Tensor, "R T _"], state: RecurrentState[MemoryT], first: int = 0) -> Float[Tensor, "R T D"]:
         """All steps of the layers from ``first`` on, each layer by one call."""
         after = list(state.layers)
-        for index in range(first, len(self.layers)):
-            x, after[index] = self.layers[index](self.dropout(x) if index else x, after[index])
+        for index, layer in list(enumerate(layers_of(self.layers)))[first:]:
+            x, after[index] = layer(self.dropout(x) if index else x, after[index])
         state.layers = tuple(after)
         return x
 
     def step(self, gates: Float[Tensor, "R _"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R D"]:
         """One step of all layers, from the inputs' part of the first one's gates."""
         after: list[LayerState] = []
-        for layer, before in zip(self.layers, state.layers, strict=True):
+        for layer, before in zip(layers_of(self.layers), state.layers, strict=True):
             after.append(layer.step(layer.gates(self.dropout(after[-1][0])) if after else gates, before))
         state.layers = tuple(after)
         return after[-1][0]
@@ -268,7 +270,7 @@ class BahdanauDecoder(Decoder[Annotations]):
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
         """As at the head of the class."""
-        layer = self.layers[0]
+        layer = layers_of(self.layers)[0]
         before, states, contexts, weights = state.layers[0], [], [], []
         for of_y in layer.gates(y).unbind(1):
             context, seen = self.attention(before[0].unsqueeze(1), state.memory)
@@ -320,9 +322,9 @@ class LuongDecoder(Decoder[Annotations]):
             out, weights = self._attend(self.run(y, state), state.memory)
             self.attention.weights(weights)
             return out
-        outs, seen = [], []
-        for of_y in self.layers[0].gates(y).unbind(1):
-            h = self.step(self.layers[0].gates(state.fed, of_y), state)
+        layer, outs, seen = layers_of(self.layers)[0], [], []
+        for of_y in layer.gates(y).unbind(1):
+            h = self.step(layer.gates(state.fed, of_y), state)
             out, weights = self._attend(h.unsqueeze(1), state.memory)
             state.fed = out.squeeze(1)
             outs.append(out)

@@ -132,7 +132,7 @@ class _HiddenScore(Score):
         at_once = max(1, _LARGEST // max(1, keys.numel()))
         if queries.size(2) <= at_once:
             return self._pairs(queries, keys)
-        parts = queries.split(at_once, dim=2)
+        parts = torch.split(queries, at_once, dim=2)
         # No random numbers are drawn inside.
         found = [checkpoint(self._pairs, part, keys, use_reentrant=False, preserve_rng_state=False) for part in parts]
         return torch.cat(found, dim=2)

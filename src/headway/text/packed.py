@@ -9,7 +9,7 @@ follows; a text that has some goes to the library whole.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -49,8 +49,8 @@ class PackedEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._first = _Chunks(self._segment, "")
-        self._later = _Chunks(self._segment, " ")
+        self._first = _Chunks(self._segment_each, "")
+        self._later = _Chunks(self._segment_each, " ")
 
     @property
     def vocab_size(self) -> int:
@@ -60,20 +60,22 @@ class PackedEncoder:
     def encode(self, texts: Sequence[str]) -> Packed:
         """The ids of each text, without special tokens around them."""
         if self._tokenizer.kind == "bpe":
-            return pack([self._row(text) for text in texts])
+            cut = [single_spaced(text) for text in texts]
+            self._first.learn(words[0] for words in cut if words is not None)
+            self._later.learn(word for words in cut if words is not None for word in words[1:])
+            return pack([self._row(text, words) for text, words in zip(texts, cut, strict=True)])
         rows = self._tokenizer.encode_batch(texts)
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return Packed(np.fromiter(chain.from_iterable(rows), np.uint32, int(lengths.sum())), lengths)
 
-    def _row(self, text: str) -> bytes:
-        words = single_spaced(text)
+    def _row(self, text: str, words: list[str] | None) -> bytes:
         if words is None:
-            return self._segment(text)
+            return self._segment_each([text])[0]
         first, *later = words
         return b"".join([self._first[first], *map(self._later.__getitem__, later)])
 
-    def _segment(self, text: str) -> bytes:
-        return id_bytes(self._tokenizer.encode(text))
+    def _segment_each(self, texts: Sequence[str]) -> list[bytes]:
+        return [id_bytes(ids) for ids in self._tokenizer.encode_batch(texts)]
 
 
 def id_bytes(ids: list[int]) -> bytes:
@@ -87,19 +89,28 @@ class _Chunks(dict[str, bytes]):
     When there are too many, those that were not asked for since there last were too many are forgotten.
     """
 
-    def __init__(self, segment: Callable[[str], bytes], before: str) -> None:
+    def __init__(self, segment: Callable[[Sequence[str]], list[bytes]], before: str) -> None:
         super().__init__()
         self._segment, self._before = segment, before
         self._older: dict[str, bytes] = {}
 
+    def learn(self, words: Iterable[str]) -> None:
+        """Find the ids of what is new among ``words`` at once, which is many times faster than one by one."""
+        new = [word for word in set(words) - self.keys() - self._older.keys() if len(word) <= _LONGEST_REMEMBERED]
+        for word, ids in zip(new, self._segment([self._before + word for word in new]), strict=True):
+            self._remember(word, ids)
+
     def __missing__(self, word: str) -> bytes:
-        ids = self._older.get(word) or self._segment(self._before + word)
+        ids = self._older.get(word) or self._segment([self._before + word])[0]
         if len(word) <= _LONGEST_REMEMBERED:
-            if len(self) >= _REMEMBERED:
-                self._older = dict(self)
-                self.clear()
-            self[word] = ids
+            self._remember(word, ids)
         return ids
 
-    def __reduce__(self) -> tuple[type[_Chunks], tuple[Callable[[str], bytes], str]]:
+    def _remember(self, word: str, ids: bytes) -> None:
+        if len(self) >= _REMEMBERED:
+            self._older = dict(self)
+            self.clear()
+        self[word] = ids
+
+    def __reduce__(self) -> tuple[type[_Chunks], tuple[Callable[[Sequence[str]], list[bytes]], str]]:
         return _Chunks, (self._segment, self._before)  # another process remembers its own

@@ -1,0 +1,177 @@
+"use strict";
+// The rest of the page: facts, predictions, alignment, labels; and the start of it all.
+
+// ---- the text and its facts
+
+function showFacts() {
+  $("model").textContent = `${data.model} · ${data.architecture}`;
+  const facts = [["Source", data.source]];
+  if (data.target !== null) {
+    facts.push([data.given ? "Target, as given" : "Target, by beam search", data.target]);
+    const own = data.steps.filter((step) => !step.forced).length;
+    facts.push([
+      "Probability of the target",
+      `log P = ${data.logProbability.toFixed(3).replace("-", "−")} nats, that is ` +
+        `${percent(Math.exp(data.logProbability / own))} a token (geometric mean of ${own}, end symbol included)`,
+    ]);
+  }
+  for (const [name, value] of facts) $("facts").append(make("dt", {}, name), make("dd", { dir: "auto" }, value));
+  const notes = [data.omitted];
+  if (data.truncated) notes.push("The text is longer than this model reads: its end was cut off.");
+  if (!data.omitted && !data.kinds.length) notes.push("This model has no attention: there are no weights to draw.");
+  $("notes").textContent = notes.filter(Boolean).join(" ");
+  $("notes").hidden = !$("notes").textContent;
+}
+
+// ---- what is predicted
+
+function bar(value) {
+  const fill = make("i", { style: `width: ${(100 * value).toFixed(2)}%` });
+  return make("span", { class: "bar" }, make("span", {}, percent(value)), fill);
+}
+
+function showSteps() {
+  const rows = data.kinds.length && data.kinds.some((kind) => kind.rows === "target");
+  data.steps.forEach((step, at) => {
+    const token = data.sides.target[at];
+    const others = step.alternatives.map(([other, probability], place) =>
+      make("span", place === step.rank - 1 ? { class: "same" } : {},
+        isolated(other), " ", make("small", {}, percent(probability))));
+    const line = make("tr", {},
+      make("td", {}, String(at + 1)),
+      make("td", {}, isolated(token)),
+      make("td", {}, step.forced ? "given to the model" : bar(step.probability)),
+      make("td", {}, step.forced ? "" : String(step.rank)),
+      make("td", {}, make("div", { class: "alternatives" }, ...(step.forced ? [] : others))));
+    if (rows) {
+      line.addEventListener("pointerenter", () => state.kind.rows === "target" && chooseRow(at, false));
+      line.addEventListener("pointerleave", () => state.kind.rows === "target" && restore());
+    }
+    $("steps").tBodies[0].append(line);
+  });
+}
+
+// ---- alignment: two lines of tokens with what belongs together joined
+
+function svg(tag, attributes, text) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  if (text !== undefined) element.textContent = text;
+  return element;
+}
+
+function placed(tokens, reversed) {
+  const context = make("canvas").getContext("2d");
+  context.font = FONT.replace("14px", "15px");
+  const widths = tokens.map((token) => Math.max(context.measureText(token).width, 10));
+  const middles = [];
+  let end = 8;
+  for (const at of reversed ? [...tokens.keys()].reverse() : tokens.keys()) {
+    middles[at] = end + widths[at] / 2;
+    end += widths[at] + 16;
+  }
+  return { middles, end };
+}
+
+function showAlignment() {
+  const source = data.sides.source, target = data.sides.target, picture = $("alignment");
+  const above = placed(source, data.rightToLeft.source), below = placed(target, data.rightToLeft.target);
+  const width = Math.max(above.end, below.end);
+  for (const line of [above, below]) line.middles = line.middles.map((x) => x + (width - line.end) / 2);
+  picture.replaceChildren(svg("desc", {}, data.alignment.map(([s, t]) => `${target[t]}: ${source[s]}`).join("; ")));
+  for (const [name, value] of [["width", width], ["height", 150], ["viewBox", `0 0 ${width} 150`]]) {
+    picture.setAttribute(name, value);
+  }
+  const marked = (kind, at, element) => Object.assign(element.dataset, { [kind]: at }) && element;
+  for (const [s, t] of data.alignment) {
+    const [x, y] = [above.middles[s], below.middles[t]];
+    const path = svg("path", { d: `M ${x} 34 C ${x} 80, ${y} 70, ${y} 116` });
+    picture.append(marked("target", t, marked("source", s, path)));
+  }
+  for (const [kind, tokens, line, y] of [["source", source, above, 26], ["target", target, below, 134]]) {
+    const joined = new Set(data.alignment.map((pair) => pair[kind === "source" ? 0 : 1]));
+    tokens.forEach((token, at) => {
+      const looks = { x: line.middles[at], y, "text-anchor": "middle", class: joined.has(at) ? "" : "minor" };
+      const text = marked(kind, at, svg("text", looks, isolated(token)));
+      text.addEventListener("pointerenter", () => dim(kind, at));
+      text.addEventListener("pointerleave", () => dim(null));
+      picture.append(text);
+    });
+  }
+}
+
+function dim(kind, at) {
+  for (const path of $("alignment").querySelectorAll("path")) {
+    path.classList.toggle("dim", kind !== null && Number(path.dataset[kind]) !== at);
+  }
+}
+
+// ---- a classifier's labels, and what speaks for one
+
+function showLabels() {
+  for (const [label, probability] of data.labels) {
+    $("labels").tBodies[0].append(
+      make("tr", {}, make("th", { scope: "row" }, isolated(label)), make("td", {}, bar(probability))));
+  }
+}
+
+function showAttribution() {
+  const { label, values } = data.attribution;
+  const strongest = Math.max(...values.map(Math.abs)) || 1;
+  $("attribution-title").textContent = `What speaks for ${quoted(label)}`;
+  $("attributed").dir = data.rightToLeft.source ? "rtl" : "ltr";
+  $("attributed").replaceChildren(...data.sides.source.map((token, at) => {
+    const value = values[at] / strongest;
+    const chip = make("span", { class: "chip", role: "listitem" }, isolated(token), make("small", {}, signed(value)));
+    const strength = Math.round(100 * Math.abs(value) * 0.55);
+    chip.style.background = `color-mix(in srgb, var(--${value < 0 ? "against" : "for"}) ${strength}%, var(--raised))`;
+    return chip;
+  }));
+}
+const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
+
+// ---- all of it
+
+function showAll() {
+  showFacts();
+  if (data.labels) {
+    $("classes").hidden = false;
+    showLabels();
+    if (data.attribution) {
+      $("attribution").hidden = false;
+      showAttribution();
+    }
+  }
+  if (data.kinds.length) {
+    $("attention").hidden = false;
+    state.kind = data.kinds.find((kind) => kind.id === data.view.kind);
+    showControls();
+    listenToMatrix();
+    chooseKind(state.kind, data.view.layer, data.view.head);
+    addEventListener("resize", drawMatrix);
+  }
+  if (data.alignment.length) {
+    $("aligned").hidden = false;
+    $("aligned-about").textContent =
+      `Each target token (below) with the source token (above) that layer ${data.alignmentLayer} of the ` +
+      "cross-attention, as a mean over its heads, attends to most. Point at a token to see its own lines alone.";
+    showAlignment();
+  }
+  if (data.steps.length) {
+    $("predicted").hidden = false;
+    showSteps();
+  }
+}
+
+function recolour() {
+  if (data.kinds.length) {
+    showThumbnails(state.kind);
+    chooseHead(state.layer, state.head);
+  }
+}
+media.addEventListener("change", recolour);
+$("theme").addEventListener("click", () => {
+  document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+  recolour();
+});
+showAll();

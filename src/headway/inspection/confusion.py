@@ -1,0 +1,82 @@
+"""The confusion matrix of a classifier as a picture: which classes are taken for which.
+
+A cell's colour is its share of its row, that is of the texts of one true class: one hue, from light to dark, which
+colour-blind people can read, and by the square root, so that the few percent that matter can be told apart. The numbers
+are counts, with the shares below them while there is room.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from headway.errors import ConfigError
+from headway.evaluate.classification import ClassificationReport
+from headway.storage import replaced_file
+
+__all__ = ["draw", "figure"]
+
+_FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+_SHARES = 12  # classes up to which each cell has its share
+_COUNTS = 30  # classes up to which each cell that is not empty has its count
+_NAMED = 60  # classes up to which the axes have their names
+_LONGEST = 24  # characters of a name
+_STYLE: Any = {"font.size": 9, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "headway"}
+
+
+def draw(report: ClassificationReport, output: Path) -> None:
+    """Draw the confusion matrix of ``report`` into a picture, which appears whole or not at all.
+
+    Raises:
+        ConfigError: Another kind of file than .png, .svg or .pdf.
+    """
+    form = _FORMATS.get(output.suffix.lower())
+    if form is None:
+        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(_FORMATS)}")
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    with mpl.rc_context(_STYLE), replaced_file(output) as aside:
+        figure(report).savefig(aside, format=form, dpi=160, metadata=metadata)
+
+
+def figure(report: ClassificationReport) -> Figure:
+    """The picture, to be saved or changed."""
+    counts = np.array(report.confusion)
+    size = len(counts)
+    totals = counts.sum(1, keepdims=True)
+    shares = 100 * counts / np.maximum(totals, 1)
+    with mpl.rc_context(_STYLE):
+        side = min(max(2.4 + 0.72 * size, 4.6), 14)
+        picture = Figure(figsize=(side + 1.2, side), layout="constrained")
+        axes = picture.add_subplot()
+        image = axes.imshow(shares, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=100))
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("true class (texts)")
+        axes.set_title(
+            f"{report.scores[0].value:.1f} % of {int(counts.sum()):,} texts are right", loc="left", weight="bold"
+        )
+        if size <= _NAMED:
+            names = [_short(label) for label in report.labels]
+            axes.set_xticks(range(size), names, rotation=45, ha="right", rotation_mode="anchor")
+            rows = [f"{name} ({total:,})" for name, total in zip(names, totals[:, 0].tolist(), strict=True)]
+            axes.set_yticks(range(size), rows)
+        for (row, column), share in np.ndenumerate(shares):
+            if size <= _SHARES:
+                text = f"{counts[row, column]:,}\n{share:.1f} %"
+            elif size <= _COUNTS and counts[row, column]:
+                text = f"{counts[row, column]:,}"
+            else:
+                continue
+            axes.text(column, row, text, ha="center", va="center", color="white" if share > 35 else "black")
+        bar = picture.colorbar(image, ax=axes, shrink=0.8, ticks=[0, 1, 5, 10, 25, 50, 75, 100])
+        bar.set_label("share of the true class's texts (%)")
+    return picture
+
+
+def _short(label: str) -> str:
+    label = " ".join(label.split())
+    return label if len(label) <= _LONGEST else label[: _LONGEST - 1] + "…"

@@ -1,0 +1,213 @@
+"""The layer types of the paper's table 1 in their plainest form, and how each is measured.
+
+    layer                        multiplications     sequential     longest path
+    self-attention               n^2 d               1              1
+    recurrent                    n d^2               n              n
+    convolution of width k       k n d^2             1              n/k, dilated log_k(n)
+    self-attention within r      r n d               1              n/r
+
+The table's self-attention has no projections. "whole self-attention" is the layer as models use it, with those of
+query, key, value and output. n is the length, d the width.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from headway.nn.attention import MultiHeadAttention, attention_weights
+
+__all__ = [
+    "KERNEL",
+    "KINDS",
+    "WINDOW",
+    "formula",
+    "graph_depth",
+    "kept_bytes",
+    "make_layer",
+    "multiplications",
+    "path_length",
+    "seconds",
+]
+
+KERNEL = 3  # k, of the convolution
+WINDOW = 8  # r, of restricted self-attention
+KINDS = ("self-attention", "whole self-attention", "recurrent", "convolution", "restricted self-attention")
+
+
+def formula(kind: str, n: int, d: int) -> int:
+    """Table 1's entry, with the constants left out as there; that of the whole layer adds its four projections."""
+    return {
+        "self-attention": n * n * d,
+        "whole self-attention": n * n * d + 2 * n * d * d,
+        "recurrent": n * d * d,
+        "convolution": KERNEL * n * d * d,
+        "restricted self-attention": WINDOW * n * d,
+    }[kind]
+
+
+def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
+    """A layer from (B, n, d) to (B, n, d)."""
+    match kind:
+        case "self-attention":
+            return SelfAttention(fused=False)
+        case "fused self-attention":
+            return SelfAttention(fused=True)
+        case "whole self-attention":
+            return MultiHeadAttention(d, max(d // 64, 1))
+        case "recurrent":
+            return Recurrent(d)
+        case "convolution":
+            return Convolution(d, dilation)
+        case "restricted self-attention":
+            return RestrictedSelfAttention()
+        case _:
+            raise AssertionError(kind)
+
+
+class SelfAttention(nn.Module):
+    """softmax(X X^T / sqrt(d)) X, explicitly or by PyTorch's fused kernel, which never holds all weights."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.fused = fused
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """One head, without projections."""
+        heads = x.unsqueeze(1)
+        if self.fused:
+            return F.scaled_dot_product_attention(heads, heads, heads).squeeze(1)
+        return (attention_weights(heads, heads) @ heads).squeeze(1)
+
+
+class Recurrent(nn.Module):
+    """h_t = tanh(W x_t + U h_(t-1) + b), by PyTorch's own kernel."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.layer = nn.RNN(d, d, batch_first=True)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """The state after each input."""
+        states: Tensor = self.layer(x)[0]
+        return states
+
+
+class Convolution(nn.Module):
+    """Over a position and KERNEL - 1 before it, ``dilation`` apart."""
+
+    def __init__(self, d: int, dilation: int) -> None:
+        super().__init__()
+        self.padding = (KERNEL - 1) * dilation
+        self.layer = nn.Conv1d(d, d, KERNEL, dilation=dilation)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """As many positions as before: zeros stand before the first."""
+        convolved: Tensor = self.layer(F.pad(x.transpose(1, 2), (self.padding, 0)))
+        return convolved.transpose(1, 2)
+
+
+class RestrictedSelfAttention(nn.Module):
+    """Each position attends to the WINDOW nearest: half of them before it, then itself and those behind."""
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """One head, without projections."""
+        sides = (WINDOW // 2, WINDOW - 1 - WINDOW // 2)
+        windows = F.pad(x, (0, 0, *sides)).unfold(1, WINDOW, 1)  # (B, N, D, R)
+        inside = F.pad(x.new_ones(x.size(1)), sides).unfold(0, WINDOW, 1) > 0
+        scores = torch.matmul(x.unsqueeze(2), windows).squeeze(2) * x.size(-1) ** -0.5
+        weights = scores.masked_fill(~inside, -torch.inf).softmax(-1)
+        return torch.matmul(windows, weights.unsqueeze(-1)).squeeze(-1)
+
+
+def multiplications(kind: str, n: int, d: int) -> int:
+    """Multiplications of matrix products in one forward pass of one sequence, counted by PyTorch."""
+    counter = FlopCounterMode(display=False)
+    layer, x = make_layer(kind, d), torch.randn(1, n, d)
+    with counter:
+        layer(x)
+    return int(counter.get_total_flops()) // 2
+
+
+def seconds(kind: str, n: int, d: int, *, batch: int, repeats: int, device: torch.device) -> float:
+    """Shortest time of a forward and a backward pass over ``batch`` sequences."""
+    layer, x = make_layer(kind, d).to(device), torch.randn(batch, n, d, device=device, requires_grad=True)
+    finish: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    times = []
+    for _ in range(repeats + 1):  # the first warms up
+        finish()
+        begin = time.perf_counter()
+        layer(x).sum().backward()
+        finish()
+        times.append(time.perf_counter() - begin)
+    return min(times[1:])
+
+
+def kept_bytes(kind: str, n: int, d: int) -> int:
+    """Bytes that autograd keeps of one sequence for the backward pass, with the output, without input and weights."""
+    layer, x = make_layer(kind, d), torch.randn(1, n, d, requires_grad=True)
+    own = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
+    kept: dict[int, Tensor] = {}  # held, so that no address is used twice
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        result = layer(x)
+    note(result)  # the next layer's input
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def graph_depth(kind: str, n: int, d: int) -> int:
+    """The longest chain of operations that wait for one another: the depth of autograd's graph."""
+    x = torch.randn(1, n, d, requires_grad=True)
+    depths: dict[object, int] = {}
+    waiting = [make_layer(kind, d)(x).grad_fn]
+    while waiting:  # without recursion: chains are as long as the sequence
+        node = waiting[-1]
+        assert node is not None
+        before = [each for each, _ in node.next_functions if each is not None]
+        unknown = [each for each in before if each not in depths]
+        if unknown:
+            waiting += unknown
+            continue
+        depths[node] = 1 + max((depths[each] for each in before), default=0)
+        waiting.pop()
+    return max(depths.values())
+
+
+def path_length(kind: str, n: int, d: int) -> int:
+    """Fewest layers, of a recurrent layer steps, after which the last output has a gradient by the first input."""
+    if kind == "recurrent":
+        return _steps(n, d)
+    x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
+    y, depth = x, 0
+    while True:
+        dilation = KERNEL**depth if kind == "dilated convolution" else 1
+        y = make_layer(kind.removeprefix("dilated "), d, dilation=dilation).double()(y)
+        depth += 1
+        (gradient,) = torch.autograd.grad(y[0, -1].sum(), x, retain_graph=True)
+        if gradient[0, 0].any():
+            return depth
+
+
+def _steps(n: int, d: int) -> int:
+    """Steps of the cell between the state after the first input and the last; what is cut off earlier has no path."""
+    cell = nn.RNNCell(d, d).double()
+    x = torch.randn(n, 1, d, dtype=torch.float64, requires_grad=True)
+    for kept in range(n):
+        state = cell(x[0])
+        for place in range(1, n):
+            state = cell(x[place], state.detach() if place < n - kept else state)
+        (gradient,) = torch.autograd.grad(state.sum(), x)
+        if gradient[0].any():
+            return kept
+    raise AssertionError("a recurrent layer connects all positions")

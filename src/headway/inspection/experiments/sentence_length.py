@@ -1,0 +1,100 @@
+"""Quality against sentence length: what a fixed vector holds, and what attention saves.
+
+A recurrent encoder-decoder without attention passes a sentence on as one vector, however long it is (Cho et al. 2014).
+Bahdanau et al. (2015) gave the decoder all of the encoder's states to attend to, because the vector seemed too small
+for long sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
+
+All three have about a million weights and train on rows of one to three sentences of Multi30k, joined (``lengths.py``;
+the full form is 9 runs, the Transformer's 3 shared with the experiment on positions), for the same number of steps.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from headway.inspection.experiments.comparing import column, difference, half_width, interval, judge_greater
+from headway.inspection.experiments.drawing import COLOURS, label, panels
+from headway.inspection.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.inspection.experiments.lengths import LONGEST_SEEN, length_curves, length_sweep, retained
+
+FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
+NAMES = (FIXED, ATTENDING, TRANSFORMER)
+UNHARMED = 0.9  # "no deterioration": at least this share of the BLEU of single sentences
+
+CLAIMS = (
+    Claim("A fixed-length vector forgets long sentences; attention does not so much.", "Bahdanau et al. 2015, 1"),
+    Claim("With attention, quality does not deteriorate with length.", "Bahdanau et al. 2015, 5.2.2"),
+    Claim("The Transformer is better at long sentences than recurrence with attention.", "paper, 4: shorter paths"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """BLEU of the three models over length."""
+    widths = {"d_model": 64, "d_embedding": 32} if settings.quick else {"d_model": 256, "d_embedding": 128}
+    recurrent: dict[str, Any] = {"kind": "recurrent", **widths, "dropout": 0.0 if settings.quick else 0.1}
+    return length_sweep(
+        settings,
+        {
+            FIXED: {"model": {**recurrent, "attention": "none"}},
+            ATTENDING: {"model": {**recurrent, "attention": "bahdanau"}},
+            TRANSFORMER: {},
+        },
+    )
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By what is left of the BLEU of single sentences in the longest rows that were trained on, and by BLEU there."""
+    kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
+    long = {name: column(numbers, "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
+    at = f"in rows of {LONGEST_SEEN} sentences"
+    return (
+        judge_greater(
+            difference(kept[ATTENDING], kept[FIXED]),
+            f"share of the BLEU of single sentences that is kept {at}, with attention less without",
+        ),
+        judge_greater(
+            interval(kept[ATTENDING]),
+            f"share of the BLEU of single sentences that attention keeps {at}",
+            than=UNHARMED,
+        ),
+        judge_greater(
+            difference(long[TRANSFORMER], long[ATTENDING]),
+            f"BLEU {at} of the Transformer less that of recurrence with attention",
+        ),
+    )
+
+
+def draw(numbers: Numbers) -> Figure:
+    """BLEU over length, and what is kept of it."""
+    picture, (curves, kept) = panels("Quality against sentence length", columns=2, size=(13.0, 4.8))
+    length_curves(curves, numbers, NAMES)
+    label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
+    for number, name in enumerate(NAMES):
+        values = retained(numbers, name, LONGEST_SEEN, 1)
+        reach = half_width(values) if len(values) > 1 else 0.0
+        bar = kept.bar(number, 100 * fmean(values), color=COLOURS[number], width=0.6)
+        kept.bar_label(bar, fmt="%.0f", label_type="center", color="white", fontweight="bold")
+        kept.errorbar(number, 100 * fmean(values), yerr=100 * reach, color="black", capsize=5)
+    label(kept, f"What is kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
+    kept.set_xticks(range(len(NAMES)), [name.replace(", ", ",\n") for name in NAMES])
+    kept.set_ylim(bottom=0)
+    kept.grid(visible=False, axis="x")
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    return (
+        "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
+        "that reads long rows as well as short ones draws a level line. Models trained on rows of one to "
+        f"{LONGEST_SEEN} sentences; the shaded part is longer than that, and the order in which words stand there is "
+        "news to every model.\n\nOn the right the bars say how much of its own quality at single sentences a model "
+        "keeps, so that a model which is worse throughout is not taken for one that forgets; black lines are 95 % "
+        "intervals of the mean over seeds."
+    )
+
+
+EXPERIMENT = Experiment("sentence-length", "Quality against sentence length", CLAIMS, measure, judge, draw, explain)

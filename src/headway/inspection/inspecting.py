@@ -1,0 +1,98 @@
+"""What a model sees in a text, whatever it is for: one call for translators and classifiers, one for each form of file.
+
+from headway.inspection.inspecting import inspect, write
+write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.errors import ConfigError
+from headway.inspection.capture import Kind
+from headway.inspection.classification import inspect_classification
+from headway.inspection.page import page
+from headway.inspection.plots import FORMATS, draw
+from headway.inspection.results import Inspection
+from headway.inspection.translation import inspect_translation
+from headway.predict import Classifier, Translator
+from headway.storage import replaced_file
+
+__all__ = ["check_output", "inspect", "write"]
+
+
+def inspect(
+    model: Translator | Classifier,
+    source: str,
+    target: str | None = None,
+    *,
+    name: str = "model",
+    alternatives: int = 5,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> Inspection:
+    """What ``model`` sees in ``source``.
+
+    Args:
+        model: As ``headway.load`` gives it.
+        source: A text that the model reads in one piece.
+        target: Its translation, or for a classifier the label to explain; None: the model's own.
+        name: What the model is called.
+        alternatives: How many of the most probable tokens to tell at each position of a translation.
+        target_language: Which language a translator with several translates into.
+        source_language: The language of the source, for imported models that are told it.
+
+    Raises:
+        HeadwayError: The text is blank or too long, or something is asked for that the model does not have.
+    """
+    if isinstance(model, Translator):
+        return inspect_translation(
+            model,
+            source,
+            target,
+            name=name,
+            alternatives=alternatives,
+            target_language=target_language,
+            source_language=source_language,
+        )
+    if target_language is not None or source_language is not None:
+        raise ConfigError("a classifier is told no language; leave it out (--to, --from)")
+    return inspect_classification(model, source, target, name=name)
+
+
+def check_output(output: Path) -> None:
+    """Refuse a file of another kind than :func:`write` knows."""
+    known = (".html", *FORMATS, ".json")
+    if output.suffix.lower() not in known:
+        raise ConfigError(
+            f"{output}: expected a name that ends in .html (a page), {', '.join(FORMATS)} (a picture) or .json"
+        )
+
+
+def write(
+    inspection: Inspection,
+    output: Path,
+    *,
+    kind: Kind | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Write a page, a picture or JSON, as the file's ending says; it appears whole or not at all.
+
+    ``kind``, ``layer`` and ``head`` (counted from 1 or from the end) choose what a page shows first, what a picture
+    shows large and which attention is in JSON.
+
+    Raises:
+        ConfigError: There is no such attention, or the ending is another.
+        LengthError: The text is too long for a picture, or has more attention than one JSON may hold.
+    """
+    check_output(output)
+    if output.suffix.lower() in FORMATS:
+        return draw(inspection, output, kind=kind, layer=layer, head=head)
+    if output.suffix.lower() == ".html":
+        text = page(inspection, kind, -1 if layer is None else layer, head)
+    else:
+        text = inspection.only(kind, layer, head).as_json() + "\n"
+    with replaced_file(output) as aside:
+        aside.write_text(text, encoding="utf-8", newline="\n")
+    return None

@@ -1,0 +1,163 @@
+"""An inspection as one HTML page that needs nothing else: no network, no other file.
+
+The page is ``assets/page.html`` with the style and the program beside it set into it, and the numbers as JSON in a
+``<script>`` that is no program. Nothing of a text is ever markup: in that JSON "<" is written ``\\u003c``, so that
+"</script>" in a token ends nothing, and the page puts tokens in as text. A policy in its head forbids every request.
+
+Weights are sent as 16-bit numbers, steps of 1/65535, in base 64.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+import re
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import torch
+
+from headway.inspection.capture import Kind
+from headway.inspection.legible import is_right_to_left, visible
+from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
+
+__all__ = ["page"]
+
+
+@dataclass(frozen=True)
+class _Words:
+    """How the page speaks of a kind of attention."""
+
+    name: str
+    rows: str
+    columns: str
+    about: str
+
+
+_WORDS: dict[Kind, _Words] = {
+    "cross": _Words(
+        "Cross-attention",
+        "target token being predicted (query)",
+        "source token (key)",
+        "Where the decoder looks in the source while it predicts a target token. Each row is one predicted token.",
+    ),
+    "pooling": _Words(
+        "Attention pooling",
+        "the whole text (query)",
+        "token (key)",
+        "How much of each token goes into the one vector that the label is read from.",
+    ),
+    "encoder": _Words(
+        "Encoder self-attention",
+        "source token (query)",
+        "source token (key)",
+        "From which tokens of its own sentence each source token gathers what it needs. Every token sees all others.",
+    ),
+    "decoder": _Words(
+        "Decoder self-attention",
+        "target token being predicted (query)",
+        "target token already read (key)",
+        "Which of the target tokens before it the decoder uses to predict a token. It never sees what comes later, so "
+        "the upper right is empty.",
+    ),
+}
+
+
+def page(inspection: Inspection, kind: Kind | None = None, layer: int = -1, head: int | None = None) -> str:
+    """The page; ``kind``, ``layer`` and ``head`` choose what it shows first, as :meth:`Inspection.chosen` does.
+
+    Of a text that is longer than ``DRAWN_TOKENS`` it shows all but the attention, and says so.
+
+    Raises:
+        ConfigError: There is no such attention, layer or head.
+    """
+    if inspection.maps:
+        first = inspection.chosen(kind, layer, head)
+        view = {"kind": first.kind, "layer": first.layer, "head": 0 if head is None else first.heads[0]}
+    else:
+        view = None
+        if kind is not None:
+            inspection.of_kind(kind)  # says that there is none
+    content = json.dumps({**_content(inspection), "view": view}, ensure_ascii=False, separators=(",", ":"))
+    parts = {
+        "title": html.escape(f"{_shortened(inspection.source)} · {inspection.model}"),
+        "css": _asset("page.css"),
+        "js": "\n".join(_asset(name) for name in ("basics.js", "attention.js", "page.js")),
+        "data": content.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+    }
+    return re.sub(r"\{\{(\w+)\}\}", lambda place: parts[place[1]], _asset("page.html"))
+
+
+def _asset(name: str) -> str:
+    return (files("headway.inspection") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _shortened(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _content(inspection: Inspection) -> dict[str, Any]:
+    """What the page's program reads."""
+    sides: tuple[Side, ...] = ("source", "input", "target", "text")
+    drawn = inspection.longest() <= DRAWN_TOKENS
+    told = inspection.attribution
+    return {
+        "model": inspection.model,
+        "architecture": inspection.architecture,
+        "source": inspection.source,
+        "target": inspection.target,
+        "given": inspection.target_given,
+        "truncated": inspection.truncated,
+        "omitted": None if drawn else _omission(inspection),
+        "sides": {side: [visible(token) for token in inspection.tokens(side)] for side in sides},
+        "rightToLeft": {
+            "source": is_right_to_left(inspection.source),
+            "input": is_right_to_left(inspection.target or ""),
+            "target": is_right_to_left(inspection.target or ""),
+            "text": False,
+        },
+        "kinds": [_kind(kind, inspection.of_kind(kind)) for kind in inspection.kinds] if drawn else [],
+        "logProbability": inspection.log_probability,
+        "steps": [
+            {
+                "probability": math.exp(step.log_probability),
+                "rank": step.rank,
+                "forced": step.forced,
+                "alternatives": [[visible(each.token), math.exp(each.log_probability)] for each in step.alternatives],
+            }
+            for step in inspection.steps
+        ],
+        "alignment": inspection.alignment,
+        "alignmentLayer": inspection.alignment_layer,
+        "labels": None if inspection.labels is None else list(inspection.labels.items()),
+        "attribution": told and {"label": told.label, "values": told.values},
+    }
+
+
+def _omission(inspection: Inspection) -> str:
+    return (
+        f"This text has {inspection.longest():,} tokens. The attention of more than {DRAWN_TOKENS} cannot be drawn "
+        "legibly, so it is left out of this page; headway inspect writes all of it to a .json file."
+    )
+
+
+def _kind(kind: Kind, maps: tuple[AttentionMap, ...]) -> dict[str, Any]:
+    words = _WORDS[kind]
+    return {
+        "id": kind,
+        "name": words.name,
+        "rows": maps[0].rows,
+        "columns": maps[0].columns,
+        "rowsName": words.rows,
+        "columnsName": words.columns,
+        "about": words.about,
+        "maps": [{"layer": each.layer, "heads": each.heads, "weights": _packed(each)} for each in maps],
+    }
+
+
+def _packed(each: AttentionMap) -> str:
+    steps = (each.weights.clamp(0, 1) * 65535).round().to(torch.int32).numpy().astype("<u2")
+    return base64.b64encode(steps.tobytes()).decode("ascii")

@@ -1,0 +1,274 @@
+"""An inspection as a picture for a paper or a lecture.
+
+All heads of one kind of attention side by side; or one map large, with the probability of each token; or what a
+classifier decides and why. Heat maps are one hue from light to dark, so lightness alone tells; the other colours are of
+Okabe and Ito (2008).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from headway.errors import ConfigError, LengthError
+from headway.inspection.capture import Kind
+from headway.inspection.fonts import families
+from headway.inspection.legible import visible
+from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.storage import replaced_file
+
+__all__ = ["FORMATS", "draw", "figure"]
+
+FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+_NUMBERED = 24  # rows or columns up to which a cell has room for its number
+_LABELLED = 32  # tokens up to which the small maps have labels
+_BLUE, _ORANGE = "#0072B2", "#D55E00"
+_STYLE: Any = {
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#888888",
+    "text.parse_math": False,  # a $ in a text is one
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "headway",  # the same inspection gives the same file
+}
+_NAMES: dict[Kind, str] = {
+    "cross": "Cross-attention",
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "pooling": "Attention pooling",
+}
+_AXES: dict[Side, str] = {
+    "source": "source token",
+    "input": "target token already read",
+    "target": "target token being predicted",
+    "text": "",
+}
+
+
+def draw(
+    inspection: Inspection,
+    output: Path,
+    *,
+    kind: Kind | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> None:
+    """Write :func:`figure` to a .png, .svg or .pdf, which appears whole or not at all.
+
+    Raises:
+        ConfigError: Another kind of file, or no such attention.
+        LengthError: The text is too long to draw.
+    """
+    form = FORMATS.get(output.suffix.lower())
+    if form is None:
+        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(FORMATS)}")
+    picture = figure(inspection, kind=kind, layer=layer, head=head)
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
+    with mpl.rc_context(_STYLE), replaced_file(output) as aside, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
+        picture.savefig(aside, format=form, dpi=160, metadata=metadata)
+
+
+def figure(
+    inspection: Inspection, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
+) -> Figure:
+    """The picture.
+
+    Args:
+        inspection: What was seen.
+        kind: Which attention; None: the most telling one, or for a classifier its labels and what speaks for them.
+        layer: Draw this layer large, as a mean over heads unless there is a head; counted from 1 or from the end.
+        head: Draw this head large, of the last layer unless there is a layer.
+
+    Raises:
+        ConfigError: There is no such attention, layer or head.
+        LengthError: The text is too long to draw.
+    """
+    if inspection.longest() > DRAWN_TOKENS:
+        raise LengthError(
+            f"a text of {inspection.longest():,} tokens is too long to draw: more than {DRAWN_TOKENS} cannot be read; "
+            "inspect a part of it, or write .json, which holds all"
+        )
+    spoken = [*inspection.source_tokens, *(step.token for step in inspection.steps), *(inspection.labels or ())]
+    with mpl.rc_context({**_STYLE, "font.family": families("".join(map(visible, spoken)))}):
+        if inspection.labels is not None and (kind, layer, head) == (None, None, None):
+            return _decision(inspection)
+        if not inspection.maps and (kind, layer, head) == (None, None, None):
+            return _probabilities(inspection)
+        shown = inspection.chosen(kind, -1 if layer is None else layer, head)
+        maps = inspection.of_kind(shown.kind)
+        if layer is None and head is None and sum(len(each.heads) for each in maps) > 1:
+            return _overview(inspection, maps)
+        return _large(inspection, shown, len(maps))
+
+
+def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
+    """A panel for each layer (down) and head (across), all in the same colours."""
+    rows, columns = (list(map(visible, inspection.tokens(side))) for side in (maps[0].rows, maps[0].columns))
+    across = len(maps[0].heads)
+    labels = 1.0 if max(len(rows), len(columns)) <= _LABELLED else 0.0
+    panel = [min(max(0.14 * len(tokens), 1.3), 4.5 if labels else 2.0) for tokens in (columns, rows)]
+    size = (max(across * panel[0] + 1.8 + labels, 6.5), len(maps) * (panel[1] + 0.3) + 1.2 + labels)
+    picture = Figure(figsize=size, layout="constrained")
+    grid = picture.subplots(len(maps), across, squeeze=False, sharex=True, sharey=True)
+    for line, each in zip(grid, maps, strict=True):
+        for axes, head, weights in zip(line, each.heads, each.weights, strict=True):
+            image = _heat(axes, weights.numpy(), 1.0)
+            axes.set_title(f"layer {each.layer}, head {head}", fontsize=9)
+            _ticks(axes, rows if labels else [], columns if labels else [], 6)
+            axes.label_outer()
+    _title(picture, inspection, f"{_NAMES[maps[0].kind]}: all layers and heads")
+    if maps[0].rows != "text":
+        picture.supylabel(f"{_AXES[maps[0].rows]} (query)", fontsize=_size(picture, 0.8))
+    picture.supxlabel(f"{_AXES[maps[0].columns]} (key)", fontsize=_size(picture, 0.8))
+    _colour_bar(picture, image, list(grid.flat), "right")
+    return picture
+
+
+def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
+    """One map, its numbers in it where there is room, and beside it the probability of each predicted token."""
+    rows, columns = (list(map(visible, inspection.tokens(side))) for side in (shown.rows, shown.columns))
+    cell = 0.42 if max(len(rows), len(columns)) <= _NUMBERED else 0.24 if len(rows) <= 60 else 0.16
+    predicted = shown.rows == "target"
+    width, height = max(cell * len(columns), 2.5), max(cell * len(rows), 0.5)
+    picture = Figure(figsize=(width + 2.6 + 2.4 * predicted, height + 2.4), layout="constrained")
+    ratios = {"width_ratios": [width, 1.8]} if predicted else {}
+    panels = picture.subplots(1, 1 + predicted, squeeze=False, sharey=True, gridspec_kw=ratios)[0]
+    weights = shown.weights.mean(0).numpy()
+    largest = float(weights.max()) or 1.0
+    image = _heat(panels[0], weights, largest)
+    _ticks(panels[0], rows, columns, 10 if cell > 0.3 else 7)
+    panels[0].set_xlabel(f"{_AXES[shown.columns]} (key)")
+    if shown.rows != "text":
+        panels[0].set_ylabel(f"{_AXES[shown.rows]} (query)")
+    if cell > 0.3:
+        _numbers(panels[0], weights, largest)
+    if predicted:
+        _probability_bars(panels[1], inspection)
+        panels[1].tick_params(labelleft=False)
+    heads = f"head {shown.heads[0]}" if len(shown.heads) == 1 else f"mean of {len(shown.heads)} heads"
+    _title(picture, inspection, f"{_NAMES[shown.kind]}, layer {shown.layer} of {layers}, {heads}")
+    _colour_bar(picture, image, list(panels), "bottom")
+    return picture
+
+
+def _probabilities(inspection: Inspection) -> Figure:
+    """Of a model without attention: the tokens and their probabilities alone."""
+    picture = Figure(figsize=(7, 0.26 * len(inspection.steps) + 1.6), layout="constrained")
+    axes = picture.subplots()
+    axes.set_ylim(len(inspection.steps) - 0.5, -0.5)
+    _ticks(axes, list(map(visible, inspection.tokens("target"))), [], 10)
+    axes.set_ylabel("target token being predicted")
+    _probability_bars(axes, inspection)
+    _title(picture, inspection, "Predictions (this model has no attention)")
+    return picture
+
+
+def _decision(inspection: Inspection) -> Figure:
+    """A classifier's labels, and for each token what speaks for or against one and what is pooled of it."""
+    assert inspection.labels is not None
+    tokens = list(map(visible, inspection.source_tokens))
+    pooling = next((each for each in inspection.maps if each.kind == "pooling"), None)
+    told = inspection.attribution
+    beside = (told is not None) + (pooling is not None)
+    shown = list(inspection.labels.items())[:12]
+    height = max(0.22 * len(tokens) * bool(beside), 0.32 * len(shown)) + 1.9
+    picture = Figure(figsize=(4.5 + 3.6 * beside, height), layout="constrained")
+    panels = picture.subplots(1, 1 + beside, squeeze=False)[0]
+    _label_bars(panels[0], shown, len(inspection.labels))
+    panels[0].set_ylim(max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5)  # bars no thicker than beside
+    rest = list(panels[1:])
+    if told is not None:
+        axes = rest.pop(0)
+        values = np.array(told.values)
+        axes.barh(range(len(tokens)), values, color=np.where(values < 0, _ORANGE, _BLUE))
+        axes.axvline(0, color="#888888", linewidth=0.8)
+        axes.set_title(f"What speaks for “{told.label}”")
+        axes.set_xlabel("gradient × input, in logits\n(blue: for, orange: against)")
+        _token_axis(axes, tokens)
+    if pooling is not None:
+        axes = rest.pop(0)
+        axes.barh(range(len(tokens)), pooling.weights.mean((0, 1)).numpy(), color=_BLUE)
+        axes.set_title("What is pooled")
+        axes.set_xlabel("attention weight\n(all sum to 1)")
+        _token_axis(axes, tokens)
+    _title(picture, inspection, "Classification")
+    return picture
+
+
+def _label_bars(axes: Axes, shown: list[tuple[str, float]], of: int) -> None:
+    axes.barh(range(len(shown)), [probability for _, probability in shown], color=_BLUE)
+    for at, (_, probability) in enumerate(shown):
+        axes.annotate(f"{probability:.3f}", (probability, at), (4, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(shown)), [visible(label).replace("␣", " ") for label, _ in shown])
+    axes.set_xlim(0, 1.18)
+    axes.set_xticks([0, 0.5, 1])
+    axes.set_xlabel("probability")
+    axes.set_title("Labels" if len(shown) == of else f"The {len(shown)} most probable of {of} labels")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _token_axis(axes: Axes, tokens: list[str]) -> None:
+    _ticks(axes, tokens, [], 8)
+    axes.set_ylim(len(tokens) - 0.5, -0.5)
+    axes.set_ylabel("token")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _heat(axes: Axes, weights: Any, largest: float) -> AxesImage:
+    return axes.imshow(weights, cmap="Blues", vmin=0, vmax=largest, aspect="equal", interpolation="nearest")
+
+
+def _ticks(axes: Axes, rows: list[str], columns: list[str], size: int) -> None:
+    axes.set_yticks(range(len(rows)), rows, fontsize=size)
+    if columns or rows == []:
+        axes.set_xticks(range(len(columns)), columns, fontsize=size, rotation=60, ha="right", rotation_mode="anchor")
+    axes.tick_params(length=0)
+
+
+def _numbers(axes: Axes, weights: Any, largest: float) -> None:
+    for (row, column), weight in np.ndenumerate(weights):
+        if weight >= 0.005:
+            colour = "white" if weight > 0.6 * largest else "black"
+            number = "1" if weight >= 0.995 else f"{weight:.2f}"[1:]
+            axes.text(column, row, number, ha="center", va="center", fontsize=7, color=colour)
+
+
+def _probability_bars(axes: Axes, inspection: Inspection) -> None:
+    """P of each predicted token; what was given to the model has none."""
+    for at, step in enumerate(inspection.steps):
+        probability = math.exp(step.log_probability)
+        if not step.forced:
+            axes.barh(at, probability, color=_BLUE, height=0.7)
+        text = "given" if step.forced else f"{probability:.2f}"
+        place = 0 if step.forced else probability
+        axes.annotate(text, (place, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
+    axes.set_xlim(0, 1.25)
+    axes.set_xticks([0, 0.5, 1])
+    axes.set_xlabel("P(token | source,\ntokens before)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _title(picture: Figure, inspection: Inspection, title: str) -> None:
+    picture.suptitle(f"{title}\n{inspection.model}", x=0.01, ha="left", fontsize=_size(picture))
+
+
+def _size(picture: Figure, scale: float = 1.0) -> float:
+    """Of letters that are as legible in a picture that is scaled to the width of a page."""
+    return scale * max(12.0, picture.get_figwidth())
+
+
+def _colour_bar(picture: Figure, image: AxesImage, panels: list[Axes], place: Literal["right", "bottom"]) -> None:
+    bar = picture.colorbar(image, ax=panels, location=place, shrink=0.6, aspect=40, pad=0.02)
+    bar.set_label("attention weight (each row sums to 1)", fontsize=_size(picture, 0.8))
+    bar.outline.set_visible(False)

@@ -1,0 +1,163 @@
+"""What a translation model sees: one pass over source and target, watched.
+
+The target, given or the model's own by beam search, is read by teacher forcing: position t is given the tokens before
+it and predicts the token there. So row t of a decoder's attention is that with which token t was predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from headway.decode import DecodingOptions
+from headway.errors import BundleError, ConfigError, DataError, LengthError
+from headway.inspection.capture import capture
+from headway.inspection.results import AttentionMap, Inspection, Likely, Step
+from headway.predict import Translator
+from headway.predict.alignment import hard_alignment
+from headway.text.framing import Frame
+from headway.text.interface import TextTokenizer
+from headway.text.tokenizer import BOS, EOS
+
+__all__ = ["inspect_translation"]
+
+_PAPER = DecodingOptions()
+
+
+@torch.inference_mode()
+def inspect_translation(
+    translator: Translator,
+    source: str,
+    target: str | None = None,
+    *,
+    name: str = "model",
+    options: DecodingOptions = _PAPER,
+    alternatives: int = 5,
+    target_language: str | None = None,
+    source_language: str | None = None,
+) -> Inspection:
+    """What ``translator``'s model sees in a source and predicts for a target.
+
+    Args:
+        translator: The model; of several that are averaged the first.
+        source: A text that is read in one piece.
+        target: Its translation; None: the model's own.
+        name: What the model is called.
+        options: How to search for the model's own.
+        alternatives: How many of the most probable tokens to tell at each position.
+        target_language: As in :meth:`Translator.translate`.
+        source_language: As in :meth:`Translator.translate`.
+
+    Raises:
+        HeadwayError: A text is blank or too long, or the options do not fit the model.
+    """
+    if alternatives < 0:
+        raise ConfigError(f"alternatives = {alternatives}: expected 0 or more")
+    bundle = translator.bundle
+    frame = bundle.framing.frame(source_language=source_language, target_language=target_language)
+    source_ids = _source_ids(translator, frame, source)
+    given = target is not None
+    if target is None:
+        found = translator.translate(
+            source, options, target_language=target_language, source_language=source_language
+        ).candidates[0]
+        target, target_ids = found.text, list(found.ids)
+    else:
+        target_ids = bundle.target_tokenizer.encode(target)
+    predicted = [*frame.target_prefix, *target_ids, EOS]
+    _check_positions(bundle.model.max_length, len(predicted))
+
+    device = translator.device
+    with capture(bundle.model) as seen:
+        logits = bundle.model(
+            torch.tensor([frame.source(source_ids)], device=device),
+            torch.tensor([[BOS, *predicted[:-1]]], device=device),
+        )
+    maps = tuple(
+        AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
+        for each in seen.maps
+    )
+    own = slice(len(frame.source_prefix), len(frame.source_prefix) + len(source_ids))
+    layer, pairs = _aligned(maps, own, range(len(frame.target_prefix), len(predicted) - 1), translator.alignment_layer)
+    return Inspection(
+        model=name,
+        architecture=bundle.model.config.kind,
+        source=source,
+        source_tokens=tuple(bundle.source_tokenizer.display(frame.source(source_ids))),
+        maps=maps,
+        target=target,
+        target_given=given,
+        steps=_steps(logits[0], predicted, len(frame.target_prefix), alternatives, bundle.target_tokenizer),
+        alignment=pairs,
+        alignment_layer=layer,
+    )
+
+
+def _source_ids(translator: Translator, frame: Frame, source: str) -> list[int]:
+    """The ids of a source that is neither blank nor split."""
+    if not source.strip():
+        raise DataError("the source is blank: there is nothing to inspect; give a text")
+    ids = translator.bundle.source_tokenizer.encode(source)
+    length, most = len(ids) + frame.source_extra, translator.max_source_tokens
+    if length > most:
+        raise LengthError(
+            f"a source of {length} tokens is longer than the {most} that this model reads at once (it would be "
+            "translated in parts); inspect its sentences one by one"
+        )
+    return ids
+
+
+def _check_positions(positions: int | None, length: int) -> None:
+    if positions is not None and length > positions:
+        raise LengthError(
+            f"a target of {length} tokens is longer than the {positions} positions that this model has learned; "
+            "inspect its sentences one by one"
+        )
+
+
+def _steps(
+    logits: Float[Tensor, "T V"], predicted: Sequence[int], forced: int, count: int, tokenizer: TextTokenizer
+) -> tuple[Step, ...]:
+    """What each position predicts: its token, and what else could have come."""
+    log_probs = logits.float().log_softmax(-1).cpu()
+    chosen = log_probs.gather(1, torch.tensor(predicted).unsqueeze(1))
+    if bool(chosen.isnan().any()):
+        raise BundleError("the model gives no finite probabilities: its weights are damaged")
+    ranks = (log_probs > chosen).sum(1) + 1
+    best = log_probs.topk(min(count, log_probs.size(1)))
+    rows: Any = zip(
+        tokenizer.display(predicted),
+        chosen.squeeze(1).tolist(),
+        ranks.tolist(),
+        best.indices.tolist(),
+        best.values.tolist(),
+        strict=True,
+    )
+    return tuple(
+        Step(token, value, rank, at < forced, tuple(map(Likely, tokenizer.display(ids), values)))
+        for at, (token, value, rank, ids, values) in enumerate(rows)
+    )
+
+
+def _aligned(
+    maps: Sequence[AttentionMap], own: slice, targets: range, asked: int | None
+) -> tuple[int | None, tuple[tuple[int, int], ...]]:
+    """The layer that aligns, and the pairs among the tokens that come from text; as :mod:`headway.predict.alignment`.
+
+    A model without attention over its source has none.
+    """
+    cross = [each for each in maps if each.kind == "cross"]
+    if not cross:
+        return None, ()
+    if asked is not None and not -len(cross) <= asked < len(cross):
+        raise ConfigError(
+            f"alignment layer {asked}: expected 0 to {len(cross) - 1}, or from the end -1 to -{len(cross)}"
+        )
+    chosen = cross[max(len(cross) - 2, 0) if asked is None else asked]
+    rows = chosen.weights.mean(0)[targets.start : targets.stop, own]
+    pairs = hard_alignment(rows, [""] * rows.size(1)).pairs
+    return chosen.layer, tuple((source + own.start, target + targets.start) for source, target in pairs)

@@ -1,0 +1,106 @@
+"""``headway experiment``, with experiments that measure nothing in particular."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from test_commands import assert_refused, run
+
+from headway.errors import DataError
+from headway.inspection.experiments import NAMES
+from headway.inspection.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+
+Replace = Callable[[Callable[[str, Settings], Numbers]], None]
+
+
+@pytest.fixture
+def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
+    """Put experiments in place of the real ones that measure by the given function of name and settings."""
+
+    def replace(measure: Callable[[str, Settings], Numbers]) -> None:
+        def load(name: str) -> Experiment:
+            return Experiment(
+                name,
+                f"About {name}",
+                (Claim("It is so.", "paper, 1"),),
+                lambda settings: measure(name, settings),
+                lambda numbers: (Verdict("supported", f"it is {numbers['value']}"),),
+                lambda _: Figure(),
+                lambda _: "",
+            )
+
+        monkeypatch.setattr("headway.inspection.experiments.load_experiment", load)
+
+    return replace
+
+
+def test_one(replace_experiments: Replace, tmp_path: Path) -> None:
+    seen: list[Settings] = []
+
+    def measure(_: str, settings: Settings) -> Numbers:
+        seen.append(settings)
+        return {"value": 7}
+
+    replace_experiments(measure)
+    ended = run("experiment", "scaling", "-o", tmp_path / "out", "--quick", "--seeds", 2)
+    assert ended.code == 0
+    assert ended.out == "scaling\tsupported\tIt is so.\tit is 7\n"
+    assert ended.err.splitlines() == ["[1/1] scaling: About scaling", f"written: {tmp_path}/out/scaling.html"]
+    assert (seen[0].quick, seen[0].seeds, seen[0].data, seen[0].model) == (True, (1, 2), None, None)
+    assert "it is 7" in (tmp_path / "out" / "scaling.html").read_text(encoding="utf-8")
+    record = json.loads((tmp_path / "out" / "scaling.json").read_text(encoding="utf-8"))
+    assert record["command"] == "headway experiment scaling -o OUTPUT --seeds 2 --quick"
+
+
+def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp_path: Path) -> None:
+    done: list[str] = []
+
+    def measure(name: str, settings: Settings) -> Numbers:
+        if name == "heads" and "heads" not in done:
+            done.append(name)
+            raise KeyboardInterrupt
+        done.append(name)
+        assert settings.data == tmp_path
+        return {"value": 7}
+
+    replace_experiments(measure)
+    words = ("experiment", "all", "-o", tmp_path / "out", "--data", tmp_path)
+    ended = run(*words)
+    before = NAMES[: NAMES.index("heads")]
+    assert ended.code == 130
+    assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(before)
+    text = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert f"{len(before)} experiments" in text
+    ended = run(*words)
+    assert ended.code == 0
+    assert [line.split("\t")[0] for line in ended.out.splitlines()] == list(NAMES)
+    assert done == [*before, "heads", *NAMES[NAMES.index("heads") :]]
+
+
+def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
+    def measure(name: str, _: Settings) -> Numbers:
+        if name == "heads":
+            raise DataError("no corpus; give one with --data")
+        return {"value": 7}
+
+    replace_experiments(measure)
+    ended = run("experiment", "all", "-o", tmp_path)
+    assert ended.code == 2
+    assert len(ended.out.splitlines()) == len(NAMES) - 1
+    assert "headway: heads: no corpus; give one with --data" in ended.err
+    assert ended.err.splitlines()[-1].startswith(
+        "headway: 1 of 14 experiments failed: heads; the report has the others"
+    )
+    assert_refused(run("experiment", "heads", "-o", tmp_path), "no corpus; give one with --data")
+
+
+def test_refusals(tmp_path: Path) -> None:
+    assert_refused(run("experiment", "scalin", "-o", tmp_path), "no experiment 'scalin'; did you mean 'scaling'")
+    gone = tmp_path / "gone"
+    assert_refused(run("experiment", "scaling", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected one")
+    assert run("experiment", "scaling").code == 2
+    assert list(tmp_path.iterdir()) == []

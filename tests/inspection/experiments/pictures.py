@@ -1,0 +1,17 @@
+"""What every figure of an experiment must have."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+
+def assert_legible(picture: Figure) -> None:
+    """A title for the whole, and for each panel a title and named axes; colour bars say what they show."""
+    assert picture.get_suptitle()
+    for axes in picture.axes:
+        if axes.get_label() == "<colorbar>":
+            assert axes.get_ylabel()
+            continue
+        assert axes.get_title("left"), "a panel without a title"
+        assert axes.get_xlabel(), axes.get_title("left")
+        assert axes.get_ylabel(), axes.get_title("left")

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from headway.decode import DecodingOptions
+from headway.inspection.experiments import training
+from headway.inspection.experiments.corpora import corpora
+from headway.inspection.experiments.experiment import Settings
+from headway.inspection.experiments.label_smoothing import identity_error
+from headway.inspection.experiments.training import encoded, loaded, resolved, train_variant, translated
+from headway.inspection.experiments.what_heads_see import without_head
+from headway.nn.attention import MultiHeadAttention
+from headway.predict import Translator
+from headway.text.tokenizer import EOS
+from headway.train.loop import Result
+
+SHORT: dict[str, dict[str, Any]] = {"training": {"steps": 2}}
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Settings:
+    return Settings(quick=True, seeds=(1,), data=None, work=tmp_path, say=lambda _: None)
+
+
+def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = corpora(quick)
+    first = train_variant(quick, text, 1, SHORT)
+    assert (first.folder / "config.json").is_file()
+    assert first.loss > 0
+    assert first.seconds > 0
+    other = train_variant(quick, text, 2, SHORT)
+    assert other.run != first.run
+    monkeypatch.delattr(training, "train")  # what is trained already needs none
+    assert train_variant(quick, text, 1, SHORT) == first
+    joined = corpora(quick, join=True)
+    with pytest.raises(NameError):
+        train_variant(quick, joined, 1, SHORT)  # other text, so another run
+
+
+def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "train", lambda *_: Result(1, True, None, {}))
+    with pytest.raises(KeyboardInterrupt):
+        train_variant(quick, corpora(quick), 1, SHORT)
+    monkeypatch.undo()
+    assert train_variant(quick, corpora(quick), 1, SHORT).loss > 0  # nothing was noted as done
+
+
+def test_changes_are_what_differs(quick: Settings) -> None:
+    text = corpora(quick)
+    common, changed = (
+        resolved(quick, text, 1).as_dict(),
+        resolved(quick, text, 1, {"model": {"num_heads": 1}}).as_dict(),
+    )
+    assert common["model"].pop("num_heads") == 4
+    assert changed["model"].pop("num_heads") == 1
+    assert common == changed
+
+
+def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
+    full = Settings(quick=False, seeds=(1,), data=None, work=quick.work, say=print)
+    recipe = resolved(full, corpora(quick), 1)
+    assert (recipe.training.steps, recipe.data.max_tokens) == (800, 2048)
+    width, inner, vocabulary = 128, 256, 3000
+    encoder, decoder = 2 * (4 * width**2 + 2 * width * inner), 2 * (8 * width**2 + 2 * width * inner)
+    assert encoder + decoder + vocabulary * width == pytest.approx(1e6, rel=0.1)
+    # Two operations a weight and token forward, twice that backward.
+    assert 6 * 2048 * (encoder + decoder + vocabulary * width) == pytest.approx(13e9, rel=0.1)
+
+
+def test_a_recurrent_model_keeps_none_of_the_transformers_keys(quick: Settings) -> None:
+    recipe = resolved(quick, corpora(quick), 1, {"model": {"kind": "recurrent", "d_model": 8}})
+    assert recipe.model.as_dict() | {"kind": "recurrent", "d_model": 8} == recipe.model.as_dict()
+
+
+def test_translations_are_those_of_greedy_search(make_translator: Callable[..., Translator]) -> None:
+    translator = make_translator(settings={"guard": False})
+    sources = ["das rote Haus", "der Baum", "ein", "und das Haus und der grüne Baum"]
+    expected = []
+    for text in sources:
+        limit = len([*translator.bundle.source_tokenizer.encode(text), EOS]) * 3 // 2 + 10
+        expected.append(translator.translate(text, DecodingOptions(beam_size=1, max_length=limit)).text)
+    assert translated(translator.bundle, sources) == expected
+    assert len(set(expected)) > 1
+
+
+def test_encoded_pairs_end_in_the_end_symbol(make_translator: Callable[..., Translator]) -> None:
+    bundle = make_translator().bundle
+    ((source, target),) = encoded(bundle, [("das Haus", "ein Baum")])
+    assert source == [*bundle.source_tokenizer.encode("das Haus"), EOS]
+    assert target == [*bundle.target_tokenizer.encode("ein Baum"), EOS]
+
+
+def test_loaded_models_are_ready(quick: Settings) -> None:
+    bundle = loaded(train_variant(quick, corpora(quick), 1, SHORT).folder)
+    assert not bundle.model.training
+
+
+def test_a_removed_head_adds_nothing() -> None:
+    layer, x = MultiHeadAttention(8, 2), torch.randn(3, 4, 8)
+    layer.output.weight.data[:, :4] = 0  # the first head's part: without it nothing changes
+    whole = layer(x)
+    with without_head(layer.weights, 0):
+        torch.testing.assert_close(layer(x), whole)
+    with without_head(layer.weights, 1):  # and then nothing is left but the bias
+        torch.testing.assert_close(layer(x), layer.output.bias.expand_as(x))
+    assert torch.equal(layer(x), whole)
+
+
+def test_the_identity_holds_and_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits, targets = 5 * torch.randn(40, 30), torch.randint(30, (40,))
+    assert identity_error(logits, targets) < 1e-4
+    wrong = "headway.inspection.experiments.label_smoothing.label_smoothed_cross_entropy"
+    monkeypatch.setattr(wrong, lambda logits, targets, _: F.cross_entropy(logits, targets, reduction="none"))
+    assert identity_error(logits, targets) > 1e-2

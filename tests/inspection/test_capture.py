@@ -1,0 +1,173 @@
+"""Watching attention: complete, right, and without a trace in what the model computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from headway.inspection.capture import capture, taps
+from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.recurrent import RecurrentConfig, RecurrentModel
+from headway.models.transformer import Transformer, TransformerConfig
+
+SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 0, 0]])
+TARGET = torch.tensor([[1, 5, 9, 4], [1, 7, 0, 0]])
+SIZES = {"d_model": 16, "num_heads": 4, "d_ff": 24, "encoder_layers": 2, "decoder_layers": 3}
+SMALL = {"d_model": 16, "d_embedding": 8}
+
+
+def transformer(**changes: object) -> Transformer:
+    return Transformer(TransformerConfig.parse({**SIZES, **changes}, "test"), 12, 12).eval()
+
+
+def recurrent(**changes: object) -> RecurrentModel:
+    return RecurrentModel(RecurrentConfig.parse({**SMALL, "tie": "none", **changes}, "test"), 12, 12).eval()
+
+
+def classifier(**changes: object) -> EncoderClassifier:
+    config = {"d_model": 16, "num_heads": 4, "d_ff": 24, "encoder_layers": 2, "pooling": "attention", "max_length": 9}
+    return EncoderClassifier(ClassifierConfig.parse({**config, **changes}, "test"), 12, 3).eval()
+
+
+def logits(model: nn.Module) -> Tensor:
+    out: Tensor = model(SOURCE) if isinstance(model, EncoderClassifier) else model(SOURCE, TARGET)
+    return out
+
+
+MODELS = [
+    transformer,
+    lambda: transformer(norm="pre", score="additive"),
+    recurrent,
+    lambda: recurrent(attention="luong"),
+    lambda: recurrent(attention="luong", input_feeding=True),
+    lambda: recurrent(attention="none"),
+    classifier,
+]
+
+
+@pytest.mark.parametrize("make", MODELS)
+class TestEveryModel:
+    @torch.inference_mode()
+    def test_computes_the_same_bits_watched_and_unwatched(self, make: object) -> None:
+        assert callable(make)
+        model = make()
+        before = logits(model)
+        with capture(model) as seen:
+            assert torch.equal(logits(model), before)
+        found = seen.maps
+        assert torch.equal(logits(model), before)
+        assert len(seen.maps) == len(found)  # nothing was seen after the end
+        assert not any(module._forward_hooks for module in model.modules())
+
+    @torch.inference_mode()
+    def test_rows_are_shares_of_what_may_be_attended_to(self, make: object) -> None:
+        assert callable(make)
+        model = make()
+        with capture(model) as seen:
+            logits(model)
+        for each in seen.maps:
+            assert (each.weights >= 0).all()
+            torch.testing.assert_close(each.weights.sum(3), torch.ones(each.weights.shape[:3]))
+            if each.kind != "decoder":
+                assert (each.weights[1, :, :, 3:] == 0).all()  # padding of the second source
+            else:
+                assert torch.equal(each.weights, each.weights.tril())  # no peeking
+
+    def test_gradients_flow_as_ever(self, make: object) -> None:
+        assert callable(make)
+        model = make()
+        torch.autograd.backward(logits(model).sum())
+        plain = [parameter.grad for parameter in model.parameters()]
+        model.zero_grad()
+        with capture(model) as seen:
+            torch.autograd.backward(logits(model).sum())
+        assert not any(each.weights.requires_grad for each in seen.maps)
+        for parameter, grad in zip(model.parameters(), plain, strict=True):
+            torch.testing.assert_close(parameter.grad, grad, rtol=0, atol=0)
+
+
+def names(model: nn.Module) -> list[tuple[str, int, str, tuple[int, ...]]]:
+    with capture(model) as seen:
+        logits(model)
+    return [(each.kind, each.layer, each.name, tuple(each.weights.shape)) for each in seen.maps]
+
+
+def test_a_transformers_maps_are_named_by_kind_and_layer() -> None:
+    assert names(transformer()) == [
+        *[("encoder", n, f"encoder.blocks.{n - 1}.attention", (2, 4, 5, 5)) for n in (1, 2)],
+        *[("decoder", n, f"decoder.blocks.{n - 1}.attention", (2, 4, 4, 4)) for n in (1, 2, 3)],
+        *[("cross", n, f"decoder.blocks.{n - 1}.cross_attention", (2, 4, 4, 5)) for n in (1, 2, 3)],
+    ]
+
+
+def test_a_recurrent_decoders_attention_is_over_the_source() -> None:
+    for form in ("bahdanau", "luong"):
+        assert names(recurrent(attention=form)) == [("cross", 1, "decoder.attention", (2, 1, 4, 5))]
+    assert names(recurrent(attention="none")) == []
+
+
+def test_a_classifiers_pooling_is_one_question() -> None:
+    assert names(classifier())[-1] == ("pooling", 1, "pooling", (2, 1, 1, 5))
+    assert [kind for kind, *_ in names(classifier(pooling="mean"))] == ["encoder", "encoder"]
+
+
+def test_only_identities_called_weights_are_taps() -> None:
+    model = transformer()
+    model.add_module("spare", nn.Identity())
+    model.add_module("weights_of_old", nn.Identity())
+    assert len(taps(model)) == 2 + 3 + 3
+
+
+@torch.inference_mode()
+def test_a_head_by_hand() -> None:
+    """softmax(q k^T / sqrt(d_k)) of the third head of the first encoder block, from its weights alone."""
+    model = transformer()
+    with capture(model) as seen:
+        model(SOURCE[:1], TARGET[:1])
+    x = model.embed_source(SOURCE[:1])[0]
+    names = model.state_dict()
+    query, key = (
+        x @ names[f"encoder.blocks.0.attention.{part}.weight"].T + names[f"encoder.blocks.0.attention.{part}.bias"]
+        for part in ("query", "key")
+    )
+    head = slice(8, 12)  # four units a head
+    scores = query[:, head] @ key[:, head].T / 4**0.5
+    expected = scores.exp() / scores.exp().sum(1, keepdim=True)
+    torch.testing.assert_close(seen.maps[0].weights[0, 2], expected)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("make", [transformer, recurrent])
+def test_decoding_step_by_step_gives_the_map_of_the_whole_target(make: object) -> None:
+    assert callable(make)
+    model = make()
+    source, target = SOURCE[:1], TARGET[:1]
+    with capture(model) as whole:
+        model(source, target)
+    with capture(model) as stepped:
+        state = model.start(source)
+        for token in target[0]:
+            model.advance(state, token.view(1))
+    assert [each.name for each in stepped.maps] == [each.name for each in whole.maps]
+    for one, other in zip(stepped.maps, whole.maps, strict=True):
+        torch.testing.assert_close(one.weights, other.weights)
+
+
+@torch.inference_mode()
+def test_the_hooks_go_when_the_model_fails() -> None:
+    model = transformer()
+    with pytest.raises(IndexError), capture(model):
+        model(torch.tensor([[99]]), TARGET[:1])
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@torch.inference_mode()
+def test_a_fused_kernel_stays_in_use_while_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the fused kernel computes, unwatched, it computes watched as well: its rounding is another."""
+    monkeypatch.setattr("headway.nn.attention._fused_kernel_pays", lambda query, key: True)
+    model = transformer()
+    before = logits(model)
+    with capture(model) as seen:
+        assert torch.equal(logits(model), before)
+    assert len(seen.maps) == 8

@@ -1,0 +1,54 @@
+"""The picture of a confusion matrix: its colours and numbers are those of the matrix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway.errors import ConfigError
+from headway.evaluate import ClassificationReport, evaluate_classes
+from headway.inspection.confusion import draw, figure
+
+
+def report(classes: int = 3) -> ClassificationReport:
+    labels = [f"class ${number}$" for number in range(classes)]  # a $ is a character, not mathematics
+    truth = [labels[number % classes] for number in range(10 * classes)]
+    taken = [labels[(number + (number % 7 == 0)) % classes] for number in range(10 * classes)]
+    return evaluate_classes(taken, truth, labels, bootstrap=0)
+
+
+def test_colours_are_shares_and_numbers_counts() -> None:
+    drawn = report()
+    axes = figure(drawn).axes[0]
+    counts = np.array(drawn.confusion)
+    shares = 100 * counts / counts.sum(1, keepdims=True)
+    np.testing.assert_allclose(np.asarray(axes.images[0].get_array()), shares)
+    expected = [f"{counts[place]:,}\n{share:.1f} %" for place, share in np.ndenumerate(shares)]
+    assert [text.get_text() for text in axes.texts] == expected
+    assert [text.get_text() for text in axes.get_xticklabels()] == list(drawn.labels)
+    assert axes.get_xlabel()
+    assert axes.get_ylabel()
+
+
+def test_a_class_without_texts_has_an_empty_row() -> None:
+    drawn = evaluate_classes(["a", "b"], ["a", "a"], ["a", "b"], bootstrap=0)
+    assert np.asarray(figure(drawn).axes[0].images[0].get_array()).tolist() == [[50, 50], [0, 0]]
+
+
+@pytest.mark.parametrize("classes", [2, 70])
+def test_pictures_of_few_and_many_classes(classes: int, tmp_path: Path) -> None:
+    draw(report(classes), tmp_path / "matrix.png")
+    assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_report_gives_the_same_file(tmp_path: Path) -> None:
+    for name in ("one.svg", "two.svg"):
+        draw(report(), tmp_path / name)
+    assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_another_kind_of_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"matrix\.txt: expected a picture whose name ends in \.png, \.svg, \.pdf"):
+        draw(report(), tmp_path / "matrix.txt")

@@ -1,0 +1,95 @@
+"""What is told of a classification, against what the classifier says itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from headway.errors import BundleError, ConfigError, DataError
+from headway.inspection.classification import inspect_classification
+from headway.inspection.inspecting import inspect
+from headway.predict import Translator
+from headway.predict.classifier import Classifier
+
+Make = Callable[..., Classifier]
+TEXT = "das rote Haus"
+
+
+def test_labels_and_attributions_are_the_classifiers(make_classifier: Make) -> None:
+    classifier = make_classifier(pooling="attention", encoder_layers=2)
+    seen = inspect_classification(classifier, TEXT, name="mine")
+    found, told = classifier.classify(TEXT), classifier.explain(TEXT)
+    assert (seen.model, seen.architecture, seen.target, seen.truncated) == ("mine", "classifier", None, False)
+    assert seen.labels == found.probabilities
+    assert list(seen.labels.values()) == sorted(seen.labels.values(), reverse=True)
+    assert next(iter(seen.labels)) == found.label
+    assert seen.attribution is not None
+    assert (seen.attribution.label, *seen.attribution.values) == (found.label, *(each.value for each in told.tokens))
+    assert seen.source_tokens == (*classifier.bundle.tokenizer.tokens(TEXT), "<eos>")
+
+
+def test_every_map_has_a_row_and_a_column_for_what_is_read(make_classifier: Make) -> None:
+    seen = inspect_classification(make_classifier(pooling="attention", encoder_layers=2), TEXT)
+    count = len(seen.source_tokens)
+    assert [(each.kind, each.layer, tuple(each.weights.shape)) for each in seen.maps] == [
+        ("encoder", 1, (2, count, count)),
+        ("encoder", 2, (2, count, count)),
+        ("pooling", 1, (1, 1, count)),
+    ]
+    for each in seen.maps:
+        torch.testing.assert_close(each.weights.sum(2), torch.ones(each.weights.shape[:2]))
+    told = make_classifier(pooling="attention", encoder_layers=2).explain(TEXT)
+    assert seen.maps[2].weights[0, 0].tolist() == pytest.approx([each.attention for each in told.tokens])
+
+
+def test_the_attention_of_the_one_position_that_is_read_out_is_a_pooling(make_classifier: Make) -> None:
+    for pooling in ("first", "last"):
+        seen = inspect_classification(make_classifier(pooling=pooling, encoder_layers=2), TEXT)
+        count = len(seen.source_tokens)
+        assert (seen.source_tokens[0] == "<bos>") == (pooling == "first")
+        assert [(each.kind, each.layer, each.name, tuple(each.weights.shape)) for each in seen.maps] == [
+            ("encoder", 1, "encoder.blocks.0.attention", (2, count, count)),
+            ("pooling", 1, "encoder.blocks.1.attention", (2, 1, count)),
+        ]
+
+
+def test_padding_is_shown_where_it_counts(make_classifier: Make) -> None:
+    hidden = inspect_classification(make_classifier(pad_to_max_length=True), TEXT)
+    assert "<pad>" not in hidden.source_tokens
+    assert hidden.maps[0].weights.shape[1:] == (len(hidden.source_tokens),) * 2
+    torch.testing.assert_close(hidden.maps[0].weights.sum(2), torch.ones(hidden.maps[0].weights.shape[:2]))
+    counted = inspect_classification(make_classifier(pad_to_max_length=True, masked=False), TEXT)
+    assert len(counted.source_tokens) == 30
+    assert counted.source_tokens[-1] == "<pad>"
+
+
+def test_a_label_that_is_asked_for_is_explained(make_classifier: Make) -> None:
+    classifier = make_classifier()
+    for label in classifier.labels:
+        seen = inspect(classifier, TEXT, label)
+        assert seen.attribution is not None
+        assert seen.attribution.label == label
+        assert list(seen.attribution.values) == [each.value for each in classifier.explain(TEXT, label).tokens]
+    with pytest.raises(ConfigError, match=r"unknown label 'Hau'; .*Haus"):
+        inspect(classifier, TEXT, "Hau")
+
+
+def test_a_text_that_is_cut_says_so(make_classifier: Make) -> None:
+    seen = inspect_classification(make_classifier(max_length=3), TEXT)
+    assert seen.truncated
+    assert len(seen.source_tokens) == 3
+
+
+def test_refusals(make_classifier: Make, make_translator: Callable[..., Translator]) -> None:
+    with pytest.raises(DataError, match="the text is empty"):
+        inspect(make_classifier(), "  ")
+    with pytest.raises(ConfigError, match="a classifier is told no language; leave it out"):
+        inspect(make_classifier(), TEXT, target_language="en")
+    broken = make_classifier()
+    with torch.no_grad():
+        broken.bundle.model.projection.weight.fill_(float("nan"))
+    with pytest.raises(BundleError, match="no finite probabilities"):
+        inspect(broken, TEXT)
+    assert inspect(make_translator(), TEXT, "Baum").target == "Baum"

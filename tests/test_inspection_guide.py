@@ -1,0 +1,61 @@
+"""docs/inspection.md: its commands and its Python run on tiny models."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from headway.cli import app
+from headway.inspection.capture import Kind
+from headway.inspection.results import DRAWN_TOKENS, MAX_NUMBERS, Inspection
+from headway.predict import Translator
+from headway.predict.classifier import Classifier
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "inspection.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^    (headway .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def home(
+    make_translator: Callable[..., Translator],
+    make_classifier: Callable[..., Classifier],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("guide")
+    make_translator().bundle.save(folder / "MODEL", "# Card")
+    make_classifier(pooling="attention").bundle.save(folder / "CLASSIFIER", "# Card")
+    return folder
+
+
+def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(home)
+    assert len(COMMANDS) >= 8
+    for command in COMMANDS:
+        app(shlex.split(command)[1:], standalone_mode=False)
+        told = capsys.readouterr()
+        assert told.out.startswith('{"format"') if " -o - " in command else told.err.startswith("written: "), command
+    written = {path.name for path in home.iterdir() if path.is_file()}
+    assert written == {"inspection.html", "heads.png", "head.png", "attention.svg", "seen.json"}
+    assert Inspection.from_json((home / "seen.json").read_text(encoding="utf-8")).source == "Das rote Haus."
+
+
+def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(home)
+    examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert len(examples) == 2
+    names: dict[str, object] = {}
+    for example in examples:
+        exec(example, names)
+    assert "torch.Size([1, 2, 5, 5])" in capsys.readouterr().out
+    assert (home / "seen.html").is_file()
+
+
+def test_its_limits_and_kinds_are_the_codes() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", GUIDE, re.MULTILINE) == list(get_args(Kind))
+    assert f"Over {DRAWN_TOKENS} tokens" in GUIDE
+    assert f"up to {MAX_NUMBERS // 1_000_000} million" in GUIDE
