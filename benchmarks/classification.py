@@ -87,7 +87,10 @@ def read_corpora(recipe: Recipe) -> tuple[Labelled, Labelled]:
 
 def train_recipe(recipe: Recipe, run: Path) -> Classify:
     """Train Headway, and load the model that the run recommends."""
-    return load_model(train(recipe, run, validate=validator(recipe), listener=Silence()).model)
+    result = train(recipe, run, validate=validator(recipe), listener=Silence())
+    if result.model is None:
+        raise SystemExit("the training was interrupted")
+    return load_model(result.model)
 
 
 def load_model(folder: Path) -> Classify:

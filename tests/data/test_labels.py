@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ class Letters:
 
     vocab_size = 1000
 
-    def encode(self, texts: list[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> Packed:
         return pack([np.array([ord(letter) for letter in text], np.uint32).tobytes() for text in texts])
 
 
@@ -30,7 +31,7 @@ class Twice:
 
     segmentations = 2
 
-    def encode(self, texts: list[str]) -> Packed:
+    def encode(self, texts: Sequence[str]) -> Packed:
         return Letters().encode([each for text in texts for each in (text, text[::-1])])
 
 

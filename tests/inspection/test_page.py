@@ -99,7 +99,7 @@ class TestWhole:
         assert text.startswith("<!DOCTYPE html>")
         assert dict(shape.tags)["html"] == {"lang": "en"}
         assert any(a.get("name") == "viewport" for tag, a in shape.tags if tag == "meta")
-        assert "prefers-reduced-motion" in text
+        assert not re.search(r"transition|animation|@keyframes|requestAnimationFrame", text)  # nothing moves by itself
         assert "light dark" in text
         assert len(shape.ids) == len(set(shape.ids))
         assert set(shape.references) <= set(shape.ids)

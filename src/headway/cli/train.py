@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -57,17 +57,17 @@ def train(
     folder = run or Path("runs") / recipe.stem
     with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
         result = run_training(loaded, folder, validate=validator(loaded), listener=listener)
-    conclude(result)
+    conclude(result, "classify" if loaded.task.kind == "classification" else "translate")
 
 
-def conclude(result: Result) -> None:
-    """Say how to use the trained model; after an interruption, how to go on."""
+def conclude(result: Result, use: Literal["translate", "classify"] = "translate") -> None:
+    """Say by which command to use the trained model; after an interruption, how to go on."""
     if result.interrupted:
         if is_main():
             print(f"stopped and saved after step {result.step:,}; go on with: {same_command()}", file=sys.stderr)
         raise typer.Exit(130)
     if is_main():
-        print(f"model: {result.model}\ntranslate with: {command_name()} translate {result.model}", file=sys.stderr)
+        print(f"model: {result.model}\n{use} with: {command_name()} {use} {result.model}", file=sys.stderr)
 
 
 def same_command() -> str:

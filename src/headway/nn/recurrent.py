@@ -42,16 +42,17 @@ class RecurrentLayer(nn.Module):
     def __init__(self, cell: Cell, d_input: int, d_state: int) -> None:
         super().__init__()
         kind = cast("Any", nn.GRU if cell == "gru" else nn.LSTM)  # whose weights PyTorch's types do not know
-        self.cell: Any = kind(d_input, d_state, batch_first=True)
+        layer = kind(d_input, d_state, batch_first=True)
+        self.cell: Any = layer
         self.num_states = 1 if cell == "gru" else 2
-        for weight in self.cell.weight_ih_l0.chunk(2 + self.num_states):
+        for weight in layer.weight_ih_l0.chunk(2 + self.num_states):
             nn.init.xavier_uniform_(weight)
-        for weight in self.cell.weight_hh_l0.chunk(2 + self.num_states):
+        for weight in layer.weight_hh_l0.chunk(2 + self.num_states):
             nn.init.orthogonal_(weight)
-        nn.init.zeros_(self.cell.bias_ih_l0)
-        nn.init.zeros_(self.cell.bias_hh_l0)
+        nn.init.zeros_(layer.bias_ih_l0)
+        nn.init.zeros_(layer.bias_hh_l0)
         if cell == "lstm":
-            nn.init.ones_(self.cell.bias_ih_l0[d_state : 2 * d_state])
+            nn.init.ones_(layer.bias_ih_l0[d_state : 2 * d_state])
 
     def start(self, x: Float[Tensor, "B S _"]) -> LayerState:
         """Zeros."""

@@ -35,7 +35,7 @@ NAMES = ("layer-costs", "no-peeking", "step-by-step")
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return Settings(True, (1, 2, 3), None, tmp_path_factory.mktemp("work"), lambda line: None)
+    return Settings(True, (1, 2), None, tmp_path_factory.mktemp("work"), lambda line: None)
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def measure(settings: Settings) -> Numbers:
         "kept": kept,
         "batch": batch,
         "tables": {
-            caption: [{**row, "n < d": row["n"] < row["d"]} for row in times],
+            caption: [{"n < d": row["n"] < row["d"], **row} for row in times],
             "Multiplications of one sequence": counts,
             "Longest path, in layers (recurrent: steps)": [
                 {"layer": kind} | {f"n = {n}": each[n] for n in each} for kind, each in paths.items()
@@ -251,7 +251,15 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
         for column, d in enumerate(widths):
             ink = "white" if abs(logs[row][column]) > 0.6 * most else "black"
             weight = "bold" if n < d else "normal"
-            axes.text(column, row, f"{found[n, d]:.2g}", ha="center", va="center", color=ink, fontweight=weight)
+            axes.text(
+                column,
+                row,
+                f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}",
+                ha="center",
+                va="center",
+                color=ink,
+                fontweight=weight,
+            )
     axes.set_xticks(range(len(widths)), map(str, widths))
     axes.set_yticks(range(len(lengths)), map(str, lengths))
     axes.grid(False)

@@ -191,7 +191,8 @@ def explain(numbers: Numbers) -> str:
         "prediction sees its answer. Without the causal mask the whole square fills: such a model would copy the "
         "answer while training, and have nothing to copy from when it translates.\n\n"
         "Padding must not be attended to; what is left is rounding, because matrix products of another size add in "
-        "another order. The model without a padding mask is caught by the same measurement."
+        "another order. The model without a padding mask is caught by the same measurement; the one without a causal "
+        "mask too, for it sees the padding behind the target."
     )
 
 

@@ -17,6 +17,7 @@ from headway.storage import replaced_file
 
 __all__ = ["write_report"]
 
+_LONG = 12  # rows; tables with more are folded
 _MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5a5a5a; --line: #d5d5d5; --paper: #ffffff; --tint: #f4f5f7;
@@ -33,7 +34,8 @@ a { color: var(--link); }
 p { max-width: 48rem; }
 section { border-top: 3px solid var(--line); margin-top: 3.5rem; padding-top: 1.5rem; }
 .soft { color: var(--soft); }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; margin: 1.25rem 0; } summary { cursor: pointer; font-weight: 600; }
+details { margin: 1.25rem 0; }
 table { border-collapse: collapse; font-size: .95rem; }
 caption { text-align: left; font-weight: 600; white-space: nowrap; padding-bottom: .35rem; }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .8rem .35rem 0; text-align: left; vertical-align: top; }
@@ -127,10 +129,13 @@ def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
         + "</tr>"
         for row in rows
     )
-    return (
+    table = (
         f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+    if len(rows) <= _LONG:
+        return table
+    return f"<details><summary>{escape(caption)}: {len(rows)} rows</summary>{table}</details>"
 
 
 def _kind(numeric: bool) -> str:
@@ -145,7 +150,7 @@ def _written(value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case int():
-            return f"{value:,}" if abs(value) >= 10_000 else str(value)
+            return f"{value:,}"
         case float():
             return f"{value:,.0f}" if abs(value) >= 10_000 and abs(value) < 1e9 else f"{value:.4g}"
         case list():
