@@ -70,17 +70,17 @@ class TestReading:
         curves = read_curves(run, "mine", x)
         for points in (curves.train_loss, curves.learning_rate, curves.speed):
             np.testing.assert_allclose(points.x, of_train)
-        for points in (curves.dev_loss, curves.bleu):
+        for points in (curves.dev_loss, curves.score):
             np.testing.assert_allclose(points.x, of_dev)
 
     def test_values(self, run: Path) -> None:
         curves = read_curves(run, "mine", "step")
         assert curves.train_loss.y.tolist() == [4.0, 3.0]
         assert curves.dev_loss.y.tolist() == [3.0, 2.5]
-        assert curves.bleu.y.tolist() == [10.0, 12.5]
+        assert curves.score.y.tolist() == [10.0, 12.5]
         assert curves.learning_rate.y.tolist() == [1e-3, 2e-3]
         assert curves.speed.y.tolist() == [100.0, 50.0]
-        assert curves.signatures == {SIGNATURE}
+        assert curves.signatures == {f"BLEU {SIGNATURE}"}
 
     @pytest.mark.parametrize("end", ["", '{"kind": "train", "st', '{"kind": "train", "step": 30}'])
     def test_a_last_line_under_way(self, tmp_path: Path, end: str) -> None:
@@ -172,7 +172,7 @@ class TestFile:
             "mine",
             "other",
             "million target tokens",
-            f"differently computed: {SIGNATURE}; nrefs:1|tok:zh",
+            f"differently computed: BLEU {SIGNATURE}; BLEU nrefs:1|tok:zh",
         ):
             assert expected in text
 
@@ -220,3 +220,11 @@ class TestMistakes:
         with pytest.raises(OutputError, match=r"taken\.png: cannot be written"):
             draw([run], tmp_path / "taken.png")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "taken.png"]
+
+
+def test_a_classifiers_score_is_its_accuracy(tmp_path: Path) -> None:
+    record = {"kind": "dev", "step": 10, "loss": 0.4, "accuracy": 91.5, "accuracy signature": "n:20", "macro F1": 90.0}
+    curves = read_curves(write(tmp_path / "mine", train(10), record), "mine", "step")
+    assert (curves.metric, curves.score.y.tolist(), curves.signatures) == ("accuracy", [91.5], {"accuracy n:20"})
+    titles = [panel.get_title("left") for panel in figure([curves], "step").axes]
+    assert "accuracy on the development set" in titles

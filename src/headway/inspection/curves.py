@@ -1,8 +1,8 @@
 """Learning curves: what the runs' metrics.jsonl hold, as one picture that explains itself.
 
-Four panels against the same axis: loss, BLEU, learning rate and speed; BLEU only where a run has it. Each run has one
-colour in all of them, from the palette of Okabe and Ito (2008), which colour-blind people can tell apart. A run that is
-still training can be drawn.
+Four panels against the same axis: loss, score (BLEU or accuracy; only where a run has one), learning rate and speed;
+a text that is classified counts as one target token. Each run has one colour in all of them, from the palette of Okabe
+and Ito (2008), which colour-blind people can tell apart. A run that is still training can be drawn.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ __all__ = ["Curves", "Points", "draw", "figure", "read_curves"]
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
+_METRICS = ("BLEU", "accuracy")  # scores on the development set, higher is better; of several the first is drawn
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
 _FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -60,7 +61,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Curves:
-    """What one run has recorded. Of ``dev_loss`` and ``bleu``, either may hold nothing.
+    """What one run has recorded. Of ``dev_loss`` and ``score`` (of ``metric``), either may hold nothing.
 
     ``train_loss`` is with label smoothing and dropout, ``dev_loss`` without, both in nats for each target token;
     ``speed`` is in target tokens for each second of training.
@@ -69,7 +70,8 @@ class Curves:
     name: str
     train_loss: Points
     dev_loss: Points
-    bleu: Points
+    score: Points
+    metric: str
     learning_rate: Points
     speed: Points
     signatures: frozenset[str]
@@ -115,14 +117,18 @@ def read_curves(run: Path, name: str, x: str) -> Curves:
         at = np.interp([record["step"] for record in found], steps, places)
         return Points(at, np.array([record[key] for record in found], dtype=np.float64))
 
+    metric = next((each for each in _METRICS if any(each in record for record in dev)), _METRICS[0])
     return Curves(
         name,
         train_loss=points(train, "loss"),
         dev_loss=points(dev, "loss"),
-        bleu=points(dev, "BLEU"),
+        score=points(dev, metric),
+        metric=metric,
         learning_rate=points(train, "learning_rate"),
         speed=points(train, "target_tokens_per_s"),
-        signatures=frozenset(str(record["BLEU signature"]) for record in dev if "BLEU signature" in record),
+        signatures=frozenset(
+            f"{metric} {record[signature]}" for record in dev if (signature := f"{metric} signature") in record
+        ),
     )
 
 
@@ -174,22 +180,23 @@ def _is_record(record: object) -> bool:
     if record["kind"] == "train":
         needed += ["loss", "learning_rate", "target_tokens_per_s", "elapsed_s"]
     elif record["kind"] == "dev":
-        needed += ["loss", *(["BLEU"] if "BLEU" in record else [])]
+        needed += ["loss", *(metric for metric in _METRICS if metric in record)]
     return all(type(record.get(key)) in (int, float) for key in needed)
 
 
 @mpl.rc_context(_STYLE)
 def figure(curves: Sequence[Curves], x: str) -> Figure:
     """The picture of some runs."""
-    with_bleu = any(len(each.bleu.x) for each in curves)
-    rows: Any = [["loss", "bleu" if with_bleu else "loss"], ["rate", "speed"]]
+    scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))
+    rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
     picture = Figure(figsize=(10, 6.4), layout="constrained")
     panels = picture.subplot_mosaic(rows, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
     styles = [(_COLOURS[n % len(_COLOURS)], _DASHES[n // len(_COLOURS) % len(_DASHES)]) for n in range(len(curves))]
     _loss_panel(panels["loss"], curves, styles)
-    if with_bleu:
-        _value_panel(panels["bleu"], "BLEU on the development set", [each.bleu for each in curves], styles, marker="o")
-        _label_best(panels["bleu"], [each.bleu for each in curves], styles, max)
+    if scored:
+        scores = [each.score for each in curves]
+        _value_panel(panels["score"], f"{' or '.join(scored)} on the development set", scores, styles, marker="o")
+        _label_best(panels["score"], scores, styles, max)
     _value_panel(panels["rate"], "Learning rate", [each.learning_rate for each in curves], styles)
     _value_panel(panels["speed"], "Speed (target tokens per second)", [each.speed for each in curves], styles)
     for name in ("rate", "speed"):
@@ -268,7 +275,7 @@ def _apart(heights: list[float], gap: float) -> list[float]:
 
 
 def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> None:
-    """The only run as a title, several as a legend; and below, how BLEU was computed."""
+    """The only run as a title, several as a legend; and below, how scores were computed."""
     if len(curves) == 1:
         picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
     else:
@@ -280,4 +287,4 @@ def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> Non
     signatures = sorted(frozenset().union(*(each.signatures for each in curves)))
     if signatures:
         differ = "differently computed: " if len(signatures) > 1 else ""
-        picture.supxlabel(f"BLEU {differ}{'; '.join(signatures)}", x=0.01, ha="left", fontsize=7, color="#777777")
+        picture.supxlabel(f"{differ}{'; '.join(signatures)}", x=0.01, ha="left", fontsize=7, color="#777777")
