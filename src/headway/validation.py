@@ -8,6 +8,7 @@ from headway.bundle import Bundle, ClassifierBundle
 from headway.data.labels import read_labelled
 from headway.data.readers import Corpus, read_examples
 from headway.decode.options import DecodingOptions
+from headway.errors import DataError
 from headway.evaluate import Score, bleu, evaluate_classes
 from headway.predict import Classifier, Translator
 from headway.train.judge import Validate
@@ -38,7 +39,10 @@ def _translating(recipe: Recipe, dev: Corpus) -> Validate:
 
 
 def _classifying(recipe: Recipe, dev: Corpus) -> Validate:
-    examples = [(text, label) for text, label in read_labelled(dev, Path(recipe.data.folder)) if text.strip()]
+    examples = list(read_labelled(dev, Path(recipe.data.folder)))
+    blank = next((number for number, (text, _) in enumerate(examples, start=1) if not text.strip()), None)
+    if blank is not None:
+        raise DataError(f"{' + '.join(dev.files)}, example {blank:,}: the text is empty; a development set has none")
     texts, truth = [text for text, _ in examples], [label for _, label in examples]
 
     def validate(bundle: Bundle | ClassifierBundle) -> list[Score]:

@@ -197,7 +197,7 @@ class TestTrain:
         assert ended.code == 0, ended.err
         assert ended.out == ""
         assert "train.de + train.en: 20 of 20 examples kept" in ended.err
-        assert re.search(r"20 pairs, \d+ batches .*at most 200 tokens.* \d+\.\d% padding", ended.err)
+        assert re.search(r"20 examples, \d+ batches .*at most 200 tokens.* \d+\.\d% padding", ended.err)
         assert re.findall(r"^step (\d)/6 .*loss [\d.]+ .*tokens/s .*lr .*elapsed", ended.err, re.MULTILINE) == list(
             "246"
         )

@@ -93,6 +93,21 @@ def test_labels_are_counted_in_order(tmp_path: Path) -> None:
     assert list(count_labels([numbers], tmp_path)) == ["1", "9", "10"]
 
 
+def test_white_space_around_a_label_does_not_count(tmp_path: Path) -> None:
+    assert count_labels([written(tmp_path, "a.tsv", "b \tx\nb\tx\n a\ty\n")], tmp_path) == {"a": 1, "b": 2}
+
+
+def test_a_header_alone_is_no_example(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"a\.csv: no examples"):
+        count_labels([written(tmp_path, "a.csv", "label,text\n")], tmp_path)
+
+
+def test_cells_of_a_csv_may_hold_anything(tmp_path: Path) -> None:
+    cells = "\n" + 'label,text\n"a","1, ""2""\n3"\n\nb,' + "x" * 200_000 + "\n"
+    examples = list(read_labelled(written(tmp_path, "a.csv", cells), tmp_path))
+    assert examples == [('1, "2"\n3', "a"), ("x" * 200_000, "b")]
+
+
 def test_one_label_is_none(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.tsv: every example has the label 'a'; to tell texts apart takes two"):
         count_labels([written(tmp_path, "a.tsv", "a\tx\na\ty\n")], tmp_path)
@@ -110,6 +125,7 @@ def test_one_label_is_none(tmp_path: Path) -> None:
         ("a.tsv", "yes\n", r"a\.tsv, line 1: 1 column, but 2 needed"),
         ("a.csv", "txt,label\nis it?,yes\n", r"line 1: no column is called 'text'; did you mean 'txt'"),
         ("a.csv", "label,text\nyes\n", r"line 2: 1 column, but 2 needed"),
+        ("a.csv", "label,text,text\nyes,a,b\n", r"line 1: several columns are called 'text'"),
         ("a.csv", 'label,text\nyes,"is it?\n', r"line 2: not valid CSV \(unexpected end of data\)"),
         ("a.jsonl", '{"label": "yes"}\n', r"line 1: field 'text' is missing"),
         ("a.jsonl", '{"label": 1, "text": "x"}\n', r"line 1: field 'label' is 1; expected a string"),

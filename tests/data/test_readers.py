@@ -201,7 +201,7 @@ class TestCorpus:
             ({"files": ["a", "b", "c"]}, "got 'a', 'b', 'c'"),
             ({"files": ["a", ""]}, "got 'a', ''"),
             ({"files": ["a.txt"]}, "files: 'a.txt' alone is neither .tsv, .csv nor .jsonl"),
-            ({"files": ["a.csv"]}, "files: 'a.csv' alone is neither .tsv, .csv nor .jsonl"),
+            ({"files": ["a.xml"]}, "files: 'a.xml' alone is neither .tsv, .csv nor .jsonl"),
             ({"files": ["a.tsv", "b.txt.gz"]}, "two files are read as plain text, but got 'a.tsv', 'b.txt.gz'"),
             ({"files": "a.tsv"}, 'expected a list of one or two files, for example ["a.tsv"]'),
             ({"files": ["a", "b"], "fields": ["1", "2"]}, "fields: plain text files have none"),
@@ -300,7 +300,7 @@ class TestExamples:
         with pytest.raises(ConfigError, match="fields: '1', '2', '3' selects 3 texts, but an example has 2 here"):
             examples(tmp_path, files=["c.tsv"], fields=[1, 2, 3])
         with pytest.raises(ConfigError, match=r"'source', 'target' selects 2 texts, .* name 1 in fields \(c\.jsonl\)"):
-            examples(tmp_path, ("text",), files=["c.jsonl"])
+            examples(tmp_path, ("text",), files=["c.jsonl"], fields=["source", "target"])
         with pytest.raises(ConfigError, match="files: 2 plain text files, but an example has 1 text"):
             examples(tmp_path, ("text",), files=["c.de", "c.en"])
 

@@ -192,7 +192,7 @@ class TestShards:
         prepare_command(path, ["tokenizer.vocab_size=300"], run, "2/2")
         assert "part 2 of 2 is done, others are not yet" in capsys.readouterr().err
         prepare_command(path, ["tokenizer.vocab_size=300"], run, "1/2")
-        assert "20 pairs, " in capsys.readouterr().err
+        assert "20 examples, " in capsys.readouterr().err
         prepare(recipe(corpus), tmp_path / "other", Silence())
         assert stores(run) == stores(tmp_path / "other")
         with pytest.raises(ConfigError, match="--shard '3/2': expected I/N"):

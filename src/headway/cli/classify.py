@@ -72,7 +72,7 @@ def classify(
                 if isinstance(each, HeadwayError) or isinstance(line, HeadwayError):
                     file.write(json.dumps({"error": str(each)}, ensure_ascii=False) + "\n" if form == "json" else "\n")
                     continue
-                why = classifier.explain(line) if explain else None
+                why = classifier.explain(line, each.label) if explain else None
                 file.write(_as_json(line, each, why) if form == "json" else label_line(each, why))
             file.flush()
     report.finish()

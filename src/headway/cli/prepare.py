@@ -43,4 +43,6 @@ def prepare(
         print(f"part {part.number} of {part.total} is done, others are not yet ({seconds:.1f} s)", file=sys.stderr)
         return
     tokens = prepared.train.num_tokens("source") + prepared.train.num_tokens("target")
-    print(f"{len(prepared.train):,} pairs, {tokens:,} tokens are ready in {folder} ({seconds:.1f} s)", file=sys.stderr)
+    print(
+        f"{len(prepared.train):,} examples, {tokens:,} tokens are ready in {folder} ({seconds:.1f} s)", file=sys.stderr
+    )

@@ -27,11 +27,14 @@ def tokenize(
     Tokens stand between bars; a space that belongs to a token is shown as ␣. Byte-pair encoding starts from the bytes
     of each word, which are all tokens, so nothing is unknown; then it joins neighbours, always the pair learned first.
     """
-    from headway.bundle import Bundle
+    from headway.bundle import ClassifierBundle, load_bundle
     from headway.cli.text import input_lines
 
-    bundle = Bundle.load(model)
-    tokenizer = bundle.source_tokenizer if side == "source" else bundle.target_tokenizer
+    bundle = load_bundle(model)
+    if isinstance(bundle, ClassifierBundle):
+        tokenizer = bundle.tokenizer
+    else:
+        tokenizer = bundle.source_tokenizer if side == "source" else bundle.target_tokenizer
     for line in [text] if text is not None else input_lines(None):
         if merges:
             for _, steps in groupby(tokenizer.merges_applied(line), key=lambda step: step.word):

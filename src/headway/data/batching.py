@@ -151,9 +151,9 @@ class Corpora:
         rng.shuffle(order)
         return self._batches(order, epoch % self.segmentations, max_tokens, pool_size, rng, max_examples)
 
-    def sequential(self, *, max_tokens: int) -> EpochPlan:
+    def sequential(self, *, max_tokens: int, max_examples: int | None = None) -> EpochPlan:
         """Every example once, sorted by length, in no random order: for validation."""
-        return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None)
+        return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None, max_examples)
 
     def _batches(
         self,

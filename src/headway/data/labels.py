@@ -48,6 +48,8 @@ class LabelEncoder:
 def read_labelled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
     """Yield (text, label) of each example; a file has the label first, or in a field of that name.
 
+    White space around a label does not count.
+
     Args:
         corpus: What to read.
         folder: Where relative file names start.
@@ -59,7 +61,8 @@ def read_labelled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = N
     files = " + ".join(corpus.files)
     known = None if labels is None else set(labels)
     for number, (label, text) in enumerate(read_examples(corpus, folder, names=_FIELDS), start=1):
-        if not label.strip():
+        label = label.strip()
+        if not label:
             raise DataError(f"{files}, example {number:,}: the label is empty; expected a label and a text")
         if known is not None and label not in known:
             raise DataError(
@@ -75,11 +78,13 @@ def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
         DataError: All examples have the same label, or a file cannot be read.
     """
     counts = Counter(label for corpus in corpora for _, label in read_labelled(corpus, folder))
+    files = ", ".join(file for corpus in corpora for file in corpus.files)
+    if not counts:
+        raise DataError(f"{files}: no examples; expected a label and a text in each")
     if len(counts) < 2:
         raise DataError(
-            f"{', '.join(file for corpus in corpora for file in corpus.files)}: every example has the label "
-            f"{next(iter(counts), '')!r}; to tell texts apart takes two labels or more (is the label in the first "
-            "column, or named in fields?)"
+            f"{files}: every example has the label {next(iter(counts))!r}; to tell texts apart takes two labels or "
+            "more (is the label in the first column, or named in fields?)"
         )
     return {label: counts[label] for label in sorted(counts, key=_by_number)}
 

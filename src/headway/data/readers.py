@@ -31,6 +31,7 @@ from headway.errors import ConfigError, DataError
 __all__ = ["Corpus", "count_lines", "decode_lines", "read_byte_lines", "read_examples", "read_lines"]
 
 _BLOCK_BYTES = 1 << 18
+_LONGEST_CELL = 1 << 30  # characters; what ends is usually a quote that is never closed
 _COMPRESSIONS = (".gz", ".zst")
 
 Format = Literal["text", "tsv", "csv", "jsonl"]
@@ -101,6 +102,8 @@ def _check_fields(fields: tuple[str, ...], form: Format) -> None:
         raise ValueError("fields: plain text files have none; leave the key out")
     if not fields:
         raise ValueError("fields: empty; leave the key out for the default")
+    if len(set(fields)) < len(fields):
+        raise ValueError(f"fields: {_listing(fields)} names one field twice")
     if form == "tsv":
         for field in fields:
             if not _is_column(field):
@@ -186,20 +189,23 @@ def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
 
 def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     """RFC 4180: cells may stand in quotes, and then hold commas, line ends and doubled quotes."""
+    csv.field_size_limit(_LONGEST_CELL)
     rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     columns: list[int] | None = [int(field) - 1 for field in fields] if all(map(_is_column, fields)) else None
     try:
         for row in rows:
             where = f"{path}, line {rows.line_num}"
+            if not row:
+                continue
             if columns is None:
+                if twice := [field for field in fields if row.count(field) > 1]:
+                    raise DataError(f"{where}: several columns are called {twice[0]!r}; give each a name of its own")
                 if missing := [field for field in fields if field not in row]:
                     raise DataError(
                         f"{where}: no column is called {missing[0]!r}; {nearest(missing[0], row)} (give column numbers "
                         "in fields if the first line is an example)"
                     )
                 columns = [row.index(field) for field in fields]
-                continue
-            if not row:
                 continue
             if len(row) <= max(columns):
                 raise DataError(f"{where}: {_count(len(row), 'column')}, but {max(columns) + 1} needed")

@@ -183,6 +183,8 @@ def confusion_table(report: ClassificationReport) -> str:
         for taken, count in zip(labels, row, strict=True)
         if count and taken != truth
     ]
+    if not wrong:
+        return "no text was taken for another class"
     wrong.sort(key=lambda each: -each[0])
     return _aligned([["true", "predicted", "texts"], *([truth, taken, f"{n:,}"] for n, truth, taken in wrong[:_MOST])])
 

@@ -112,7 +112,7 @@ class EncoderClassifier(nn.Module):
             attention_dropout=config.attention_dropout,
             feed_forward_dropout=config.feed_forward_dropout,
             activation=config.activation,
-            norm=config.norm,
+            norm=config.norm if config.encoder_layers else "none",
             residual=config.residual,
             score=config.score,
             projection=config.qk_projection,

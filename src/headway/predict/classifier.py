@@ -146,7 +146,9 @@ class Classifier:
     def _batches(self, packed: Packed) -> Iterator[NDArray[np.int64]]:
         """Texts of like length together, as many as fit into a batch."""
         order = np.argsort(packed.lengths, kind="stable")
-        lengths = np.minimum(packed.lengths[order] + 1, self.bundle.model.max_length).tolist()
+        model = self.bundle.model
+        shortest = model.max_length if model.config.pad_to_max_length else 0  # the model pads by itself
+        lengths = np.clip(packed.lengths[order] + 1, shortest, model.max_length).tolist()
         start = 0
         for place, length in enumerate(lengths):
             if place > start and (place + 1 - start) * length > self.max_tokens:

@@ -82,7 +82,7 @@ class Judge:
     def _loss(self, dev: Corpora) -> float:
         """Cross-entropy without smoothing, in nats for each target token, or text that is classified."""
         total, targets = 0.0, 0
-        for rows in dev.sequential(max_tokens=self._recipe.data.max_tokens):
+        for rows in dev.sequential(max_tokens=self._recipe.data.max_tokens, max_examples=self._recipe.max_examples):
             batch = to_device(dev.batch(rows), self._device)
             with autocast(self._device, self._precision):
                 total += float(batch_loss(self._model, batch, 0.0))

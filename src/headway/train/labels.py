@@ -13,31 +13,43 @@ from headway.errors import ConfigError
 from headway.storage import replaced_file
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
+from headway.train.state import checkpoint_folders
 
 __all__ = ["balanced_weights", "run_labels"]
+
+_SHOWN = 3
 
 
 def run_labels(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Listener) -> Mapping[str, int]:
     """How many training texts each label has, in the order of the classes.
 
-    They are counted once, and then kept in ``run``/tokens/labels.json for as long as the files are the same.
+    They are counted once, and then kept in ``run``/tokens/labels.json for as long as the files are the same. A run that
+    has begun keeps the order that it began with, whatever has become of the model folder that it started from.
     """
+    start = recipe.training.start_from
     folder, corpora = Path(recipe.data.folder), recipe.data.train
     contents = [(hashes.of(folder / file), corpus.fields) for corpus in corpora for file in corpus.files]
     key, path = fingerprint(contents), run / "tokens" / "labels.json"
     counts = _saved(path, key)
-    if counts is None:
+    if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
         counts = count_labels(corpora, folder)
+        counts = counts if start is None else _ordered(counts, Path(start))
         with replaced_file(path) as aside:
             aside.write_text(json.dumps({"key": key, "labels": counts}, ensure_ascii=False), encoding="utf-8")
-    for label, count in counts.items():
-        if count < 2:
-            listener.say(f"label {label!r} has a single training text; a model learns nothing general from one")
-    return counts if recipe.training.start_from is None else _ordered(counts, Path(recipe.training.start_from))
+    if single := [label for label, count in counts.items() if count < 2]:
+        shown = ", ".join(map(repr, single[:_SHOWN])) + (", …" if len(single) > _SHOWN else "")
+        listener.say(
+            f"{len(single):,} of {len(counts):,} labels have a single training text ({shown}), from which a model learns "
+            "nothing general; is the label in the first column, or named in fields?"
+        )
+    return counts
 
 
 def balanced_weights(counts: Mapping[str, int]) -> list[float]:
-    """What a text of each class counts so that all classes count alike: n / (C n_c), 1 on average over the texts."""
+    """What a text of each class counts so that all classes count alike: n / (C n_c), on average 1.
+
+    ``counts`` are those of the files, whatever weights their corpora have.
+    """
     total = sum(counts.values())
     return [total / (len(counts) * count) for count in counts.values()]
 
@@ -50,7 +62,7 @@ def _saved(path: Path, key: str) -> dict[str, int] | None:
         return None
 
 
-def _ordered(counts: Mapping[str, int], start: Path) -> Mapping[str, int]:
+def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
     """In the order of the classes of the model folder ``start``."""
     bundle = load_bundle(start)
     if not isinstance(bundle, ClassifierBundle) or set(bundle.labels) != set(counts):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headway.bundle import load_weights, named_weights
 from headway.config import read_toml, to_toml
-from headway.errors import CheckpointError, LengthError, TrainingError
+from headway.errors import CheckpointError, DivergenceError, LengthError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.build import Model, build_model
 from headway.models.classifier import EncoderClassifier
@@ -160,7 +160,7 @@ class _Trainer:
         self.model: Model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_size)
         _check_lengths(self.model, prepared)
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
-            load_start(self.model, Path(training.start_from), tuple(prepared.labels))
+            load_start(self.model, Path(training.start_from))
         freeze(self.model, training.freeze)
         self.sharded = world.shards(training.sharding)
         self.trained = deepcopy(self.model) if self.sharded else self.model.to(self.device)
@@ -329,7 +329,7 @@ class _Trainer:
             return
         self._save(regular=False)
         self.world.on_main(self.checkpoints.wait)
-        raise TrainingError(
+        raise DivergenceError(
             f"the last {skipped} steps, up to step {step:,}, gave an infinite loss or gradient and were skipped; the "
             f"weights are still those after step {step - skipped:,}, saved in {self.run / 'checkpoints'}. Lower "
             "optimizer.learning_rate, lengthen optimizer.warmup_steps or set optimizer.clip_norm = 1.0, and start over "

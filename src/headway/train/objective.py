@@ -98,7 +98,8 @@ class LabelObjective(nn.Module):
         super().__init__()
         self.model = model
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
-        weights = None if class_weights is None else torch.tensor(class_weights)
+        device = model.projection.weight.device
+        weights = None if class_weights is None else torch.tensor(class_weights, device=device)
         self.register_buffer("class_weights", weights, persistent=False)
         self._logits = torch.compile(model, dynamic=True) if compiled else model
 

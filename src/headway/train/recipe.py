@@ -88,7 +88,7 @@ class TrainingConfig(Config):
     class_weights: Literal["none", "balanced"] = Field(
         "none",
         description="Classification: what a class counts in the loss; balanced: all classes alike, however many texts "
-        "each has.",
+        "of it the files have.",
     )
     r_drop: float = Field(
         0.0,
@@ -173,7 +173,8 @@ class Recipe(Config):
         if not isinstance(data, dict):
             return data
         task, model, validation = (data.get(name, {}) for name in ("task", "model", "validation"))
-        classifies = isinstance(task, dict) and task.get("kind") == "classification"
+        kind = task.get("kind") if isinstance(task, dict) else getattr(task, "kind", None)
+        classifies = kind == "classification"
         filled = dict(data)
         if isinstance(model, dict):
             filled["model"] = {"kind": "classifier" if classifies else "transformer", **model}
@@ -206,6 +207,7 @@ class Recipe(Config):
             "data.filter": self.data.filter != FilterConfig(),
             "tokenizer.joint = false": not self.tokenizer.joint,
             "target_language": any(corpus.target_language for corpus in corpora),
+            "task.target_language": self.task.target_language != TaskConfig().target_language,
             "validation.beam_size": self.validation.beam_size != 1,
         }
         if wrong := [key for key, given in refused.items() if given]:
@@ -253,6 +255,15 @@ class Recipe(Config):
                 "training.sharding = 'full' gathers each block from all of them; set one to 0 or the other to 'none'"
             )
         return self
+
+    @property
+    def max_examples(self) -> int | None:
+        """Most examples in a batch, the texts that a model pads to one length reckoned at that length."""
+        model, data = self.model, self.data
+        if not isinstance(model, ClassifierConfig) or not model.pad_to_max_length:
+            return data.max_examples
+        fitting = max(data.max_tokens // model.max_length, 1)
+        return fitting if data.max_examples is None else min(fitting, data.max_examples)
 
     @classmethod
     def load(cls, path: Path, assignments: tuple[str, ...] | list[str] = ()) -> Recipe:

@@ -106,7 +106,7 @@ class Stream:
             self._epoch,
             max_tokens=data.max_tokens,
             pool_size=data.pool_size,
-            max_examples=data.max_examples,
+            max_examples=self._recipe.max_examples,
         )
 
 

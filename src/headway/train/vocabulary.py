@@ -41,7 +41,8 @@ def run_tokenizers(recipe: Recipe, run: Path, hashes: ContentHashes, listener: L
 def _trained(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Listener) -> Tokenizers:
     folder, config, tags = Path(recipe.data.folder), recipe.tokenizer, _tags(recipe)
     contents = [hashes.of(folder / file) for corpus in recipe.data.train for file in corpus.files]
-    key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in recipe.data.train], tags)
+    task = [recipe.task.kind] if recipe.task.kind == "classification" else []
+    key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in recipe.data.train], tags, *task)
     if found := _saved(recipe, run, key):
         return found
     if checkpoint_folders(run / "checkpoints"):
