@@ -162,6 +162,8 @@ def main(
     torch.set_num_threads(threads)
     changes = [] if data is None else [f"data.folder={data}"]
     loaded = {path.stem: Recipe.load(path, changes) for path in recipes}
+    if len(loaded) < len(recipes):
+        raise typer.BadParameter("two recipes have one name; rename one")
     train_set, dev_set = read_corpora(next(iter(loaded.values())))
     console = Console(width=None if sys.stdout.isatty() else 120)
     packages = {"PyTorch": "torch", "scikit-learn": "scikit-learn", "Headway": "headway"}

@@ -35,7 +35,9 @@ class MissingError(RuntimeError):
 
 
 class FastText(nn.Module):
-    """The mean of the vectors of words and hashed pairs, then a linear layer. Row 0 of the table is every new word."""
+    """The mean of the vectors of words and hashed pairs, then a linear layer. New words are left
+    out; row 0 of the table, zeros, is a text of nothing else.
+    """
 
     def __init__(self, texts: Sequence[str], labels: Sequence[str]) -> None:
         super().__init__()
@@ -44,13 +46,15 @@ class FastText(nn.Module):
         self.table = nn.EmbeddingBag(1 + len(self.words) + BUCKETS, DIMENSIONS, mode="mean", sparse=True)
         self.output = nn.Linear(DIMENSIONS, len(self.labels))
         nn.init.uniform_(self.table.weight, -1 / DIMENSIONS, 1 / DIMENSIONS)
+        with torch.no_grad():
+            self.table.weight[0] = 0
         nn.init.zeros_(self.output.weight)
         nn.init.zeros_(self.output.bias)
 
     def features(self, text: str) -> list[int]:
         """The rows of the table that a text is the mean of."""
         found = words(text)
-        single = [self.words.get(word, 0) for word in found] or [0]
+        single = [self.words[word] for word in found if word in self.words] or [0]
         first_bucket = 1 + len(self.words)
         return single + [
             first_bucket + zlib.crc32(f"{left} {right}".encode()) % BUCKETS for left, right in pairwise(found)

@@ -67,11 +67,11 @@ def test_a_text_is_the_mean_of_its_words_and_pairs() -> None:
     model = labellers.FastText(["A dog, a cat", "a saw"], ["x", "y"])
     assert model.words == {",": 1, "a": 2, "cat": 3, "dog": 4, "saw": 5}
     rows = model.features("A cat, unheard")
-    assert rows[:4] == [2, 3, 1, 0]  # lower case, the comma alone, row 0 for what is new
-    pairs = rows[4:]
+    assert rows[:3] == [2, 3, 1]  # lower case, the comma alone; what is new is left out, but not its pair
+    pairs = rows[3:]
     assert len(pairs) == 3
     assert all(6 <= row < 6 + labellers.BUCKETS for row in pairs)
-    assert model.features("cat , x")[3:] == model.features("then cat , x")[5:]  # the same pair, the same place
+    assert model.features("cat , x")[2:] == model.features("then cat , x")[3:]  # the same pair, the same place
     assert model.features("") == [0]
     with torch.no_grad():
         model.output.weight.normal_()
