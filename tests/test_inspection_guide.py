@@ -58,4 +58,4 @@ def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_its_limits_and_kinds_are_the_codes() -> None:
     assert re.findall(r"^\| `(\w+)` \|", GUIDE, re.MULTILINE) == list(get_args(Kind))
     assert f"Over {DRAWN_TOKENS} tokens" in GUIDE
-    assert f"up to {MAX_NUMBERS // 1_000_000} million" in GUIDE
+    assert f"than {MAX_NUMBERS // 1_000_000} million weights" in GUIDE

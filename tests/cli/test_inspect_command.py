@@ -67,6 +67,7 @@ def test_a_classifier(folder: Path, tmp_path: Path) -> None:
     assert run("inspect", folder / "classifier", "das Haus", "-o", tmp_path / "page.html").code == 0
     assert_refused(run("inspect", folder / "classifier", "das", "Baun"), "unknown label 'Baun'")
     assert_refused(run("inspect", folder / "classifier", "das", "--to", "en"), "told no language")
+    assert_refused(run("inspect", folder / "classifier", "das", "--alternatives", "2"), "predicts no tokens")
     assert_refused(run("inspect", folder / "classifier", "das", "--kind", "cross"), "no such attention")
 
 
@@ -84,4 +85,5 @@ def test_refusals(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     readable = "Haus " * 220
     assert_refused(run("inspect", model, readable, "das", "-o", "a.png"), r"too long to draw: .*\.json")
     assert run("inspect", model, "das", "--kind", "sideways").code == 2
+    assert_refused(run("inspect", model, "das", "Haus " * 5000), "5,002 target tokens is [0-9,]+ numbers, more than")
     assert list(tmp_path.iterdir()) == []

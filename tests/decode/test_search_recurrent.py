@@ -91,11 +91,12 @@ def test_equals_the_plain_search(model: RecurrentModel, beam_size: int) -> None:
         assert_same(hypotheses, expected)
 
 
-def test_coverage_needs_attention() -> None:
+def test_coverage_needs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = sentences(3)
     attending = recurrent(attention="luong")
     covering = run(attending, requests, (PAD, BEGIN), beam_size=4, coverage_penalty=3.0)
     plain = run(attending, requests, (PAD, BEGIN), beam_size=4)
     assert all(one[0].score < other[0].score for one, other in zip(covering, plain, strict=True))
-    with pytest.raises(ConfigError, match="attention = 'none'"):
+    monkeypatch.setattr(RecurrentModel, "start", lambda *_: pytest.fail("it was decoded before it was refused"))
+    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: RecurrentModel does not tell what it attends to"):
         run(recurrent(attention="none"), requests, (PAD, BEGIN), coverage_penalty=0.5)

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.inspection.capture import capture, taps
+from headway.inspection.capture import capture, numbers_in, taps
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn import BlockOptions, DecoderBlock, EncoderBlock, MultiHeadAttention, RecurrentAttention
+from headway.nn.pooling import AttentionPooling
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 0, 0]])
 TARGET = torch.tensor([[1, 5, 9, 4], [1, 7, 0, 0]])
@@ -87,7 +89,7 @@ class TestEveryModel:
             torch.testing.assert_close(parameter.grad, grad, rtol=0, atol=0)
 
 
-def names(model: nn.Module) -> list[tuple[str, int, str, tuple[int, ...]]]:
+def names(model: nn.Module) -> list[tuple[str | None, int, str, tuple[int, ...]]]:
     with capture(model) as seen:
         logits(model)
     return [(each.kind, each.layer, each.name, tuple(each.weights.shape)) for each in seen.maps]
@@ -110,6 +112,35 @@ def test_a_recurrent_decoders_attention_is_over_the_source() -> None:
 def test_a_classifiers_pooling_is_one_question() -> None:
     assert names(classifier())[-1] == ("pooling", 1, "pooling", (2, 1, 1, 5))
     assert [kind for kind, *_ in names(classifier(pooling="mean"))] == ["encoder", "encoder"]
+
+
+def test_a_part_alone_is_what_it_is_or_unknown() -> None:
+    options = BlockOptions(d_model=8, num_heads=2, d_ff=8)
+
+    def kinds(module: nn.Module) -> list[tuple[str, str | None]]:
+        return [(name, kind) for name, kind, _ in taps(module)]
+
+    assert kinds(EncoderBlock(options)) == [("attention", "encoder")]
+    assert kinds(DecoderBlock(options)) == [("attention", "decoder"), ("cross_attention", "cross")]
+    assert kinds(DecoderBlock(options).attention) == [("", None)]
+    assert kinds(nn.Sequential(MultiHeadAttention(8, 2))) == [("0", None)]
+    assert kinds(RecurrentAttention(8, "dot")) == [("", "cross")]
+    assert kinds(nn.ModuleDict({"decoder": AttentionPooling(8)})) == [("decoder", "pooling")]
+    with capture(attention := MultiHeadAttention(8, 2)) as seen:
+        attention(torch.randn(1, 5, 8))
+    (only,) = seen.maps
+    assert (only.kind, only.layer, only.weights.shape) == (None, 1, (1, 2, 5, 5))
+    assert numbers_in(attention, 5) == 2 * 5 * 5
+
+
+@pytest.mark.parametrize("make", MODELS)
+def test_how_much_will_pass_is_known_before(make: object) -> None:
+    assert callable(make)
+    model = make()
+    with capture(model) as seen:
+        logits(model)
+    expected = sum(each.weights[0].numel() for each in seen.maps)
+    assert numbers_in(model, SOURCE.size(1), TARGET.size(1)) == expected
 
 
 def test_only_identities_called_weights_are_taps() -> None:

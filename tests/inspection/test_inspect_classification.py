@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from headway.errors import BundleError, ConfigError, DataError
+from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.inspection.classification import inspect_classification
 from headway.inspection.inspecting import inspect
 from headway.predict import Translator
@@ -82,11 +82,39 @@ def test_a_text_that_is_cut_says_so(make_classifier: Make) -> None:
     assert len(seen.source_tokens) == 3
 
 
+@pytest.mark.parametrize(
+    "options", [{}, {"pooling": "first"}, {"pooling": "attention"}, {"pad_to_max_length": True, "masked": False}]
+)
+def test_more_attention_than_can_be_kept(
+    make_classifier: Make, options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classifier = make_classifier(encoder_layers=2, **options)
+    length = len(inspect(classifier, TEXT).source_tokens)
+    # Two layers of two heads, and a pooling of one question.
+    numbers = 4 * length**2 + length * (options.get("pooling") == "attention")
+    monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers)
+    inspect(classifier, TEXT)
+    monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers - 1)
+    monkeypatch.setattr(classifier.bundle.model, "forward", lambda *_: pytest.fail("it was computed"))
+    with pytest.raises(LengthError, match=rf"all attention of a text of {length} tokens is {numbers:,} numbers"):
+        inspect(classifier, TEXT)
+
+
+def test_a_head_is_of_each_kind_that_has_so_many(make_classifier: Make) -> None:
+    seen = inspect(make_classifier(pooling="attention"), TEXT)
+    assert [(each.kind, each.heads) for each in seen.only(head=2).maps] == [("encoder", (2,))]
+    assert [(each.kind, each.heads) for each in seen.only(head=-1).maps] == [("encoder", (2,)), ("pooling", (1,))]
+    with pytest.raises(ConfigError, match="head 3: expected 1 to 2"):
+        seen.only(head=3)
+
+
 def test_refusals(make_classifier: Make, make_translator: Callable[..., Translator]) -> None:
     with pytest.raises(DataError, match="the text is empty"):
         inspect(make_classifier(), "  ")
     with pytest.raises(ConfigError, match="a classifier is told no language; leave it out"):
         inspect(make_classifier(), TEXT, target_language="en")
+    with pytest.raises(ConfigError, match="alternatives = 3: a classifier predicts no tokens, and all its labels"):
+        inspect(make_classifier(), TEXT, alternatives=3)
     broken = make_classifier()
     with torch.no_grad():
         broken.bundle.model.projection.weight.fill_(float("nan"))

@@ -92,6 +92,20 @@ class TestGivenTarget:
             assert step.alternatives[step.rank - 1].log_probability == step.log_probability
         assert inspect_translation(translator, TEXT, "", alternatives=0).steps[0].alternatives == ()
 
+    def test_logits_are_made_for_some_positions_at_a_time(
+        self, translator: Translator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        whole = inspect_translation(translator, TEXT, "ein Baum und ein Haus").steps
+        monkeypatch.setattr(
+            "headway.inspection.translation._LOGITS_IN_MEMORY", 2 * translator.bundle.target_tokenizer.vocab_size
+        )
+        parts = inspect_translation(translator, TEXT, "ein Baum und ein Haus").steps
+        assert len(whole) > 4
+        assert [(step.token, step.rank) for step in parts] == [(step.token, step.rank) for step in whole]
+        assert [step.log_probability for step in parts] == pytest.approx(
+            [step.log_probability for step in whole], abs=1e-5
+        )
+
 
 class TestMaps:
     def test_every_layer_and_head(self, translator: Translator) -> None:
@@ -120,8 +134,9 @@ class TestMaps:
         assert seen.steps
         with pytest.raises(ConfigError, match="this recurrent model has no attention to show"):
             seen.chosen()
-        with pytest.raises(ConfigError, match="layer 1: this model has no attention"):
-            seen.only(layer=1)
+        for layer, head in ((1, None), (None, 99), (1, 1)):
+            with pytest.raises(ConfigError, match=r"(layer|head) \d+: this model has no attention"):
+                seen.only(layer=layer, head=head)
 
     def test_choosing(self, translator: Translator) -> None:
         seen = inspect_translation(translator, TEXT, "ein")
@@ -206,16 +221,6 @@ class TestJson:
         with pytest.raises(DataError, match="not an inspection"):
             Inspection.from_json(text)
 
-    def test_more_numbers_than_a_file_should_hold(
-        self, monkeypatch: pytest.MonkeyPatch, translator: Translator
-    ) -> None:
-        seen = inspect_translation(translator, TEXT, "ein")
-        one = seen.only("cross", 1, 1)
-        monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", one.maps[0].weights.numel())
-        assert one.as_json()
-        with pytest.raises(LengthError, match=r"more than the [\d,]+ that one JSON may hold; choose .*--layer"):
-            seen.as_json()
-
 
 class TestRefusals:
     @pytest.mark.parametrize("text", ["", " \n\t"])
@@ -232,6 +237,25 @@ class TestRefusals:
         learned = make_translator(positions="learned", max_length=8)
         with pytest.raises(LengthError, match=r"a target of \d+ tokens is longer than the 8 positions"):
             inspect_translation(learned, "Haus", "Haus " * 9)
+
+    def test_more_attention_than_can_be_kept(self, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+        seen = inspect_translation(translator, TEXT, "ein Baum")
+        numbers = sum(each.weights.numel() for each in seen.maps)
+        monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers)
+        inspect_translation(translator, TEXT, "ein Baum")
+        monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers - 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(translator.bundle.model, "hidden", lambda *_: pytest.fail("it was computed"))
+            message = (
+                rf"{len(seen.source_tokens)} source and {len(seen.steps)} target tokens is {numbers:,} numbers, more"
+            )
+            with pytest.raises(LengthError, match=message):
+                inspect_translation(translator, TEXT, "ein Baum")
+
+    def test_a_target_of_thousands_of_words_is_refused_at_once(self, translator: Translator) -> None:
+        # 3 layers x 4 heads x 2,000^2 and more are over 48 million.
+        with pytest.raises(LengthError, match="more than the 20,000,000 that can be inspected at once"):
+            inspect_translation(translator, TEXT, "Haus " * 2000)
 
     def test_negative_alternatives(self, translator: Translator) -> None:
         with pytest.raises(ConfigError, match="alternatives = -1: expected 0 or more"):

@@ -105,6 +105,17 @@ class TestWhole:
         assert set(shape.references) <= set(shape.ids)
         assert "{{" not in text.replace(shape.scripts[0], "")
 
+    def test_whatever_answers_to_the_pointer_answers_to_the_keyboard(self) -> None:
+        program = Reader(page(inspection())).scripts[1]
+        entered = re.findall(r'(\w+)\.addEventListener\("pointerenter"', program)
+        assert sorted(entered) == ["chip", "line", "text"]
+        for name in entered:
+            assert f'{name}.addEventListener("focus"' in program
+        # Its definition; then tokens, heads, steps, and tokens of the alignment.
+        assert program.count("moveFocus(event, ") == 5
+        (said,) = re.findall(r'.*\$\("said"\)\.textContent = .*', program)
+        assert "if (" in said  # a page that is read aloud is told of a change only
+
     def test_every_element_that_the_program_asks_for_is_there(self) -> None:
         shape = Reader(page(inspection()))
         asked = set(re.findall(r'\$\("([\w-]+)"\)', shape.scripts[1]))
@@ -174,6 +185,9 @@ class TestNumbers:
         assert (data["kinds"], data["view"]) == ([], None)
         with pytest.raises(ConfigError, match="it has no attention at all"):
             page(bare, "cross")
+        for layer, head in ((77, None), (None, 99)):
+            with pytest.raises(ConfigError, match="has no attention to show"):
+                page(bare, layer=layer, head=head)
 
     def test_a_classifier(self) -> None:
         seen = Inspection(

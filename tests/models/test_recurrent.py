@@ -22,7 +22,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "cho-lstm": {"attention": "none", "summary": "mean", "bidirectional": False, **LSTM},
     "sutskever": {"attention": "none", "context": "start", "summary": "max", "tie": "none"},
     "sutskever-lstm": {"attention": "none", "context": "start", "d_embedding": 8, "bidirectional": False, **LSTM},
-    "bahdanau": {"attention": "bahdanau"},
+    "bahdanau": {"attention": "bahdanau", "score_hidden": 3},
     "bahdanau-lstm": {"attention": "bahdanau", "score": "cosine", **LSTM},
     "luong": {"attention": "luong"},
     "luong-lstm": {"attention": "luong", "score": "scaled_dot", "bidirectional": False, **LSTM},
@@ -352,6 +352,7 @@ def test_attention_of_beams_is_that_of_their_sentences(form: str) -> None:
 
 def test_a_model_without_attention_attends_to_nothing() -> None:
     model = recurrent(attention="none")
+    assert (model.attends, recurrent().attends) == (False, True)
     with pytest.raises(ConfigError, match="attention = 'none': there is nothing that its decoder looks at"):
         model.advance_attending(model.start(random_tokens(1, 3)), random_tokens(1))
 
@@ -400,6 +401,8 @@ def test_attention_learns_what_a_fixed_vector_cannot_hold() -> None:
         ({"d_model": 7}, "d_model = 7 cannot be halved for the two directions of the encoder"),
         ({"context": "start"}, "context = 'start' says where z enters a decoder without attention"),
         ({"attention": "none", "score": "dot"}, "score = 'dot' is a part of attention, but attention = 'none'"),
+        ({"score": "dot", "score_hidden": 5}, "score_hidden = 5 is the width of a hidden layer, but score = 'dot' has"),
+        ({"attention": "none", "score_hidden": 5}, "score_hidden = 5 is .* score = None has none"),
         ({"input_feeding": True}, "input_feeding = true feeds the output of attention = 'luong' back, but attention"),
         (
             {"attention": "none", "context": "start", "d_embedding": 4, "d_model": 8},
@@ -445,16 +448,25 @@ def test_ties() -> None:
 def test_presets_have_the_sizes_of_their_papers(name: str) -> None:
     config = RecurrentConfig.preset(name)
     sizes = {
-        # cell, units of a layer and direction, embedding, layers: Cho 2014 appendix A; Sutskever 2014 section 3.4;
-        # Bahdanau 2015 appendix A.2.3 (RNNsearch); Luong 2015 section 4.1.
-        "cho": ("gru", 1000, 500, 1),
-        "sutskever": ("lstm", 1000, 1000, 4),
-        "bahdanau": ("gru", 1000, 620, 1),
-        "luong": ("lstm", 1000, 1000, 4),
+        # cell, units of an encoder's layer and direction, embedding, layers, hidden layer of the score: Cho 2014
+        # section 4.1.1 (500 are the maxout units'); Sutskever 2014 section 3.4; Bahdanau 2015 appendix A.2.3
+        # (RNNsearch); Luong 2015 section 4.1.
+        "cho": ("gru", 1000, 500, 1, None),
+        "sutskever": ("lstm", 1000, 1000, 4, None),
+        "bahdanau": ("gru", 1000, 620, 1, 1000),
+        "luong": ("lstm", 1000, 1000, 4, None),
     }[name]
     units = config.d_model // (1 + config.bidirectional)
-    assert (config.cell, units, config.d_embedding, config.encoder_layers) == sizes
+    assert (config.cell, units, config.d_embedding, config.encoder_layers, config.score_hidden) == sizes
     with torch.device("meta"):  # counted, never filled
         model = RecurrentModel(config, 50, 50)
     recurrent_units = model.encoder.forward_layers[0].get_submodule("cell").get_parameter("weight_hh_l0").size(1)
     assert recurrent_units == units
+    if config.score_hidden:
+        assert model.get_submodule("decoder.attention.score").get_parameter("query").shape == (1, 2000, 1000)
+
+
+def test_another_score_beside_a_preset_leaves_out_its_hidden_layer() -> None:
+    assert RecurrentConfig.preset("bahdanau", score="dot").score_hidden is None
+    assert RecurrentConfig.preset("bahdanau", score="feed_forward").score_hidden == 1000
+    assert RecurrentConfig.preset("bahdanau", score_hidden=7).score_hidden == 7

@@ -164,6 +164,15 @@ def test_a_vector_of_zeros_has_a_cosine_and_gradients() -> None:
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(found.sum(), (query, key)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_cosines_of_zeros_and_of_long_vectors_are_finite_in_every_precision(dtype: torch.dtype) -> None:
+    # The norm of (300, 300, 300, 300) is 600, its square 360,000: more than float16 holds.
+    score = make_score("cosine", 4).to(dtype)
+    vectors = torch.tensor([0.0, 1.0, 300.0], dtype=dtype)[None, None, :, None].expand(1, 1, 3, 4)
+    expected = torch.tensor([[0.0, 0.0, 0.0], [0.0, 10.0, 10.0], [0.0, 10.0, 10.0]], dtype=dtype)
+    torch.testing.assert_close(score(vectors, vectors)[0, 0], expected)
+
+
 # Memory.
 
 

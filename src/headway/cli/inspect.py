@@ -34,8 +34,9 @@ def inspect(
     layer: Annotated[int | None, typer.Option(help="The same of a layer, counted from 1, or -1 from the end.")] = None,
     head: Annotated[int | None, typer.Option(help="The same of a head; default: the mean, in JSON all.")] = None,
     alternatives: Annotated[
-        int, typer.Option(min=0, help="How many of the most probable tokens to tell at each position.")
-    ] = 5,
+        int | None,
+        typer.Option(min=0, help="How many of the most probable tokens to tell at each position; default: 5."),
+    ] = None,
     to: To = None,
     from_: From = None,
 ) -> None:

@@ -61,10 +61,12 @@ class Ranker(Generic[StateT]):
         self.begin, self.end, self.forbidden = begin, end, tuple(forbidden)
         # Asked once: to tell by a protocol takes as long as a small tensor operation.
         self._ranking_model = model if isinstance(model, RankingModel) and not options.coverage_penalty else None
-        if options.coverage_penalty and not isinstance(model, AttendingModel):
+        # Some classes of models have members without attention; they say so by an attribute ``attends``.
+        attends = isinstance(model, AttendingModel) and getattr(model, "attends", True)
+        if options.coverage_penalty and not attends:
             raise ConfigError(
                 f"coverage_penalty = {options.coverage_penalty}: {type(model).__name__} does not tell what it attends "
-                "to; leave the penalty out, or take a model that has advance_attending"
+                "to; leave the penalty out, or take a model with attention, which has advance_attending"
             )
 
     def rank(self, batch: Batch[StateT]) -> Ranking:

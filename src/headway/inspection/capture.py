@@ -2,14 +2,15 @@
 
 Every attention module of Headway hands its weights through ``self.weights``, an identity. Inside :func:`capture` a hook
 on each of them keeps what passes; afterwards the hooks are gone. Nothing is computed twice and no value is changed, so
-a model that is watched gives what it gives unwatched, bit for bit, and one that is not watched pays nothing.
+a model that is watched gives what it gives unwatched, bit for bit, and one that is not watched pays nothing. How much
+will pass can be asked before (:func:`numbers_in`).
 
 Dimensions: B batch, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -19,7 +20,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["KINDS", "Capture", "CapturedMap", "Kind", "capture", "taps"]
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import DecoderBlock, EncoderBlock
+from headway.nn.pooling import AttentionPooling
+from headway.nn.recurrent_decoders import RecurrentAttention
+
+__all__ = ["KINDS", "Capture", "CapturedMap", "Kind", "capture", "numbers_in", "taps"]
 
 Kind = Literal["encoder", "decoder", "cross", "pooling"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -32,13 +38,13 @@ class CapturedMap:
     Attributes:
         name: The module's name in the model, such as ``decoder.blocks.0.cross_attention``.
         kind: Who attends to what: "encoder" and "decoder" to themselves, "cross" the decoder to the encoder's output,
-            "pooling" one question to all positions of a text.
+            "pooling" one question to all positions of a text; None where the module alone does not tell.
         layer: Its number among those of its kind, counted from 1.
         weights: A row for each query; over the keys that it may attend to it sums to 1.
     """
 
     name: str
-    kind: Kind
+    kind: Kind | None
     layer: int
     weights: Float[Tensor, "B H T S"]
 
@@ -46,7 +52,7 @@ class CapturedMap:
 class Capture:
     """What the taps have seen so far."""
 
-    def __init__(self, found: list[tuple[str, Kind]]) -> None:
+    def __init__(self, found: list[tuple[str, Kind | None]]) -> None:
         self._taps = found
         self._seen: dict[str, list[Tensor]] = {name: [] for name, _ in found}
 
@@ -62,7 +68,7 @@ class Capture:
         that came later have weight 0 in the rows before.
         """
         maps = list[CapturedMap]()
-        for kind in KINDS:
+        for kind in (*KINDS, None):
             names = [name for name, of_kind in self._taps if of_kind == kind]
             maps += [
                 CapturedMap(name, kind, layer, _joined(self._seen[name]))
@@ -84,27 +90,47 @@ def capture(model: nn.Module) -> Iterator[Capture]:
         yield seen
 
 
-def taps(model: nn.Module) -> list[tuple[str, Kind, nn.Module]]:
+def taps(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
     """Each attention module's name, its kind, and its tap."""
-    return [
-        (name.removesuffix("weights").removesuffix("."), _kind(name), module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Identity) and name.split(".")[-1] == "weights"
-    ]
+    modules = dict(model.named_modules())
+    names = [name.rpartition(".") for name, module in modules.items() if isinstance(module, nn.Identity)]
+    return [(name, _kind(name, modules), modules[name + dot + own]) for name, dot, own in names if own == "weights"]
+
+
+def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
+    """How many weights, at most, are in the maps of one source and target of so many tokens."""
+    sizes: dict[Kind | None, int] = {
+        "encoder": source**2,
+        "decoder": target**2,
+        "cross": target * source,
+        "pooling": source,
+        None: max(source, target) ** 2,
+    }
+    modules = dict(model.named_modules())
+    total = 0
+    for name, kind, _ in taps(model):
+        module = modules[name]
+        total += sizes[kind] * (module.num_heads if isinstance(module, MultiHeadAttention) else 1)
+    return total
 
 
 def _recorder(seen: Capture, name: str) -> Any:
     return lambda _module, _inputs, weights: seen.record(name, weights)
 
 
-def _kind(name: str) -> Kind:
-    """By where a module stands: blocks have self-attention, a decoder without blocks (a recurrent one) has none."""
-    parts = name.split(".")
-    if "pooling" in parts:
-        return "pooling"
-    if "encoder" in parts:
-        return "encoder"
-    return "decoder" if "blocks" in parts and "cross_attention" not in parts else "cross"
+def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
+    """By what it is, or multi-head attention by the block that it stands in."""
+    block, _, own = name.rpartition(".")
+    match modules[name], modules[block]:
+        case AttentionPooling(), _:
+            return "pooling"
+        case RecurrentAttention(), _:
+            return "cross"
+        case _, EncoderBlock():
+            return "encoder"
+        case _, DecoderBlock():
+            return "cross" if own == "cross_attention" else "decoder"
+    return None
 
 
 def _joined(calls: list[Float[Tensor, "B H _ _"]]) -> Float[Tensor, "B H T S"]:

@@ -14,7 +14,7 @@ from headway.inspection.classification import inspect_classification
 from headway.inspection.page import page
 from headway.inspection.plots import FORMATS, draw
 from headway.inspection.results import Inspection
-from headway.inspection.translation import inspect_translation
+from headway.inspection.translation import ALTERNATIVES, inspect_translation
 from headway.predict import Classifier, Translator
 from headway.storage import replaced_file
 
@@ -27,7 +27,7 @@ def inspect(
     target: str | None = None,
     *,
     name: str = "model",
-    alternatives: int = 5,
+    alternatives: int | None = None,
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Inspection:
@@ -38,7 +38,7 @@ def inspect(
         source: A text that the model reads in one piece.
         target: Its translation, or for a classifier the label to explain; None: the model's own.
         name: What the model is called.
-        alternatives: How many of the most probable tokens to tell at each position of a translation.
+        alternatives: How many of the most probable tokens to tell at each position of a translation; None: five.
         target_language: Which language a translator with several translates into.
         source_language: The language of the source, for imported models that are told it.
 
@@ -51,12 +51,17 @@ def inspect(
             source,
             target,
             name=name,
-            alternatives=alternatives,
+            alternatives=ALTERNATIVES if alternatives is None else alternatives,
             target_language=target_language,
             source_language=source_language,
         )
     if target_language is not None or source_language is not None:
         raise ConfigError("a classifier is told no language; leave it out (--to, --from)")
+    if alternatives is not None:
+        raise ConfigError(
+            f"alternatives = {alternatives}: a classifier predicts no tokens, and all its labels are told with their "
+            "probabilities; leave it out (--alternatives)"
+        )
     return inspect_classification(model, source, target, name=name)
 
 
@@ -84,13 +89,13 @@ def write(
 
     Raises:
         ConfigError: There is no such attention, or the ending is another.
-        LengthError: The text is too long for a picture, or has more attention than one JSON may hold.
+        LengthError: The text is too long for a picture.
     """
     check_output(output)
     if output.suffix.lower() in FORMATS:
         return draw(inspection, output, kind=kind, layer=layer, head=head)
     if output.suffix.lower() == ".html":
-        text = page(inspection, kind, -1 if layer is None else layer, head)
+        text = page(inspection, kind, layer, head)
     else:
         text = inspection.only(kind, layer, head).as_json() + "\n"
     with replaced_file(output) as aside:

@@ -66,7 +66,7 @@ _WORDS: dict[Kind, _Words] = {
 }
 
 
-def page(inspection: Inspection, kind: Kind | None = None, layer: int = -1, head: int | None = None) -> str:
+def page(inspection: Inspection, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> str:
     """The page; ``kind``, ``layer`` and ``head`` choose what it shows first, as :meth:`Inspection.chosen` does.
 
     Of a text that is longer than ``DRAWN_TOKENS`` it shows all but the attention, and says so.
@@ -74,13 +74,10 @@ def page(inspection: Inspection, kind: Kind | None = None, layer: int = -1, head
     Raises:
         ConfigError: There is no such attention, layer or head.
     """
-    if inspection.maps:
-        first = inspection.chosen(kind, layer, head)
+    view = None
+    if inspection.maps or (kind, layer, head) != (None, None, None):
+        first = inspection.chosen(kind, -1 if layer is None else layer, head)
         view = {"kind": first.kind, "layer": first.layer, "head": 0 if head is None else first.heads[0]}
-    else:
-        view = None
-        if kind is not None:
-            inspection.of_kind(kind)  # says that there is none
     content = json.dumps({**_content(inspection), "view": view}, ensure_ascii=False, separators=(",", ":"))
     parts = {
         "title": html.escape(f"{_shortened(inspection.source)} · {inspection.model}"),

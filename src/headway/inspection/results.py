@@ -14,15 +14,25 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, LengthError
-from headway.inspection.capture import Kind
+from headway.inspection.capture import Kind, numbers_in
 
-__all__ = ["DRAWN_TOKENS", "MAX_NUMBERS", "AttentionMap", "Attribution", "Inspection", "Likely", "Side", "Step"]
+__all__ = [
+    "DRAWN_TOKENS",
+    "MAX_NUMBERS",
+    "AttentionMap",
+    "Attribution",
+    "Inspection",
+    "Likely",
+    "Side",
+    "Step",
+    "check_size",
+]
 
 DRAWN_TOKENS = 200  # of the longer side: more make neither a picture that can be read nor a page that opens fast
-MAX_NUMBERS = 20_000_000  # weights in one JSON: some 200 MB
+MAX_NUMBERS = 20_000_000  # weights that are kept of a text: 80 MB, and some 200 MB as JSON
 _DIGITS = 6  # of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
@@ -192,7 +202,7 @@ class Inspection:
     def only(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
         """The same with the maps of one kind, layer or head alone; arguments as of :meth:`chosen`.
 
-        Where no kind is given, a layer is that of each kind that has so many.
+        Where no kind is given, a layer or head is that of each kind that has so many.
         """
         maps = self.maps if kind is None else self.of_kind(kind)
         if layer is not None:
@@ -200,21 +210,13 @@ class Inspection:
             _index("layer", layer, max(depths.values(), default=0))
             maps = tuple(each for each in maps if each.layer in (layer, depths[each.kind] + 1 + layer))
         if head is not None:
-            maps = tuple(self.chosen(each.kind, each.layer, head) for each in maps)
+            _index("head", head, max((len(each.heads) for each in maps), default=0))
+            fitting = (each for each in maps if -len(each.heads) <= head <= len(each.heads))
+            maps = tuple(self.chosen(each.kind, each.layer, head) for each in fitting)
         return replace(self, maps=maps)
 
     def as_json(self) -> str:
-        """All of it as one JSON object; weights and probabilities are rounded to 6 decimals.
-
-        Raises:
-            LengthError: The maps have more numbers than a file should.
-        """
-        numbers = sum(each.weights.numel() for each in self.maps)
-        if numbers > MAX_NUMBERS:
-            raise LengthError(
-                f"all attention of this text is {numbers:,} numbers, more than the {MAX_NUMBERS:,} that one JSON may "
-                "hold; choose a kind, a layer or a head (--kind, --layer, --head), or a shorter text"
-            )
+        """All of it as one JSON object; weights and probabilities are rounded to 6 decimals."""
         values = _rounded(asdict(replace(self, maps=())))
         values["maps"] = [
             {
@@ -263,6 +265,21 @@ class Inspection:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"not an inspection as headway inspect writes it to .json ({error!r})") from None
+
+
+def check_size(model: nn.Module, source: int, target: int = 0) -> None:
+    """Refuse what has more attention than can be kept, before any is computed; lengths are in tokens.
+
+    Raises:
+        LengthError: It has.
+    """
+    numbers = numbers_in(model, source, target)
+    if numbers > MAX_NUMBERS:
+        lengths = f"a text of {source:,} tokens" if not target else f"{source:,} source and {target:,} target tokens"
+        raise LengthError(
+            f"all attention of {lengths} is {numbers:,} numbers, more than the {MAX_NUMBERS:,} that can be inspected "
+            "at once; inspect a shorter text, or its sentences one by one"
+        )
 
 
 def _tensor(weights: list[list[list[float]]]) -> Float[Tensor, "H T S"]:

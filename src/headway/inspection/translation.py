@@ -6,26 +6,29 @@ it and predicts the token there. So row t of a decoder's attention is that with 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
-from headway.inspection.results import AttentionMap, Inspection, Likely, Step
+from headway.inspection.results import AttentionMap, Inspection, Likely, Step, check_size
 from headway.predict import Translator
 from headway.predict.alignment import hard_alignment
 from headway.text.framing import Frame
 from headway.text.interface import TextTokenizer
 from headway.text.tokenizer import BOS, EOS
 
-__all__ = ["inspect_translation"]
+__all__ = ["ALTERNATIVES", "inspect_translation"]
+
+ALTERNATIVES = 5  # tokens that are told at each position, unless asked otherwise
 
 _PAPER = DecodingOptions()
+_LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
 
 
 @torch.inference_mode()
@@ -36,7 +39,7 @@ def inspect_translation(
     *,
     name: str = "model",
     options: DecodingOptions = _PAPER,
-    alternatives: int = 5,
+    alternatives: int = ALTERNATIVES,
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Inspection:
@@ -70,16 +73,18 @@ def inspect_translation(
         target_ids = bundle.target_tokenizer.encode(target)
     predicted = [*frame.target_prefix, *target_ids, EOS]
     _check_positions(bundle.model.max_length, len(predicted))
+    read = frame.source(source_ids)
+    check_size(bundle.model, len(read), len(predicted))
 
     device = translator.device
     with capture(bundle.model) as seen:
-        logits = bundle.model(
-            torch.tensor([frame.source(source_ids)], device=device),
-            torch.tensor([[BOS, *predicted[:-1]]], device=device),
-        )
+        hidden = bundle.model.hidden(
+            torch.tensor([read], device=device), torch.tensor([[BOS, *predicted[:-1]]], device=device)
+        )[0]
     maps = tuple(
         AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
         for each in seen.maps
+        if each.kind  # another's rows and columns would be unknown; a model's own all have one
     )
     own = slice(len(frame.source_prefix), len(frame.source_prefix) + len(source_ids))
     layer, pairs = _aligned(maps, own, range(len(frame.target_prefix), len(predicted) - 1), translator.alignment_layer)
@@ -87,11 +92,20 @@ def inspect_translation(
         model=name,
         architecture=bundle.model.config.kind,
         source=source,
-        source_tokens=tuple(bundle.source_tokenizer.display(frame.source(source_ids))),
+        source_tokens=tuple(bundle.source_tokenizer.display(read)),
         maps=maps,
         target=target,
         target_given=given,
-        steps=_steps(logits[0], predicted, len(frame.target_prefix), alternatives, bundle.target_tokenizer),
+        steps=tuple(
+            _steps(
+                bundle.model.projection,
+                hidden,
+                predicted,
+                len(frame.target_prefix),
+                alternatives,
+                bundle.target_tokenizer,
+            )
+        ),
         alignment=pairs,
         alignment_layer=layer,
     )
@@ -120,27 +134,33 @@ def _check_positions(positions: int | None, length: int) -> None:
 
 
 def _steps(
-    logits: Float[Tensor, "T V"], predicted: Sequence[int], forced: int, count: int, tokenizer: TextTokenizer
-) -> tuple[Step, ...]:
-    """What each position predicts: its token, and what else could have come."""
-    log_probs = logits.float().log_softmax(-1).cpu()
-    chosen = log_probs.gather(1, torch.tensor(predicted).unsqueeze(1))
-    if bool(chosen.isnan().any()):
-        raise BundleError("the model gives no finite probabilities: its weights are damaged")
-    ranks = (log_probs > chosen).sum(1) + 1
-    best = log_probs.topk(min(count, log_probs.size(1)))
-    rows: Any = zip(
-        tokenizer.display(predicted),
-        chosen.squeeze(1).tolist(),
-        ranks.tolist(),
-        best.indices.tolist(),
-        best.values.tolist(),
-        strict=True,
-    )
-    return tuple(
-        Step(token, value, rank, at < forced, tuple(map(Likely, tokenizer.display(ids), values)))
-        for at, (token, value, rank, ids, values) in enumerate(rows)
-    )
+    projection: nn.Linear,
+    hidden: Float[Tensor, "T D"],
+    predicted: Sequence[int],
+    forced: int,
+    count: int,
+    tokenizer: TextTokenizer,
+) -> Iterator[Step]:
+    """What each position predicts: its token, and what else could have come. Logits are made for some at a time."""
+    size = max(1, _LOGITS_IN_MEMORY // projection.out_features)
+    for start in range(0, len(predicted), size):
+        tokens = predicted[start : start + size]
+        log_probs = projection(hidden[start : start + size]).float().log_softmax(-1).cpu()
+        chosen = log_probs.gather(1, torch.tensor(tokens).unsqueeze(1))
+        if bool(chosen.isnan().any()):
+            raise BundleError("the model gives no finite probabilities: its weights are damaged")
+        ranks = (log_probs > chosen).sum(1) + 1
+        best = log_probs.topk(min(count, log_probs.size(1)))
+        rows: Any = zip(
+            tokenizer.display(tokens),
+            chosen.squeeze(1).tolist(),
+            ranks.tolist(),
+            best.indices.tolist(),
+            best.values.tolist(),
+            strict=True,
+        )
+        for at, (token, value, rank, ids, values) in enumerate(rows, start):
+            yield Step(token, value, rank, at < forced, tuple(map(Likely, tokenizer.display(ids), values)))
 
 
 def _aligned(

@@ -1,7 +1,7 @@
 """Recurrent sequence-to-sequence models: GRU and LSTM, a fixed vector or attention.
 
 The equations are in :mod:`headway.nn.recurrent` and :mod:`headway.nn.recurrent_decoders`. What the options make of the
-papers' models, each a preset with the paper's sizes:
+papers' models, each a preset:
 
     cho         z at every step             Cho et al. 2014: GRU, attention = "none", context = "every_step"
     sutskever   z at the start alone        Sutskever et al. 2014: deep LSTM, attention = "none", context = "start"
@@ -9,8 +9,17 @@ papers' models, each a preset with the paper's sizes:
     luong       step, then attend           Luong et al. 2015: deep LSTM, attention = "luong", score = "general"
 
 ``d_model`` is the width of a state, and of both directions of a bidirectional encoder together, so that all scores
-fit; ``d_embedding`` that of embeddings and of what the output projection is given. Dropout is on embeddings, between
-layers and before the projection (Zaremba et al. 2014).
+fit; ``d_embedding`` that of embeddings and of what the output projection is given. So the presets have the papers'
+sizes, but for two that are one width here and two there:
+
+    cho         maxout and embeddings are 500 wide; in the paper embeddings are of rank 100 (section 4.1.1)
+    bahdanau    decoder states are 2000 wide, as the encoder's two directions together, and maxout 620, as embeddings;
+                in the paper the decoder has 1000 and the maxout layer 500 (appendix A.2.3)
+
+Dropout is on embeddings, between layers and before the projection (Zaremba et al. 2014), of these papers in Luong et
+al.'s alone. None of them has one matrix for embeddings and projection (``tie``) or scales embeddings by
+sqrt(d_embedding). Sources are read as they are: Sutskever et al. and, in most of their models, Luong et al. turn them
+round.
 """
 
 from __future__ import annotations
@@ -39,9 +48,12 @@ _DEEP: dict[str, Any] = {
 PRESETS: dict[str, dict[str, Any]] = {
     "cho": {"attention": "none", "context": "every_step", "bidirectional": False, "d_model": 1000, "d_embedding": 500},
     "sutskever": {**_DEEP, "attention": "none", "context": "start"},
-    "bahdanau": {"attention": "bahdanau", "score": "additive", "d_model": 2000, "d_embedding": 620},
+    "bahdanau": {
+        "attention": "bahdanau", "score": "additive", "score_hidden": 1000, "d_model": 2000, "d_embedding": 620,
+    },
     "luong": {**_DEEP, "attention": "luong", "score": "general", "input_feeding": True},
-}
+}  # fmt: skip
+_WITH_HIDDEN_LAYER: tuple[ScoreKind, ...] = ("additive", "feed_forward")
 
 
 class RecurrentConfig(Config):
@@ -66,6 +78,9 @@ class RecurrentConfig(Config):
     score: ScoreKind | None = Field(
         None, description="How attention compares states; none: additive for bahdanau, general for luong."
     )
+    score_hidden: int | None = Field(
+        None, ge=1, description="Width of the hidden layer of additive and feed_forward; none: d_model, but 64 at most."
+    )
     input_feeding: bool = Field(False, description="Whether luong's output is fed to the next step.")
     dropout: float = Field(0.2, ge=0, lt=1, description="Probability on embeddings, between layers and on outputs.")
     output_bias: bool = Field(False, description="A bias for each token's logit.")
@@ -83,7 +98,10 @@ class RecurrentConfig(Config):
         rest = {key: value for key, value in data.items() if key != "preset"}
         if not isinstance(data["preset"], str) or data["preset"] not in PRESETS:
             raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(PRESETS)}")
-        return {**PRESETS[data["preset"]], **rest}
+        preset = PRESETS[data["preset"]]
+        if rest.get("score") not in (None, *_WITH_HIDDEN_LAYER):  # then the preset's hidden layer is of no score
+            preset = {key: value for key, value in preset.items() if key != "score_hidden"}
+        return {**preset, **rest}
 
     @model_validator(mode="after")
     def _fits(self) -> RecurrentConfig:
@@ -103,6 +121,11 @@ class RecurrentConfig(Config):
                 f"score = {self.score!r} is a part of attention, but attention = 'none'; leave score out, or choose "
                 "attention = 'bahdanau' or 'luong'"
             )
+        if self.score_hidden is not None and self.score_kind not in _WITH_HIDDEN_LAYER:
+            raise ValueError(
+                f"score_hidden = {self.score_hidden} is the width of a hidden layer, but score = {self.score_kind!r} "
+                f"has none; leave it out, or choose score = {' or '.join(map(repr, _WITH_HIDDEN_LAYER))}"
+            )
         if self.input_feeding and self.attention != "luong":
             raise ValueError(
                 f"input_feeding = true feeds the output of attention = 'luong' back, but attention = "
@@ -120,6 +143,13 @@ class RecurrentConfig(Config):
     def starts_only(self) -> bool:
         """Whether z is in the decoder's first state alone, and the output is the decoder's state."""
         return self.attention == "none" and self.context == "start"
+
+    @property
+    def score_kind(self) -> ScoreKind | None:
+        """How attention compares states; None without attention."""
+        if self.attention == "none":
+            return None
+        return self.score or ("additive" if self.attention == "bahdanau" else "general")
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> RecurrentConfig:
@@ -172,6 +202,11 @@ class RecurrentModel(nn.Module):
         """There is no limit."""
         return None
 
+    @property
+    def attends(self) -> bool:
+        """Whether there is attention for :meth:`advance_attending` to tell of."""
+        return self.config.attention != "none"
+
     def encode(self, source: Int[Tensor, "B S"]) -> Encoded:
         """The encoder's states, and z."""
         # A source without any token is read as one of padding: nothing is divided by zero.
@@ -203,7 +238,7 @@ class RecurrentModel(nn.Module):
         Raises:
             ConfigError: The model has none.
         """
-        if self.config.attention == "none":
+        if not self.attends:
             raise ConfigError(
                 "this model has attention = 'none': there is nothing that its decoder looks at; search without a "
                 "coverage penalty, or train with attention = 'bahdanau' or 'luong'"
@@ -225,20 +260,26 @@ class RecurrentModel(nn.Module):
 
 def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder[Any]:
     cell, d_model, layers, dropout = config.cell, config.d_model, config.decoder_layers, config.dropout
-    match config.attention:
-        case "none":
-            every_step = not config.starts_only
-            return FixedVectorDecoder(cell, d_embedding, d_model, layers=layers, dropout=dropout, every_step=every_step)
-        case "bahdanau":
-            score = config.score or "additive"
-            return BahdanauDecoder(cell, d_embedding, d_model, layers=layers, dropout=dropout, score=score)
-        case "luong":
-            return LuongDecoder(
-                cell,
-                d_embedding,
-                d_model,
-                layers=layers,
-                dropout=dropout,
-                score=config.score or "general",
-                input_feeding=config.input_feeding,
-            )
+    if config.score_kind is None:
+        every_step = not config.starts_only
+        return FixedVectorDecoder(cell, d_embedding, d_model, layers=layers, dropout=dropout, every_step=every_step)
+    if config.attention == "bahdanau":
+        return BahdanauDecoder(
+            cell,
+            d_embedding,
+            d_model,
+            layers=layers,
+            dropout=dropout,
+            score=config.score_kind,
+            score_hidden=config.score_hidden,
+        )
+    return LuongDecoder(
+        cell,
+        d_embedding,
+        d_model,
+        layers=layers,
+        dropout=dropout,
+        score=config.score_kind,
+        score_hidden=config.score_hidden,
+        input_feeding=config.input_feeding,
+    )

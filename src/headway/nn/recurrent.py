@@ -6,7 +6,8 @@
 The decoders are in :mod:`headway.nn.recurrent_decoders`. Dimensions: B sentences, S source and T target positions, E
 width of an embedding, D of a state, R rows (of decoding: the beams of a sentence are neighbours).
 
-Gates are cuDNN's: the GRU's reset gate acts behind its matrix product, where Cho et al. have it before. PyTorch's
+Gates are cuDNN's: the GRU's reset gate acts behind its matrix product, r (U h), where Cho et al. (equation 8) and
+Bahdanau et al. (appendix A.1.1) have it before, U (r h), but for Cho et al.'s decoder (appendix A.1.2). PyTorch's
 kernels (cuDNN, oneDNN) take all steps of a layer in one call wherever the recurrence needs nothing else; measured on
 one core at B = 100, S = 16, E = D = 256, forward and backward, they take what the same steps written out take, and
 nearly all of it is in the matrix products.

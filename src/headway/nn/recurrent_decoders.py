@@ -10,9 +10,10 @@ One class for each way in which a decoder knows the source:
     LuongDecoder         c_t = attend(h_t), behind the step        Luong et al. 2015
 
 where attend(q) is the mean of all the encoder's states z_1 .. z_S, weighted by the softmax of the scores of q with
-each. Departures: the first state is tanh(V z) for every layer in every form, and an LSTM's cell starts as V' z, where
-Sutskever et al. and Luong et al. copy the encoder's; in deep decoders Bahdanau's attention is asked by the first layer,
-as in Wu et al. 2016.
+each. Departures, of all forms: the first state is tanh(V z) for every layer, and an LSTM's cell starts as V' z, where
+Sutskever et al. and Luong et al. copy the encoder's, Bahdanau et al. take the backward direction's part of z alone, and
+Cho et al. map twice, tanh(V' tanh(V z)), and use tanh(V z) for z; the GRU's gates are those of
+:mod:`headway.nn.recurrent`. Further ones are told with each class.
 
 Dimensions: B sentences, R rows (of decoding: the beams of a sentence are neighbours), S source and T target positions,
 E width of an embedding, D of a state. Where a recurrence does not need what the attention says, a layer's steps are one
@@ -126,9 +127,9 @@ class RecurrentAttention(nn.Module):
     The decoders show all weights of a call, (B, 1, T, S), to the identity ``weights``, as multi-head attention does.
     """
 
-    def __init__(self, d_model: int, score: ScoreKind) -> None:
+    def __init__(self, d_model: int, score: ScoreKind, score_hidden: int | None = None) -> None:
         super().__init__()
-        self.score: Score = make_score(score, d_model)
+        self.score: Score = make_score(score, d_model, hidden=score_hidden)
         self.weights = nn.Identity()
 
     def remember(self, encoded: Encoded) -> Annotations:
@@ -211,10 +212,13 @@ class Decoder(nn.Module, Generic[MemoryT]):
 class FixedVectorDecoder(Decoder[SentenceVector]):
     """z is all that is known of the source.
 
-    With ``every_step`` (Cho et al. 2014, equation 8 and appendix A.1.2):
+    With ``every_step`` (Cho et al. 2014, section 2.2 and appendix A.1.2):
 
         h_t = d(h_{t-1}, [y_{t-1}; z])
         out = maxout(W [h_t; y_{t-1}; z])
+
+    where in the appendix the reset gate acts on z's part of the candidate state as well, tanh(W y + r (U h + C z)), and
+    here, z being an input, on U h alone.
 
     Without (Sutskever et al. 2014) z is in the first state alone:
 
@@ -252,15 +256,24 @@ class BahdanauDecoder(Decoder[Annotations]):
         h_t = d(h_{t-1}, [y_{t-1}; c_t])
         out = maxout(W [h_t; y_{t-1}; c_t])
 
-    h_{t-1} here is the first layer's; further layers read it, and the last one's is in the output. So only the first
-    layer goes step by step.
+    Appendix A.2.2 has h_{t-1} in the output, equation 4 h_t as here. In the first line h_{t-1} is the first layer's, as
+    in Wu et al. 2016; further layers read it, and the last one's is in the output. So only the first layer goes step by
+    step.
     """
 
     def __init__(
-        self, cell: Cell, d_embedding: int, d_model: int, *, layers: int, dropout: float, score: ScoreKind
+        self,
+        cell: Cell,
+        d_embedding: int,
+        d_model: int,
+        *,
+        layers: int,
+        dropout: float,
+        score: ScoreKind,
+        score_hidden: int | None = None,
     ) -> None:
         super().__init__(cell, d_embedding + d_model, d_model, layers=layers, dropout=dropout)
-        self.attention = RecurrentAttention(d_model, score)
+        self.attention = RecurrentAttention(d_model, score, score_hidden)
         self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
         self.d_output = d_embedding
 
@@ -304,10 +317,11 @@ class LuongDecoder(Decoder[Annotations]):
         layers: int,
         dropout: float,
         score: ScoreKind,
+        score_hidden: int | None = None,
         input_feeding: bool,
     ) -> None:
         super().__init__(cell, d_embedding + input_feeding * d_embedding, d_model, layers=layers, dropout=dropout)
-        self.attention = RecurrentAttention(d_model, score)
+        self.attention = RecurrentAttention(d_model, score, score_hidden)
         self.combine = linear(2 * d_model, d_embedding)
         self.d_output = d_embedding
         self.d_fed = d_embedding if input_feeding else 0

@@ -1,8 +1,8 @@
 """Score functions: how well a query and a key match, before mask and softmax.
 
     scaled_dot     q . k / sqrt(K)                      Vaswani et al. 2017, equation 1
-    dot            q . k                                Luong et al. 2015
-    general        q^T W k                              Luong et al. 2015, equation 8
+    dot            q . k                                Luong et al. 2015, section 3.1
+    general        q^T W k                              Luong et al. 2015, section 3.1
     additive       v^T tanh(W q + U k)                  Bahdanau et al. 2015, appendix A.1.2
     feed_forward   v^T max(0, W q + U k + b)            the paper's feed-forward layer (equation 2) of [q; k]
     cosine         g q . k / (|q| |k|)                  Henry et al. 2020; g, one over a temperature, is learned
@@ -101,11 +101,16 @@ class _CosineScore(Score):
         self.log_scale = nn.Parameter(torch.full((num_heads,), math.log(_SCALE)))
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S K"]:
-        return F.normalize(key, dim=-1)
+        return _normalized(key)
 
     def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
         scale = self.log_scale.exp().view(-1, 1, 1)
-        return (F.normalize(query, dim=-1) * scale) @ keys.transpose(-2, -1)
+        return (_normalized(query) * scale) @ keys.transpose(-2, -1)
+
+
+def _normalized(x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
+    """Vectors of length 1, computed in float32 at least: in float16 the least that is divided by would be zero."""
+    return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1).to(x.dtype)
 
 
 class _HiddenScore(Score):

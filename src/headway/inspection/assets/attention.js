@@ -56,11 +56,11 @@ function showChips(id, side, choose) {
   place.onkeydown = (event) => moveFocus(event, place, 1);
 }
 
-/** Arrow keys move the focus among the children that can have it; `across` is how many a line has. */
+/** Arrow keys move the focus among what in a place can have it; `across` is how many a line has. */
 function moveFocus(event, place, across) {
-  const items = [...place.querySelectorAll("button")];
+  const items = [...place.querySelectorAll("[tabindex]")];
   const at = items.indexOf(document.activeElement);
-  const forward = place.dir === "rtl" ? -1 : 1;
+  const forward = place.getAttribute("dir") === "rtl" ? -1 : 1;
   const steps = { ArrowRight: forward, ArrowLeft: -forward, ArrowDown: across, ArrowUp: -across, Home: -at };
   steps.End = items.length - 1 - at;
   if (!(event.key in steps) || at < 0) return;
@@ -107,7 +107,8 @@ function showChoice() {
   const byRow = state.row !== null;
   paintChips("rows", byRow ? null : (row) => view.at(row, state.column), state.row, most);
   paintChips("columns", byRow ? (column) => view.at(state.row, column) : null, state.column, most);
-  $("said").textContent = sentence(view);
+  const said = sentence(view);
+  if (said !== $("said").textContent) $("said").textContent = said; // what is set is read aloud
   document.querySelectorAll("#steps tbody tr").forEach((line, at) => {
     line.classList.toggle("chosen", byRow && state.kind.rows === "target" && at === state.row);
   });

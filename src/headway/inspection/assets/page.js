@@ -44,11 +44,17 @@ function showSteps() {
       make("td", {}, step.forced ? "" : String(step.rank)),
       make("td", {}, make("div", { class: "alternatives" }, ...(step.forced ? [] : others))));
     if (rows) {
-      line.addEventListener("pointerenter", () => state.kind.rows === "target" && chooseRow(at, false));
+      const choose = (pin) => state.kind.rows === "target" && chooseRow(at, pin);
+      line.tabIndex = at ? -1 : 0;
+      line.addEventListener("focus", () => choose(true));
+      line.addEventListener("pointerenter", () => choose(false));
       line.addEventListener("pointerleave", () => state.kind.rows === "target" && restore());
     }
     $("steps").tBodies[0].append(line);
   });
+  // Left and right are for scrolling.
+  const body = $("steps").tBodies[0];
+  body.onkeydown = (event) => /Left|Right/.test(event.key) || moveFocus(event, body, 1);
 }
 
 // ---- alignment: two lines of tokens with what belongs together joined
@@ -89,14 +95,23 @@ function showAlignment() {
     picture.append(marked("target", t, marked("source", s, path)));
   }
   for (const [kind, tokens, line, y] of [["source", source, above, 26], ["target", target, below, 134]]) {
-    const joined = new Set(data.alignment.map((pair) => pair[kind === "source" ? 0 : 1]));
+    const own = kind === "source" ? 0 : 1, others = [target, source][own];
+    const dir = data.rightToLeft[kind] ? "rtl" : "ltr";
+    const place = svg("g", { role: "group", "aria-label": `${kind} tokens`, dir });
     tokens.forEach((token, at) => {
-      const looks = { x: line.middles[at], y, "text-anchor": "middle", class: joined.has(at) ? "" : "minor" };
-      const text = marked(kind, at, svg("text", looks, isolated(token)));
+      const joined = data.alignment.filter((pair) => pair[own] === at).map((pair) => quoted(others[pair[1 - own]]));
+      const name = `${quoted(token)}, aligned to ${joined.join(", ") || "nothing"}`;
+      const looks = { x: line.middles[at], y, "text-anchor": "middle", class: joined.length ? "" : "minor" };
+      const spoken = { tabindex: at ? -1 : 0, role: "img", "aria-label": name };
+      const text = svg("text", { ...looks, ...spoken }, isolated(token));
+      text.addEventListener("focus", () => dim(kind, at));
+      text.addEventListener("blur", () => dim(null));
       text.addEventListener("pointerenter", () => dim(kind, at));
       text.addEventListener("pointerleave", () => dim(null));
-      picture.append(text);
+      place.append(text);
     });
+    place.onkeydown = (event) => moveFocus(event, place, 1);
+    picture.append(place);
   }
 }
 
@@ -154,7 +169,8 @@ function showAll() {
     $("aligned").hidden = false;
     $("aligned-about").textContent =
       `Each target token (below) with the source token (above) that layer ${data.alignmentLayer} of the ` +
-      "cross-attention, as a mean over its heads, attends to most. Point at a token to see its own lines alone.";
+      "cross-attention, as a mean over its heads, attends to most. Point at a token, or " +
+      "move to it with the Tab and arrow keys, to see its own lines alone.";
     showAlignment();
   }
   if (data.steps.length) {
