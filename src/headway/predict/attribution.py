@@ -6,8 +6,8 @@ With x_s the vector that the encoder is given for token s (embedding and positio
 
 (Shrikumar et al. 2016; the gradient alone: Simonyan et al. 2013; how they compare: Ancona et al. 2018, section 2). To
 first order it is what the logit would lose without the token. Where f is linear in x, as for embeddings whose mean or
-maximum is read out without encoder blocks or convolution, the attributions of all tokens sum to the logit less its bias; elsewhere they need not. Attention
-weights tell where a model looks, not in favour of which label.
+maximum is read out without encoder blocks or convolution, the attributions of all tokens sum to the logit less its
+bias; elsewhere they need not. Attention weights tell where a model looks, not in favour of which label.
 """
 
 from __future__ import annotations

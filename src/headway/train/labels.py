@@ -39,8 +39,8 @@ def run_labels(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Liste
     if single := [label for label, count in counts.items() if count < 2]:
         shown = ", ".join(map(repr, single[:_SHOWN])) + (", …" if len(single) > _SHOWN else "")
         listener.say(
-            f"{len(single):,} of {len(counts):,} labels have a single training text ({shown}), from which a model learns "
-            "nothing general; is the label in the first column, or named in fields?"
+            f"{len(single):,} of {len(counts):,} labels have a single training text ({shown}), from which a model "
+            "learns nothing general; is the label in the first column, or named in fields?"
         )
     return counts
 
