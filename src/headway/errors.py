@@ -6,7 +6,8 @@
     ├── LengthError        a sequence longer than what a model or a limit allows
     ├── BundleError        a model folder: missing, truncated, foreign or damaged file
     ├── CheckpointError    a run folder that cannot be resumed as asked
-    ├── TrainingError      training that cannot go on (loss is not finite, nothing to train on)
+    ├── TrainingError      training that cannot go on (out of memory, nothing to train on)
+    │   └── DivergenceError  its loss or gradients stay infinite
     ├── MissingPackageError  an optional package that a command needs and that is not installed
     └── OutputError        a file that cannot be written (disk full, no permission)
 
@@ -19,6 +20,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "DataError",
+    "DivergenceError",
     "HeadwayError",
     "LengthError",
     "MissingPackageError",
@@ -53,6 +55,10 @@ class CheckpointError(HeadwayError):
 
 class TrainingError(HeadwayError):
     """Training cannot go on."""
+
+
+class DivergenceError(TrainingError):
+    """Training gave infinite losses or gradients, step after step."""
 
 
 class MissingPackageError(HeadwayError):

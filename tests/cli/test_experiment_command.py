@@ -31,6 +31,8 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
                 lambda numbers: (Verdict("supported", f"it is {numbers['value']}"),),
                 lambda _: Figure(),
                 lambda _: "",
+                data=("corpus.txt",) if name == "heads" else (),
+                takes_model=name == "step-by-step",
             )
 
         monkeypatch.setattr("headway.inspection.experiments.load_experiment", load)
@@ -64,7 +66,6 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
             done.append(name)
             raise KeyboardInterrupt
         done.append(name)
-        assert settings.data == tmp_path
         return {"value": 7}
 
     replace_experiments(measure)
@@ -98,9 +99,53 @@ def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: P
     assert_refused(run("experiment", "heads", "-o", tmp_path), "no corpus; give one with --data")
 
 
+def test_any_failure_of_one_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
+    def measure(name: str, _: Settings) -> Numbers:
+        if name == "heads":
+            raise ZeroDivisionError("a mistake of ours")
+        return {"value": 7}
+
+    replace_experiments(measure)
+    ended = run("experiment", "all", "-o", tmp_path)
+    assert ended.code == 2
+    assert len(ended.out.splitlines()) == len(NAMES) - 1
+    assert "headway: heads: Traceback" in ended.err
+    assert "ZeroDivisionError: a mistake of ours" in ended.err
+    assert "1 of 14 experiments failed: heads" in ended.err
+    with pytest.raises(ZeroDivisionError):
+        run("experiment", "heads", "-o", tmp_path)
+
+
+def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_path: Path) -> None:
+    replace_experiments(lambda *_: {"value": 7})
+    words = ("-o", tmp_path / "out", "--data", tmp_path, "--model", tmp_path)
+    assert run("experiment", "all", *words).code == 0
+
+    def command(name: str) -> str:
+        return str(json.loads((tmp_path / "out" / f"{name}.json").read_text(encoding="utf-8"))["command"])
+
+    assert command("scaling") == "headway experiment scaling -o OUTPUT --seeds 3"
+    assert command("heads") == f"headway experiment heads -o OUTPUT --seeds 3 --data {tmp_path}"
+    assert command("step-by-step") == f"headway experiment step-by-step -o OUTPUT --seeds 3 --model {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("scaling", "--model", "m"), r"--model m: scaling takes none, .* take it: step-by-step, what-heads-see"),
+        (("scaling", "--data", "d"), r"--data d: scaling takes none, .* take it: compatibility, heads, .*"),
+        (("all", "--quick", "--data", "d"), r"--data d: --quick measures small models .* leave out one of the two"),
+        (("step-by-step", "--quick", "--model", "m"), r"--model m: --quick measures small models"),
+    ],
+)
+def test_options_that_would_do_nothing(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
+    assert_refused(run("experiment", *words, "-o", tmp_path), why)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_refusals(tmp_path: Path) -> None:
     assert_refused(run("experiment", "scalin", "-o", tmp_path), "no experiment 'scalin'; did you mean 'scaling'")
     gone = tmp_path / "gone"
-    assert_refused(run("experiment", "scaling", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected one")
+    assert_refused(run("experiment", "heads", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected one")
     assert run("experiment", "scaling").code == 2
     assert list(tmp_path.iterdir()) == []

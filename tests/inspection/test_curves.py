@@ -225,6 +225,10 @@ class TestMistakes:
 def test_a_classifiers_score_is_its_accuracy(tmp_path: Path) -> None:
     record = {"kind": "dev", "step": 10, "loss": 0.4, "accuracy": 91.5, "accuracy signature": "n:20", "macro F1": 90.0}
     curves = read_curves(write(tmp_path / "mine", train(10), record), "mine", "step")
-    assert (curves.metric, curves.score.y.tolist(), curves.signatures) == ("accuracy", [91.5], frozenset({"accuracy n:20"}))
+    assert (curves.metric, curves.score.y.tolist(), curves.signatures) == (
+        "accuracy",
+        [91.5],
+        frozenset({"accuracy n:20"}),
+    )
     titles = [panel.get_title("left") for panel in figure([curves], "step").axes]
     assert "accuracy on the development set" in titles

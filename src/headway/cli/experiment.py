@@ -12,7 +12,9 @@ import typer
 from headway.inspection.experiments import NAMES
 
 if TYPE_CHECKING:
-    from headway.inspection.experiments.experiment import Record, Settings
+    from collections.abc import Sequence
+
+    from headway.inspection.experiments.experiment import Experiment, Record, Settings
 
 __all__ = ["experiment"]
 
@@ -21,14 +23,14 @@ def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(NAMES)}; or all.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the report, figures and numbers.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small made-up data: minutes for all of them, and no --data.")
+        bool, typer.Option("--quick", help="Small made-up data: minutes for all of them, no --data and no --model.")
     ] = False,
     data: Annotated[
         Path | None, typer.Option(help="The folder that holds multi30k and other corpora, for the full form.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Repetitions where chance plays a part.", min=1)] = 3,
     model: Annotated[
-        Path | None, typer.Option(help="A model folder for experiments that look at one trained model.")
+        Path | None, typer.Option(help="A model folder for experiments that look at one trained model (full form).")
     ] = None,
 ) -> None:
     """Measure claims about the Transformer: a verdict on each, and one HTML report with figures and numbers.
@@ -36,6 +38,8 @@ def experiment(
     Running it again goes on where it stopped: what was measured in the same way is not measured again. To
     start over, remove the output folder.
     """
+    import traceback
+
     from headway.errors import ConfigError, HeadwayError
     from headway.inspection.experiments import load_experiment
     from headway.inspection.experiments.experiment import Settings, run_experiment
@@ -43,12 +47,13 @@ def experiment(
 
     names = NAMES if name == "all" else (name,)
     chosen = [load_experiment(each) for each in names]
+    _refuse_idle_options(chosen, quick=quick, data=data, model=model)
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data {data}: no such folder; expected one that holds corpora such as multi30k")
     settings = Settings(
         quick=quick,
         seeds=tuple(range(1, seeds + 1)),
-        data=None if quick else data,
+        data=data,
         work=output / "work" / ("quick" if quick else "full"),
         say=lambda line: print(line, file=sys.stderr, flush=True),
         model=model,
@@ -58,18 +63,19 @@ def experiment(
     failed: list[str] = []
     for number, each in enumerate(chosen, start=1):
         settings.say(f"[{number}/{len(chosen)}] {each.name}: {each.title}")
-        command = _command(each.name, settings)
         try:
-            records.append(run_experiment(each, settings, output, command=command))
-        except HeadwayError as error:
+            records.append(run_experiment(each, settings, output, command=_command(each, settings)))
+        except Exception as error:
             if len(chosen) == 1:
                 raise
             failed.append(each.name)
-            settings.say(f"headway: {each.name}: {error}")
+            known = isinstance(error, HeadwayError)
+            settings.say(f"headway: {each.name}: {error if known else traceback.format_exc()}")
             continue
         _show(records[-1])
         write_report(records, output, report)
-    settings.say(f"written: {report}")
+    if records:
+        settings.say(f"written: {report}")
     if failed:
         raise HeadwayError(
             f"{len(failed)} of {len(chosen)} experiments failed: {', '.join(failed)}; the report has the others, and "
@@ -77,12 +83,33 @@ def experiment(
         )
 
 
-def _command(name: str, settings: Settings) -> str:
+def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
+    """What would do nothing is a mistake; of several experiments, one that takes it is enough."""
+    from headway.errors import ConfigError
+    from headway.inspection.experiments import load_experiment
+
+    for option, value, takes in (("--data", data, "data"), ("--model", model, "takes_model")):
+        if value is None:
+            continue
+        if quick:
+            raise ConfigError(
+                f"{option} {value}: --quick measures small models that it trains on made-up data, so this would do "
+                "nothing; leave out one of the two"
+            )
+        if not any(getattr(each, takes) for each in chosen):
+            known = [name for name in NAMES if getattr(load_experiment(name), takes)]
+            raise ConfigError(
+                f"{option} {value}: {chosen[0].name} takes none, so this would do nothing; leave it out. Those that "
+                f"take it: {', '.join(known)}"
+            )
+
+
+def _command(experiment: Experiment, settings: Settings) -> str:
     """What repeats one experiment."""
-    words = ["headway", "experiment", name, "-o", "OUTPUT", "--seeds", str(len(settings.seeds))]
+    words = ["headway", "experiment", experiment.name, "-o", "OUTPUT", "--seeds", str(len(settings.seeds))]
     words += ["--quick"] if settings.quick else []
-    words += ["--data", str(settings.data)] if settings.data is not None else []
-    words += ["--model", str(settings.model)] if settings.model is not None else []
+    words += ["--data", str(settings.data)] if settings.data is not None and experiment.data else []
+    words += ["--model", str(settings.model)] if settings.model is not None and experiment.takes_model else []
     return shlex.join(words)
 
 

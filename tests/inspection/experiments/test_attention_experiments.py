@@ -11,19 +11,15 @@ import pytest
 import torch
 from pictures import assert_legible
 
-from headway.inspection.experiments import load_experiment, scaling
+from headway.inspection.experiments import load_experiment, position_picture, scaling
 from headway.inspection.experiments.drawing import styled
-from headway.inspection.experiments.experiment import Numbers, Settings, plain
+from headway.inspection.experiments.experiment import Numbers
 from headway.inspection.experiments.linear_shift import rotation
+from headway.nn.positions import SinusoidalPositions
+
+pytest_plugins = ["quick_form"]  # the fixtures of that file
 
 NAMES = ("attention-numbers", "scaling", "linear-shift", "position-picture")
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Numbers]:
-    """The numbers of the quick forms."""
-    settings = Settings(True, (1, 2, 3), None, tmp_path_factory.mktemp("work"), lambda line: None)
-    return {name: plain(load_experiment(name).measure(settings)) for name in NAMES}
 
 
 @pytest.mark.parametrize(
@@ -61,8 +57,8 @@ def _same_gradient(size: float) -> Callable[[Any], None]:
 
 def _growth(*falling: bool) -> Callable[[Any], None]:
     def change(numbers: Any) -> None:
-        for each, falls in zip(numbers["growth"], falling, strict=True):
-            each["all"] = sorted(each["all"], reverse=falls)
+        (first,) = numbers["growth"]
+        numbers["growth"] = [first | {"all": sorted(first["all"], reverse=falls)} for falls in falling]
 
     return change
 
@@ -86,7 +82,7 @@ def _errors(kind: str) -> Callable[[Any], None]:
 
 
 def _random_fits(numbers: Any) -> None:
-    numbers["control"][1]["random vectors"] = [1e-3] * 3
+    numbers["control"][0]["random vectors"] = [1e-3] * 3
 
 
 def _waves(values: list[float]) -> Callable[[Any], None]:
@@ -94,8 +90,13 @@ def _waves(values: list[float]) -> Callable[[Any], None]:
 
 
 def _told(*shares: float) -> Callable[[Any], None]:
+    """With the paper's dropout; without it, 0.9 of the positions."""
+
     def change(numbers: Any) -> None:
-        numbers["told"]["0.1"] = list(shares)
+        found = {"0.0": [0.9] * len(shares), "0.1": shares}
+        numbers["told"]["embedding + encoding"] = {
+            rate: [{"right": share, "near": 1.0} for share in each] for rate, each in found.items()
+        }
 
     return change
 
@@ -120,7 +121,8 @@ def _told(*shares: float) -> Callable[[Any], None]:
         ("position-picture", 0, _set("nearest", 0.0), "refuted"),
         ("position-picture", 1, _set("likeness_spread", 3.0), "refuted"),
         ("position-picture", 2, _told(0.1, 0.2, 0.4), "refuted"),
-        ("position-picture", 2, _told(0.99, 0.7, 0.99), "inconclusive"),
+        ("position-picture", 2, _told(0.89, 0.7, 0.89), "inconclusive"),
+        ("position-picture", 2, _told(0.89, 0.85, 0.9), "supported"),
     ],
 )
 def test_other_numbers_give_another_verdict(
@@ -154,3 +156,31 @@ def test_rotation() -> None:
     torch.testing.assert_close(rotation(2, 3), torch.tensor([[cosine, sine], [-sine, cosine]], dtype=torch.float64))
     torch.testing.assert_close(rotation(6, 0), torch.eye(6, dtype=torch.float64))
     torch.testing.assert_close(rotation(6, 2) @ rotation(6, 5), rotation(6, 7))
+
+
+def test_a_position_is_told_from_the_sum_of_embedding_and_encoding() -> None:
+    """By hand: an embedding a hundred times the encodings hides them all, one of nothing hides none."""
+    table = SinusoidalPositions(64)(torch.zeros(1, 200, 64))[0]
+    assert position_picture._told(table, 0.0, 0.0, 1) == {"right": 1.0, "near": 1.0}
+    assert position_picture._told(table, 100.0, 0.0, 1)["right"] < 0.1
+    assert position_picture._told(table, 0.0, 0.99, 1)["right"] < 0.5
+
+
+def test_the_words_follow_the_numbers(measured: dict[str, Numbers]) -> None:
+    numbers = deepcopy(measured["attention-numbers"])
+    explain = load_experiment("attention-numbers").explain
+    assert "The largest share of a's new vector is b's" in explain(numbers)
+    numbers["weights"][0] = [0.6, 0.3, 0.1]
+    assert "The largest share of a's new vector is a's" in explain(numbers)
+    numbers = deepcopy(measured["scaling"])
+    numbers["with"]["gradient"]["1024"] = [0.125]
+    assert "without the scale and 0.12 with it" in load_experiment("scaling").explain(numbers)
+
+
+def test_the_published_weights_fix_no_width() -> None:
+    """Scores twice as far apart, with d_k = 12, give the same weights as those one apart with d_k = 3."""
+    one, other = (
+        torch.tensor(scores, dtype=torch.float64).div(math.sqrt(width)).softmax(0)
+        for scores, width in (([2, 3, 1], 3), ([4, 6, 2], 12))
+    )
+    torch.testing.assert_close(one, other)

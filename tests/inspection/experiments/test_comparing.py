@@ -61,12 +61,19 @@ def test_one_seed_decides_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("low", "high", "outcome"),
-    [(2.1, 3.0, "supported"), (1.9, 3.0, "inconclusive"), (1.0, 2.4, "refuted"), (1.0, 2.6, "inconclusive")],
+    [
+        (2.6, 3.0, "supported"),
+        (2.4, 3.0, "inconclusive"),
+        (1.0, 2.4, "refuted"),
+        (1.0, 2.6, "inconclusive"),
+        (2.1, 2.4, "inconclusive"),
+    ],
 )
 def test_judge_greater(low: float, high: float, outcome: str) -> None:
-    verdict = judge_greater(Difference((low + high) / 2, low, high), "it", than=2.0, least=2.5)
+    verdict = judge_greater(Difference((low + high) / 2, low, high), "it", than=2.0, noticeable=0.5)
     assert verdict.outcome == outcome
     assert verdict.reason.startswith("it: ")
+    assert ("real, but all of it below 2.5" in verdict.reason) == ((low, high) == (2.1, 2.4))
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from headway.errors import ConfigError
+from headway.inspection.experiments import corpora as module
 from headway.inspection.experiments.corpora import JOINED, corpora, draw_sentence, joined, joined_by
 from headway.inspection.experiments.experiment import Settings
 
@@ -57,6 +58,17 @@ def test_the_quick_corpora(tmp_path: Path) -> None:
     assert plain.test == rows.test
     assert corpora(settings(tmp_path)) == plain  # and nothing is written anew
     assert plain.recipe()["data"]["folder"] == str(plain.folder)
+
+
+def test_another_language_or_other_sources_make_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [corpora(settings(tmp_path), join=join) for join in (False, True)]
+    monkeypatch.setitem(module._NOUNS, "dog", ("chiko", "o"))
+    after = [corpora(settings(tmp_path), join=join) for join in (False, True)]
+    for old, new in zip(before, after, strict=True):
+        assert new.folder != old.folder
+        texts = ["".join(target for _, target in each.sentences(each.train)) for each in (old, new)]
+        assert ["chiko" in text for text in texts] == [False, True]
+        assert ["hundo" in text for text in texts] == [True, False]
 
 
 def test_the_full_form_needs_multi30k(tmp_path: Path) -> None:

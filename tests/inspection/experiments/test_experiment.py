@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ from matplotlib.figure import Figure
 
 from headway.errors import ConfigError, DataError
 from headway.inspection.experiments import NAMES, load_experiment
+from headway.inspection.experiments.code import code_of
 from headway.inspection.experiments.drawing import label, log_scale, panels, save, shared_legend, styled
 from headway.inspection.experiments.experiment import (
+    OURS,
     Claim,
     Experiment,
     Numbers,
@@ -47,11 +51,13 @@ class Stub:
         self.experiment = Experiment(
             name,
             f"Title {NASTY}",
-            (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("Claim two", "paper, 1")),
+            (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("Claim two", "paper, 1", quoted=True)),
             self.measure,
             lambda numbers: (Verdict("supported", f"because {NASTY}"), Verdict("refuted", f"{numbers['values'][0]}")),
             draw,
             lambda _: f"First paragraph {NASTY}\n\nSecond paragraph",
+            data=("corpus/a.txt",),
+            takes_model=True,
         )
 
     def measure(self, settings: Settings) -> Numbers:
@@ -70,9 +76,11 @@ class TestRunning:
         record = run_experiment(Stub().experiment, settings, tmp_path, command="headway experiment stub")
         assert sorted(path.name for path in tmp_path.iterdir()) == ["stub.json", "stub.png", "stub.svg"]
         found = json.loads((tmp_path / "stub.json").read_text(encoding="utf-8"))
-        assert found["claims"][1] == {"text": "Claim two", "source": "paper, 1"}
+        assert found["claims"][1] == {"text": "Claim two", "source": "paper, 1", "quoted": True}
         assert [each["outcome"] for each in found["verdicts"]] == ["supported", "refuted"]
         assert found["numbers"]["values"] == [1.5, None]
+        code = found["how"].pop("code")
+        assert re.fullmatch(r"[0-9a-f]{40}", code)
         assert found["how"] == {"form": "quick", "seeds": [1, 2], "data": None, "model": None}
         assert found["command"] == "headway experiment stub"
         assert {"hardware", "PyTorch", "headway"} <= found["where"].keys()
@@ -93,6 +101,31 @@ class TestRunning:
         assert (again.date, again.command, again.numbers) == (first.date, "first", first.numbers)
         assert (tmp_path / "stub.svg").is_file()
         assert "stub: taking the numbers of" in lines[0]
+
+    def test_other_files_measure_again_wherever_they_lie(self, settings: Settings, tmp_path: Path) -> None:
+        stub, out = Stub(), tmp_path / "out"
+        for folder in ("one", "two"):
+            (tmp_path / folder / "corpus").mkdir(parents=True)
+            (tmp_path / folder / "corpus" / "a.txt").write_text("a text", encoding="utf-8")
+            (tmp_path / folder / "other.txt").write_text(folder, encoding="utf-8")
+        one, two = (
+            replace(settings, data=tmp_path / folder, model=tmp_path / folder / "corpus") for folder in ("one", "two")
+        )
+        run_experiment(stub.experiment, one, out)
+        run_experiment(stub.experiment, two, out)
+        assert stub.measured == 1
+        (tmp_path / "two" / "corpus" / "a.txt").write_text("b text", encoding="utf-8")
+        run_experiment(stub.experiment, replace(two, model=one.model), out)
+        assert stub.measured == 2
+        run_experiment(stub.experiment, two, out)
+        assert stub.measured == 3
+
+    def test_what_an_experiment_does_not_take_does_not_matter(self, settings: Settings, tmp_path: Path) -> None:
+        stub = Stub()
+        deaf = replace(stub.experiment, data=(), takes_model=False)
+        run_experiment(deaf, settings, tmp_path)
+        run_experiment(deaf, replace(settings, data=tmp_path, model=tmp_path), tmp_path)
+        assert stub.measured == 1
 
     @pytest.mark.parametrize("change", [{"quick": False}, {"seeds": (1,)}, {"model": Path("m")}, {"data": Path("d")}])
     def test_other_settings_measure_again(self, settings: Settings, tmp_path: Path, change: dict[str, Any]) -> None:
@@ -143,13 +176,87 @@ class TestRunning:
             plain(object())
 
 
+class TestCode:
+    MEASURING = """
+from lab_package.helping import SIZE as COUNT, helper
+from math import sqrt
+
+def measure(settings):
+    return {"values": Inner().value(), "x": sqrt(COUNT)}
+
+class Inner:
+    def value(self):
+        return helper(1)
+
+def judge(numbers):
+    return 1
+"""
+    HELPING = """
+SIZE, other = 3, 4
+
+def helper(x):
+    return deeper(x)
+
+def deeper(x):
+    return x
+
+def unused():
+    return 1
+"""
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new", "other"),
+        [
+            ("measuring", "return helper(1)", "return helper(2)", True),
+            ("helping", "SIZE, other = 3", "SIZE, other = 5", True),
+            ("helping", "    return x", "    return x + 1", True),
+            ("measuring", "    return 1", "    return 2", False),  # of judge
+            ("helping", "    return 1", "    return 2", False),
+            ("helping", "def helper", "# a comment\ndef helper", False),
+        ],
+    )
+    def test_is_what_measuring_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, other: bool
+    ) -> None:
+        package = tmp_path / "lab_package"
+        package.mkdir()
+        for name, text in (("__init__", ""), ("measuring", self.MEASURING), ("helping", self.HELPING)):
+            (package / f"{name}.py").write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        for name in ("lab_package", "lab_package.measuring", "lab_package.helping"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        measure = import_module("lab_package.measuring").measure
+        before = code_of(measure)
+        assert code_of(measure) == before
+        path = package / f"{file}.py"
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        assert (code_of(measure) != before) is other
+
+    def test_of_real_ones_differs(self) -> None:
+        assert len({code_of(load_experiment(name).measure) for name in NAMES}) == len(NAMES)
+
+    def test_other_code_measures_again(
+        self, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stub = Stub()
+        for code in ("one", "one", "two"):
+            monkeypatch.setattr("headway.inspection.experiments.experiment.code_of", lambda _, code=code: code)
+            run_experiment(stub.experiment, settings, tmp_path)
+        assert stub.measured == 2
+
+
 class TestNames:
     @pytest.mark.parametrize("name", NAMES)
     def test_each_is_there(self, name: str) -> None:
         experiment = load_experiment(name)
         assert experiment.name == name
         assert experiment.claims
-        assert all(claim.text.endswith((".", "?")) and claim.source for claim in experiment.claims)
+        for claim in experiment.claims:
+            assert claim.source
+            assert claim.quoted or claim.text.endswith((".", "?"))
+            assert not (claim.quoted and claim.source.startswith(OURS))
 
     def test_an_unknown_one(self) -> None:
         with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
@@ -194,13 +301,14 @@ class TestReport:
         assert "<b" not in text.split("<body>")[1].replace("<body", "")
         page = Page(text)
         for words in (
-            *("Title", "Claim one", "source", "because", "First paragraph", "Caption"),
+            *("Title", "Claim one", "“Claim two”", "source", "because", "First paragraph", "Caption"),
             *("headway experiment one", f"headway {NASTY}"),
             *("12,345", "0.1235", "–", "yes", "1, 2", "✓ supported", "✗ refuted"),
             "2 experiments, 4 claims: 2 supported, 2 refuted.",
         ):
             assert words in page.words
         assert page.words.count(NASTY) >= 12
+        assert "“Claim one" not in page.words  # our words
 
     def test_needs_no_network(self, records: list[Record], tmp_path: Path) -> None:
         write_report(records, tmp_path, tmp_path / "report.html")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +11,25 @@ import torch
 from torch.nn import functional as F
 
 from headway.decode import DecodingOptions
-from headway.inspection.experiments import training
+from headway.errors import DivergenceError
+from headway.inspection.experiments import training, what_heads_see
 from headway.inspection.experiments.corpora import corpora
 from headway.inspection.experiments.experiment import Settings
 from headway.inspection.experiments.label_smoothing import identity_error
-from headway.inspection.experiments.training import encoded, loaded, resolved, train_variant, translated
+from headway.inspection.experiments.training import (
+    bleu_of,
+    encoded,
+    loaded,
+    resolved,
+    train_variant,
+    translated,
+    vocabulary_size,
+)
 from headway.inspection.experiments.what_heads_see import without_head
+from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.predict import Translator
+from headway.text.framing import Framing
 from headway.text.tokenizer import EOS
 from headway.train.loop import Result
 
@@ -49,6 +62,15 @@ def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypat
         train_variant(quick, corpora(quick), 1, SHORT)
     monkeypatch.undo()
     assert train_variant(quick, corpora(quick), 1, SHORT).loss > 0  # nothing was noted as done
+
+
+def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settings) -> None:
+    text = corpora(quick)
+    wild: dict[str, dict[str, Any]] = {"optimizer": {"learning_rate": 1e30}, "training": {"steps": 30}}
+    with pytest.raises(DivergenceError):
+        train_variant(quick, text, 1, wild)
+    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
+    assert vocabulary_size(quick, text, 1, wild) == len(words) + 4  # padding, unknown, begin and end
 
 
 def test_changes_are_what_differs(quick: Settings) -> None:
@@ -99,6 +121,57 @@ def test_encoded_pairs_end_in_the_end_symbol(make_translator: Callable[..., Tran
 def test_loaded_models_are_ready(quick: Settings) -> None:
     bundle = loaded(train_variant(quick, corpora(quick), 1, SHORT).folder)
     assert not bundle.model.training
+
+
+def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = corpora(quick)
+    trained = train_variant(quick, text, 1, SHORT)
+    asked: list[int] = []
+
+    def translate(_: object, sources: list[str]) -> list[str]:
+        asked.append(len(sources))
+        return [target for _, target in text.test[: len(sources)]]
+
+    monkeypatch.setattr(training, "translated", translate)
+    for _ in range(2):
+        assert bleu_of(quick, trained, text.test[:5]) == pytest.approx(100)
+        assert bleu_of(quick, trained, text.test[1:6]) < 100  # as many, but others
+    assert asked == [5, 5]
+    (trained.folder / "model.safetensors").write_bytes(b"other weights")
+    monkeypatch.setattr(training, "loaded", lambda _: None)
+    bleu_of(quick, trained, text.test[:5])
+    assert asked == [5, 5, 5]
+
+
+def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Translator]) -> None:
+    """A model that wants its sources between two tokens and its targets begun by a third."""
+    plain = make_translator().bundle
+    framing = Framing(source_prefix=(7,), source_suffix=(8, EOS), target_prefix=(9,))
+    bundle = replace(plain, imported_framing=framing)
+    ((source, target),) = encoded(bundle, [("das Haus", "ein Baum")])
+    assert source == [7, *bundle.source_tokenizer.encode("das Haus"), 8, EOS]
+    assert target == [9, *bundle.target_tokenizer.encode("ein Baum"), EOS]
+    sources = ["das rote Haus", "der Baum"]
+    assert translated(bundle, sources) == [
+        each.text
+        for each in Translator(bundle, device="cpu", guard=False).translate(sources, DecodingOptions(beam_size=1))
+    ]
+    (links,) = what_heads_see._aligned(bundle, [("das Haus", "ein Baum")])
+    assert links <= set(product(range(2), range(2)))
+    example = what_heads_see._maps(bundle, ("das Haus", "ein Baum"))
+    assert len(example["source"]) == len(source)
+
+
+def test_every_attention_is_examined(make_translator: Callable[..., Translator]) -> None:
+    """Also of an encoder that is deeper than the decoder."""
+    model = make_translator(encoder_layers=3).bundle.model
+    assert isinstance(model, Transformer)
+    taps = [(kind, layer) for kind, layer, _ in what_heads_see._taps(model)]
+    assert taps == [
+        *(("encoder self-attention", layer) for layer in range(3)),
+        ("decoder self-attention", 0),
+        ("cross-attention", 0),
+    ]
 
 
 def test_a_removed_head_adds_nothing() -> None:

@@ -5,6 +5,7 @@ The numbers of each experiment are made so that every claim holds; each test the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from io import BytesIO
 from itertools import product
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from headway.errors import DivergenceError, TrainingError
 from headway.inspection.experiments import (
     compatibility,
     heads,
@@ -24,9 +26,13 @@ from headway.inspection.experiments import (
     warmup_depth,
     what_heads_see,
 )
+from headway.inspection.experiments.corpora import corpora
 from headway.inspection.experiments.drawing import styled
-from headway.inspection.experiments.experiment import Numbers, Record, Settings, plain, run_experiment
+from headway.inspection.experiments.experiment import Numbers, Settings, plain
 from headway.inspection.experiments.lengths import COUNTS
+from headway.inspection.experiments.training import Trained, vocabulary_size
+
+pytest_plugins = ["quick_form"]  # the fixtures of that file
 
 SPREAD = (-0.1, 0.0, 0.1)  # around a mean, for three seeds: the interval of a difference is 0.23 to either side
 WIDE = (-20.0, 0.0, 20.0)
@@ -43,16 +49,17 @@ def rows(means: dict[str, float], key: str = "bleu", spread: tuple[float, ...] =
 def compatibility_numbers(
     bleu: dict[str, float] | None = None, spread: tuple[float, ...] = SPREAD, **ratios: float
 ) -> Numbers:
-    means = {**dict.fromkeys(compatibility.VARIANTS, 30.0), "feed-forward": 31.5, **(bleu or {})}
+    better = {"feed-forward": 31.5, compatibility.WIDE_ADDITIVE: 32.0}
+    means = {**dict.fromkeys(compatibility.VARIANTS, 30.0), **better, **(bleu or {})}
     costs = {name: {"ms": [2.0, 2.1, 2.2], "mib": 4.0} for name in means}
     ms, mib = ratios.get("ms", 3.0), ratios.get("mib", 2.0)
     costs[compatibility.ADDITIVE] = {"ms": [2.0 * ms, 2.1 * ms, 2.2 * ms], "mib": 4.0 * mib}
     return {"runs": rows(means, spread=spread), "costs": costs}
 
 
-def heads_numbers(one: float = 29.0, many: float = 29.3, spread: tuple[float, ...] = SPREAD) -> Numbers:
+def heads_numbers(one: float = 29.0, many: float = 29.0, spread: tuple[float, ...] = SPREAD) -> Numbers:
     means = {heads.ONE: one, heads.MIDDLE: 30.0, heads.MANY: many}
-    return {"runs": rows(means, spread=spread), "many": 32}
+    return {"runs": rows(means, spread=spread), "many": 32, "width": 128}
 
 
 def length_numbers(curves: dict[str, list[float]], spread: tuple[float, ...] = SPREAD) -> Numbers:
@@ -62,7 +69,8 @@ def length_numbers(curves: dict[str, list[float]], spread: tuple[float, ...] = S
         for count, mean in zip(COUNTS, means, strict=True)
         for seed, offset in enumerate(spread, start=1)
     ]
-    return {"runs": runs, "tokens": [14.0 * count for count in COUNTS]}
+    weights = dict.fromkeys(curves, 1234567)
+    return {"runs": runs, "tokens": [14.0 * count for count in COUNTS], "weights": weights}
 
 
 def sentence_numbers(spread: tuple[float, ...] = SPREAD, **changes: list[float]) -> Numbers:
@@ -133,8 +141,8 @@ def warmup_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numb
 
 def heads_seen(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
     costs = {
-        "encoder self-attention": changes.get("itself", 0.5),
-        "decoder self-attention": changes.get("itself", 0.5),
+        "encoder self-attention": changes.get("itself", 0.3),
+        "decoder self-attention": changes.get("itself", 0.3),
         what_heads_see.CROSS: changes.get("memory", 4.0),
     }
     runs = [
@@ -187,19 +195,24 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "claim", "changes"),
     [
-        ("compatibility", 0, {"ms": 0.9}),
+        ("compatibility", 0, {"ms": 1.9}),
         ("compatibility", 0, {"mib": 1.0}),
         ("compatibility", 1, {"bleu": {"additive": 32.0}}),
-        ("compatibility", 2, {"bleu": {"feed-forward": 30.0}}),
-        ("compatibility", 3, {"bleu": {"feed-forward": 30.1}}),
+        ("compatibility", 1, {"bleu": {compatibility.DOT: 28.0}}),
+        ("compatibility", 2, {"bleu": {compatibility.WIDE_ADDITIVE: 30.0}}),
+        ("compatibility", 3, {"bleu": {"feed-forward": 30.0}}),
+        ("compatibility", 4, {"bleu": {"feed-forward": 30.1}}),
         ("heads", 0, {"one": 30.0}),
         ("heads", 1, {"many": 30.5}),
+        ("heads", 0, {"one": 30.2, "many": 28.0}),
         ("sentence-length", 0, {"fixed": [20.0] * 5, "attending": [25.0, 22.0, 20.0, 10.0, 5.0]}),
         ("sentence-length", 1, {"attending": [25.0, 22.0, 20.0, 10.0, 5.0]}),
         ("sentence-length", 2, {"transformer": [30.0, 25.0, 20.0, 10.0, 5.0]}),
         ("positions", 0, {"learned": [28.0, 28.0, 28.0, 20.0, 10.0]}),
         ("positions", 1, {"sinusoidal": [30.0, 30.0, 30.0, 20.0, 10.0]}),
         ("positions", 2, {"learned": [30.0, 30.0, 30.0, 30.0, 30.0]}),
+        # Keeps less of what it had, but is better all the same.
+        ("positions", 2, {"learned": [40.0, 40.0, 40.0, 32.0, 31.0]}),
         ("positions", 3, {"none": [30.0, 30.0, 30.0, 30.0, 30.0]}),
         ("label-smoothing", 0, {"perplexity": 7.0}),
         ("label-smoothing", 1, {"entropy": 0.5}),
@@ -213,11 +226,23 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("warmup-depth", 4, {"bare": 2.5}),
         ("what-heads-see", 0, {"attention": 0.2}),
         ("what-heads-see", 1, {"itself": 2.0}),
-        ("what-heads-see", 2, {"memory": 0.1}),
+        ("what-heads-see", 2, {"memory": 0.0}),
     ],
 )
 def test_numbers_against_a_claim_refute_it(name: str, claim: int, changes: dict[str, Any]) -> None:
     assert outcomes(name, MAKERS[name](**changes))[claim] == "refuted"
+
+
+def test_one_head_is_compared_with_the_best_other_setting() -> None:
+    """By hand: against 4 heads, at 29.1, one head would be as good; 32 heads are at 30."""
+    numbers = heads_numbers(one=29.0, many=30.0)
+    for row in numbers["runs"]:
+        row["bleu"] -= 0.9 if row["variant"] == heads.MIDDLE else 0.0
+    verdict = load_experiment("heads").judge(numbers)[0]
+    assert verdict.outcome == "supported"
+    assert "best other setting (32 heads)" in verdict.reason
+    # The standard error is 0.1 sqrt(2/3) = 0.0816; at half of 5 %, t for 4 degrees of freedom is 3.495: 1 - 0.285.
+    assert "[0.715, " in verdict.reason
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -251,31 +276,23 @@ def test_a_training_that_gave_up_is_judged_and_drawn() -> None:
         experiment.draw(numbers)
 
 
-@pytest.fixture(scope="module")
-def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Record]]:
-    """All of them in the quick form, with one seed; what they share is trained once."""
-    folder = tmp_path_factory.mktemp("quick")
-    settings = Settings(quick=True, seeds=(1,), data=None, work=folder / "work", say=lambda _: None)
-    return folder, {name: run_experiment(load_experiment(name), settings, folder) for name in MAKERS}
+def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers]) -> None:
+    for name, numbers in measured.items():
+        assert {path.suffix for path in quick_folder.glob(f"{name}.*")} == {".json", ".svg", ".png"}
+        assert numbers["tables"]
+        assert len(load_experiment(name).explain(numbers)) > 200
+    assert (quick_folder / "report.html").stat().st_size > 1e6
+    assert outcomes("label-smoothing", measured["label-smoothing"])[4] == "supported"
+    (whole,) = measured["what-heads-see"]["runs"]
+    assert whole["attention"] > 0.4  # chance finds one word of the four to six of a sentence
 
 
-def test_the_quick_form_of_all(quick: tuple[Path, dict[str, Record]]) -> None:
-    folder, records = quick
-    for name, record in records.items():
-        assert {path.suffix for path in folder.glob(f"{name}.*")} == {".json", ".svg", ".png"}
-        assert record.numbers["tables"] or name == "what-heads-see"
-    assert records["label-smoothing"].verdicts[4].outcome == "supported"
-    (whole,) = records["what-heads-see"].numbers["runs"]
-    assert whole["attention"] > whole["diagonal"]
-
-
-def test_experiments_share_what_they_train(quick: tuple[Path, dict[str, Record]]) -> None:
-    folder, records = quick
-    runs = [path.name for path in (folder / "work" / "runs").iterdir()]
-    # 6 of compatibility, 2 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up.
-    assert len(runs) == 9 + 6 + 5
+def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[str, Numbers]) -> None:
+    runs = [path.name for path in (quick_folder / "work" / "quick" / "runs").iterdir()]
+    # 10 of compatibility, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up.
+    assert len(runs) == 12 + 6 + 5
     common = {
-        name: [row["bleu"] for row in records[name].numbers["runs"] if row["variant"] == variant]
+        name: [row["bleu"] for row in measured[name]["runs"] if row["variant"] == variant]
         for name, variant in (
             ("compatibility", compatibility.PAPER),
             ("heads", heads.MIDDLE),
@@ -285,3 +302,40 @@ def test_experiments_share_what_they_train(quick: tuple[Path, dict[str, Record]]
     assert len({tuple(scores) for scores in common.values()}) == 1
     ((score,), *_) = common.values()
     assert score > 20  # it has learned the language, more or less
+
+
+def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[str, Numbers]) -> None:
+    """Of the Transformer by hand: width 32, inner 64, one block each, and a table of tokens for all."""
+    weights = measured["sentence-length"]["weights"]
+    assert set(weights) == set(sentence_length.NAMES)
+    attention, inner, norm = 4 * 32 * (32 + 1), 32 * 64 + 64 + 64 * 32 + 32, 2 * 32
+    blocks = 3 * attention + 2 * inner + 5 * norm
+    text = corpora(quick_settings)
+    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
+    assert weights[sentence_length.TRANSFORMER] == blocks + 32 * (len(words) + 4)  # four special tokens
+    assert f"{weights[sentence_length.TRANSFORMER]:,} (Transformer)" in load_experiment("sentence-length").explain(
+        measured["sentence-length"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"), [(DivergenceError("infinite"), True), (TrainingError("out of memory"), False)]
+)
+def test_only_divergence_counts_as_a_failed_training(
+    quick_settings: Settings, monkeypatch: pytest.MonkeyPatch, error: TrainingError, counted: bool
+) -> None:
+    def fail(*_: object) -> Trained:
+        raise error
+
+    text = corpora(quick_settings)
+    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
+    size = vocabulary_size(quick_settings, text, 1)
+    assert size == len(words) + 4
+    monkeypatch.setattr(warmup_depth, "train_variant", fail)
+    monkeypatch.setattr(warmup_depth, "vocabulary_size", lambda *_: size)
+    if counted:
+        found = warmup_depth._trained(quick_settings, text, 1, "post", warmup_depth.COLD)
+        assert found == {"loss": math.log(size), "failed": 1, "curve": []}
+    else:
+        with pytest.raises(TrainingError, match="out of memory"):
+            warmup_depth._trained(quick_settings, text, 1, "post", warmup_depth.COLD)

@@ -5,8 +5,8 @@
 A well-known notebook attends from three vectors to themselves (Q = K = V = X) and calls a result "mostly of itself"
 whose own weight is .2992 beside .5329 for another. Its two weights are enough to rebuild the example: the third is
 1 - .2992 - .5329 = .1679, and the logarithms of neighbouring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
-.577 = 1 / sqrt(3). So d_k is 3, and the three scores are one apart: s - 1, s (its own), s + 1. ``EXAMPLE`` is such a
-matrix.
+.577. That fixes the three scores after their division by sqrt(d_k), up to a common term, and nothing more. As .577 is
+1 / sqrt(3), one reading is d_k = 3 with scores one apart: s - 1, s (its own), s + 1. ``EXAMPLE`` is such a matrix.
 
 Beyond the example, vectors are drawn from N(0, 1): how often does one attend mostly to itself, with and without
 projections; and what happens to a key's weight as the key grows?
@@ -204,19 +204,27 @@ def explain(numbers: Numbers) -> str:
         for each in (numbers["own"][f"no projections, {width}"] for width in (WIDTHS[1], WIDTHS[-1]))
     )
     projected = numbers["own"][f"random projections, {WIDTHS[-1]}"]
+    lengths, growth = numbers["lengths"], numbers["growth"]
+    start, end = (
+        {kind: _mean([each[kind] for each in growth], at) for kind in ("positive", "negative", "all")}
+        for at in (lengths.index(1.0), -1)
+    )
     return (
         "Three vectors attend to themselves: a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot "
         "products with each: a·a = 2, a·b = 3, a·c = 1. Divided by √3, exponentiated and divided by their sum they are "
-        f"{own:.4f}, {other:.4f} and {third:.4f}, so its new vector is ({result}). The published weights alone fix "
-        "these scores up to a common term: the ratios of neighbouring weights are both exp(1/√3).\n\n"
-        "So the largest share of a's new vector is b's, because b points the same way and is longer. Whether a vector "
-        "attends mostly to itself depends on the width: without projections a vector's score with itself is its "
-        "squared length, which grows with d_k faster than the scores of chance; "
+        f"{own:.4f}, {other:.4f} and {third:.4f}, so its new vector is ({result}). The published weights fix the "
+        "scores after their division, up to a common term: neighbouring ones are .577 apart. They do not fix d_k; √3 "
+        "and scores that are one apart is one reading.\n\n"
+        f"The largest share of a's new vector is {NAMES[[own, other, third].index(max(own, other, third))]}'s. How "
+        "often does a vector attend mostly to itself? Without projections its score with itself is its squared length, "
+        "which grows with d_k faster than the scores of chance: "
         f"{narrow:.0f} % of random vectors give themselves more than half at d_k = {WIDTHS[1]}, {wide:.0f} % at "
-        f"{WIDTHS[-1]}. With projections of query and key drawn apart, as at the start of training, nothing favours "
-        f"the vector itself ({100 * sum(projected) / len(projected):.0f} %).\n\n"
-        "A longer key multiplies its score: a positive score grows, a negative one falls further. Because exp() is "
-        "convex, what the one half gains is more than what the other half takes away, and the mean rises."
+        f"{WIDTHS[-1]}. With projections of query and key drawn apart, as at the start of training, it is "
+        f"{100 * sum(projected) / len(projected):.0f} % there.\n\n"
+        "A longer key multiplies its score: a positive score grows, a negative one falls further. From length 1 to "
+        f"{lengths[-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for queries with "
+        f"a positive score, from {start['negative']:.3f} to {end['negative']:.3f} for the others, and from "
+        f"{start['all']:.3f} to {end['all']:.3f} over all: exp() is convex, so the two need not cancel."
     )
 
 

@@ -1,8 +1,8 @@
 """Numbers that chance has a hand in, compared: means over seeds, intervals, and what they say to a claim.
 
 One rule for all: two variants are compared by the difference of their means and its 95 % interval, half as wide as
-Student's t times the standard error of the difference (both variances pooled). What lies wholly on one side of the
-interval's edge is decided; what the interval holds is not. With three seeds each, t is 2.78 (4 degrees of freedom).
+Student's t times the standard error of the difference (both variances pooled). A claim names one threshold; it is
+decided where the whole interval lies on one side of that. With three seeds each, t is 2.78 (4 degrees of freedom).
 Where a claim picks the best of several comparisons, each interval is widened until all of them hold together at 95 %
 (Bonferroni). A single seed has no spread to judge by, so nothing is decided then.
 """
@@ -95,17 +95,20 @@ def difference(more: Sequence[float], less: Sequence[float], comparisons: int = 
     return Difference(value, value - reach, value + reach)
 
 
-def judge_greater(found: Difference, what: str, *, than: float = 0.0, least: float | None = None) -> Verdict:
-    """The verdict on "it is greater ``than`` that", which is supported where the whole interval is.
+def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable: float = 0.0) -> Verdict:
+    """The verdict on "it is greater ``than`` that, by as much as is ``noticeable``".
 
-    It is refuted where the whole interval is below ``least``, the smallest excess that would matter; None: ``than``.
+    Supported where the whole interval lies above the sum of both, refuted where it lies below. An excess that is
+    certain but certainly too small to notice is neither.
     """
-    least = than if least is None else least
-    if found.low > than:
-        return Verdict("supported", f"{what}: {found}; all of it above {than:g}")
+    least = than + noticeable
+    if found.low > least:
+        return Verdict("supported", f"{what}: {found}; all of it above {least:g}")
+    if than < found.low and found.high < least:
+        return Verdict("inconclusive", f"{what}: {found}; real, but all of it below {least:g}, too little to notice")
     if found.high < least:
         return Verdict("refuted", f"{what}: {found}; all of it below {least:g}")
-    return Verdict("inconclusive", f"{what}: {found}; neither all above {than:g} nor all below {least:g}")
+    return Verdict("inconclusive", f"{what}: {found}; neither all above {least:g} nor all below")
 
 
 def judge_alike(found: Difference, what: str, *, within: float) -> Verdict:

@@ -13,21 +13,27 @@ scores can be compared from length to length: only how much is translated at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from headway.data.inputs import fingerprint
 from headway.data.readers import Corpus, read_examples
 from headway.errors import ConfigError
 from headway.inspection.experiments.experiment import Settings
 from headway.storage import replaced_folder
 
-__all__ = ["JOINED", "Corpora", "Pair", "corpora", "draw_sentence", "joined", "joined_by"]
+__all__ = ["JOINED", "MULTI30K", "Corpora", "Pair", "corpora", "draw_sentence", "joined", "joined_by"]
 
 JOINED = 3  # most sentences in a row of a joined training set
+
+MULTI30K = tuple(
+    f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
+)
+"""The files that the full form reads."""
 
 Pair = tuple[str, str]
 
@@ -78,17 +84,17 @@ class Corpora:
 
 def corpora(settings: Settings, *, join: bool = False) -> Corpora:
     """The corpora of the form that ``settings`` asks for; with ``join`` the training and the development set joined."""
-    plain = _made_up(settings.work / "corpus") if settings.quick else _multi30k(settings)
-    return _with_joined_rows(plain, settings.work / "joined") if join else plain
+    plain = _made_up(settings.work) if settings.quick else _multi30k(settings)
+    return _with_joined_rows(plain, settings.work) if join else plain
 
 
 def _multi30k(settings: Settings) -> Corpora:
     """German to English, 29,000 descriptions of pictures (Elliott et al. 2016)."""
     folder = settings.data / "multi30k" if settings.data else None
-    if folder is None or not (folder / "train.de").is_file():
+    if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
         raise ConfigError(
-            f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with multi30k/train.de, train.en, "
-            "val.* and test_2016_flickr.*, or ask for the quick form, which needs no data"
+            f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with "
+            f"{', '.join(MULTI30K)}, or ask for the quick form, which needs no data"
         )
     files = {name: (f"{name}.de", f"{name}.en") for name in ("train", "val", "test_2016_flickr")}
     found = Corpora(folder, ("de", "en"), files["train"], files["val"], (), {"vocab_size": 3000})
@@ -96,13 +102,10 @@ def _multi30k(settings: Settings) -> Corpora:
     return Corpora(folder, found.languages, found.train, found.dev, tested, found.tokenizer)
 
 
-def _made_up(folder: Path) -> Corpora:
+def _made_up(work: Path) -> Corpora:
     random = Random(1)
     drawn = {name: [draw_sentence(random) for _ in range(count)] for name, count in _MADE_UP.items()}
-    if not folder.is_dir():
-        with replaced_folder(folder) as aside:
-            for name, pairs in drawn.items():
-                _write(pairs, aside, name, ("src", "tgt"))
+    folder = _written(drawn, ("src", "tgt"), work, "corpus")
     files = {name: (f"{name}.src", f"{name}.tgt") for name in ("train", "dev")}
     test = tuple(drawn["test"])
     return Corpora(folder, ("source", "target"), files["train"], files["dev"], test, {"kind": "whitespace"})
@@ -123,13 +126,11 @@ def _noun_phrase(random: Random) -> Pair:
     return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
 
 
-def _with_joined_rows(plain: Corpora, folder: Path) -> Corpora:
+def _with_joined_rows(plain: Corpora, work: Path) -> Corpora:
     """``plain`` with its training and development sentences joined, one to :data:`JOINED` in a row."""
     names = {"train": plain.train, "dev": plain.dev}
-    if not folder.is_dir():
-        with replaced_folder(folder) as aside:
-            for name, files in names.items():
-                _write(joined(list(plain.sentences(files)), JOINED, Random(1)), aside, name, plain.languages)
+    rows = {name: joined(list(plain.sentences(files)), JOINED, Random(1)) for name, files in names.items()}
+    folder = _written(rows, plain.languages, work, "joined")
     train, dev = ((f"{name}.{plain.languages[0]}", f"{name}.{plain.languages[1]}") for name in names)
     return Corpora(folder, plain.languages, train, dev, plain.test, plain.tokenizer)
 
@@ -154,7 +155,11 @@ def _row(pairs: Sequence[Pair]) -> Pair:
     return " ".join(source.strip() for source, _ in pairs), " ".join(target.strip() for _, target in pairs)
 
 
-def _write(pairs: Sequence[Pair], folder: Path, name: str, suffixes: tuple[str, str]) -> None:
-    for side, suffix in enumerate(suffixes):
-        text = "".join(f"{pair[side]}\n" for pair in pairs)
-        (folder / f"{name}.{suffix}").write_text(text, encoding="utf-8")
+def _written(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
+    """A folder with the texts, two files each; named by their content, so that no other text is taken for them."""
+    folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
+    if not folder.is_dir():
+        with replaced_folder(folder) as aside:
+            for (name, pairs), (side, suffix) in product(texts.items(), enumerate(suffixes)):
+                (aside / f"{name}.{suffix}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return folder

@@ -6,7 +6,8 @@ figure, ``explain`` the words beside it. So a verdict can be tested with numbers
 be improved without measuring again.
 
 :func:`run_experiment` leaves NAME.json (claims, verdicts, numbers, and where and how they were got), NAME.svg and
-NAME.png. Where NAME.json is there already with the same settings, its numbers are taken and nothing is measured.
+NAME.png. Where NAME.json is there already, made by the same code with the same settings from files of the same content,
+its numbers are taken and nothing is measured.
 """
 
 from __future__ import annotations
@@ -25,27 +26,53 @@ from typing import Any, Literal
 import torch
 from matplotlib.figure import Figure
 
+from headway.data.inputs import ContentHashes, fingerprint
 from headway.errors import DataError
 from headway.hardware import processor_name
+from headway.inspection.experiments.code import code_of
 from headway.inspection.experiments.drawing import save, styled
 from headway.storage import replaced_file
 from headway.train.environment import commit
 
-__all__ = ["Claim", "Experiment", "Numbers", "Outcome", "Record", "Settings", "Verdict", "plain", "run_experiment"]
+__all__ = [
+    "OURS",
+    "Claim",
+    "Experiment",
+    "Numbers",
+    "Outcome",
+    "Record",
+    "Settings",
+    "Verdict",
+    "plain",
+    "run_experiment",
+]
 
 Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]
 """What was measured, as JSON holds it. ``tables`` in it, {caption: [{column: value}]}, is shown in the report."""
+
+OURS = "ours"
+"""The source of a claim that none of the sources makes."""
 
 _PICTURES = ("svg", "png")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says, and where: ``source`` names the paper and section, or says that it is an open question."""
+    """What somebody says, and where.
+
+    Attributes:
+        text: Where it is ``quoted``, word for word a part of the source; otherwise our words.
+        source: The paper and section, or that the claim is :data:`OURS`.
+        quoted: Whether it stands between quotation marks.
+    """
 
     text: str
     source: str
+    quoted: bool = False
+
+    def __str__(self) -> str:
+        return f"“{self.text}”" if self.quoted else self.text
 
 
 @dataclass(frozen=True)
@@ -86,6 +113,14 @@ class Settings:
             aside.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
         return numbers
 
+    def content(self, *paths: Path) -> str:
+        """A hash of what files hold, and folders with the names in them; of nothing where a path does not exist."""
+        hashes, found = ContentHashes(self.work / "inputs.json"), list[tuple[str, str]]()
+        for path in paths:
+            files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            found += [(each.relative_to(path).as_posix(), hashes.of(each)) for each in files if each.is_file()]
+        return fingerprint(found)
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -99,6 +134,8 @@ class Experiment:
         judge: From numbers to one verdict for each claim, in their order.
         draw: From numbers to the figure; called in the common style.
         explain: From numbers to what a reader should see in the figure: plain text, paragraphs parted by blank lines.
+        data: The files below ``settings.data`` that the full form reads; none: it needs no data.
+        takes_model: Whether it looks at the model of ``settings.model``, where one is given.
     """
 
     name: str
@@ -108,14 +145,16 @@ class Experiment:
     judge: Callable[[Numbers], tuple[Verdict, ...]]
     draw: Callable[[Numbers], Figure]
     explain: Callable[[Numbers], str]
+    data: tuple[str, ...] = ()
+    takes_model: bool = False
 
 
 @dataclass(frozen=True)
 class Record:
     """An experiment's outcome, as NAME.json holds it.
 
-    ``how`` is what the numbers depend on (quick or full, seeds, data, model), ``where`` the versions and the hardware,
-    ``command`` what repeats it.
+    ``how`` is what the numbers depend on: quick or full, seeds, and hashes of the code, the data and the model.
+    ``where`` has the versions and the hardware, ``command`` is what repeats it.
     """
 
     name: str
@@ -134,7 +173,7 @@ class Record:
 def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> Record:
     """Measure ``experiment``, or take the numbers of an earlier run, and write its files into ``folder``."""
     path = folder / f"{experiment.name}.json"
-    how = _how(settings)
+    how = _how(experiment, settings)
     before = _earlier(path, how)
     if before is None:
         begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
@@ -175,12 +214,14 @@ def plain(value: Any) -> Any:
             raise TypeError(f"{type(value).__name__}: numbers are what JSON holds")
 
 
-def _how(settings: Settings) -> dict[str, Any]:
+def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
+    data, model = settings.data if experiment.data else None, settings.model if experiment.takes_model else None
     return {
         "form": "quick" if settings.quick else "full",
         "seeds": list(settings.seeds),
-        "data": None if settings.data is None else str(settings.data),
-        "model": None if settings.model is None else str(settings.model),
+        "code": code_of(experiment.measure),
+        "data": None if data is None else settings.content(*(data / name for name in experiment.data)),
+        "model": None if model is None else settings.content(model),
     }
 
 

@@ -33,7 +33,7 @@ from headway.inspection.experiments.comparing import (
     mean_with_spread,
     strips,
 )
-from headway.inspection.experiments.corpora import Pair, corpora
+from headway.inspection.experiments.corpora import MULTI30K, Pair, corpora
 from headway.inspection.experiments.drawing import COLOURS, label, panels
 from headway.inspection.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 from headway.inspection.experiments.training import encoded, loaded, sweep, train_variant
@@ -174,15 +174,22 @@ def explain(numbers: Numbers) -> str:
         {name: fmean(column(numbers, key, variant=name)) for name in VARIANTS} for key in ("confidence", "accuracy")
     )
     return (
-        "On the left, how probable the model's first choice is, over all tokens of the test set. Smoothing keeps it "
-        "from 1: nothing is gained by more than 0.9 or so. A model that is as often right as it is sure knows itself: "
+        "On the left, how probable the model's first choice is, over all tokens of the test set. With "
+        "smoothing the loss asks for about 0.9, not for 1. A model that is as often right as it is sure knows itself: "
         f"smoothed it is sure by {sure[SMOOTHED]:.2f} and right in {right[SMOOTHED]:.2f} of all tokens, not smoothed "
-        f"{sure[HARD]:.2f} and {right[HARD]:.2f}.\n\nPerplexity is computed without smoothing for both, so a model "
-        "that was taught to spread its probability pays for that there, while BLEU only asks which token comes first. "
+        f"{sure[HARD]:.2f} and {right[HARD]:.2f}.\n\nPerplexity is computed without smoothing for both, so what a "
+        "model gives to tokens that do not come counts against it there, while BLEU only asks which token comes first. "
         "Dots are seeds, shaded bars 95 % intervals of the mean."
     )
 
 
 EXPERIMENT = Experiment(
-    "label-smoothing", "Label smoothing: less sure, and better?", CLAIMS, measure, judge, draw, explain
+    "label-smoothing",
+    "Label smoothing: less sure, and better?",
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    explain,
+    data=MULTI30K,
 )

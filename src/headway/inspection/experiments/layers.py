@@ -149,9 +149,8 @@ def seconds(kind: str, n: int, d: int, *, batch: int, repeats: int, device: torc
     return min(times[1:])
 
 
-def kept_bytes(kind: str, n: int, d: int) -> int:
-    """Bytes that autograd keeps of one sequence for the backward pass, with the output, without input and weights."""
-    layer, x = make_layer(kind, d), torch.randn(1, n, d, requires_grad=True)
+def kept_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
+    """Bytes that autograd keeps for the backward pass, with the output, without input and weights."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
     kept: dict[int, Tensor] = {}  # held, so that no address is used twice
 

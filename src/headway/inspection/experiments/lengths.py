@@ -22,21 +22,22 @@ __all__ = ["COUNTS", "LONGEST_SEEN", "TWICE", "length_curves", "length_sweep", "
 
 COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
 LONGEST_SEEN, TWICE = JOINED, 2 * JOINED
-_QUICK: dict[str, dict[str, Any]] = {"data": {"max_tokens": 768}, "training": {"steps": 130}}  # longer is harder
+_QUICK: dict[str, dict[str, Any]] = {"data": {"max_tokens": 512}, "training": {"steps": 60}}  # longer is harder
 
 
 def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Numbers:
     """BLEU of each variant with each seed at each of :data:`COUNTS`, and how many source tokens a row then has."""
     text = corpora(settings, join=True)
     more = _QUICK if settings.quick else {}
-    rows = []
+    rows, weights = [], dict[str, int]()
     for seed in settings.seeds:
         for name, changes in variants.items():
             trained = train_variant(settings, text, seed, {**more, **changes})
             for count in COUNTS:
-                score = bleu_of(settings, trained, joined_by(text.test, count), f"joined-by-{count}")
+                score = bleu_of(settings, trained, joined_by(text.test, count))
                 rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
-    bundle = loaded(trained.folder)
+            bundle = loaded(trained.folder)
+            weights[name] = sum(each.numel() for each in bundle.model.parameters())
     tokens = {
         count: fmean(len(source) for source, _ in encoded(bundle, joined_by(text.test, count))) for count in COUNTS
     }
@@ -52,7 +53,13 @@ def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping
         for count in COUNTS
     ]
     caption = f"BLEU over seeds, with standard deviations; rows of more than {LONGEST_SEEN} were not trained on"
-    return {"runs": rows, "tokens": [tokens[count] for count in COUNTS], "tables": {caption: table}}
+    sizes = [{"model": name, "weights": count} for name, count in weights.items()]
+    return {
+        "runs": rows,
+        "tokens": [tokens[count] for count in COUNTS],
+        "weights": weights,
+        "tables": {caption: table, "Size of the models": sizes},
+    }
 
 
 def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:

@@ -39,8 +39,10 @@ TOLD = (16, 128, 512)  # in the verdict
 PICTURE = (16, 3)  # width and shift of the matrix that is drawn
 
 CLAIMS = (
-    Claim("For any fixed offset k, PE(pos+k) can be represented as a linear function of PE(pos).", "paper, 3.5"),
-    Claim("The wavelengths form a geometric progression.", "paper, 3.5"),
+    Claim(
+        "for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5", quoted=True
+    ),
+    Claim("The wavelengths form a geometric progression", "paper, 3.5", quoted=True),
     Claim("The wavelengths go from 2π to 10000 · 2π.", "paper, 3.5"),
 )
 
@@ -227,12 +229,14 @@ def _draw_errors(axes: Axes, numbers: Numbers) -> None:
 def explain(numbers: Numbers) -> str:
     """How a sine can be linear."""
     longest = {width: waves[-1] / (2 * math.pi) for width, waves in numbers["wavelengths"].items()}
+    left = min(min(each["random vectors"]) for each in numbers["control"])
     return (
         "How can this be represented as a linear function? Sine and cosine of pos are not linear in pos, but sin(a + "
         "b) and cos(a + b) are linear in (sin a, cos a), with coefficients that depend on b alone. Each pair of "
         "dimensions is a point on a circle, and moving on by k positions turns it by a fixed angle: the matrix has a "
         "2 × 2 rotation for each pair along its diagonal and zeros elsewhere. A head can learn such a matrix, and so "
-        "attend to “k positions back”. A table of random vectors has no such matrix.\n\n"
+        "attend to “k positions back”. For a table of random vectors the best linear map leaves "
+        f"{left:.0%} of their size or more.\n\n"
         "The wavelengths start at 2π and grow by the same factor from pair to pair, but the exponent 2i/d of the "
         f"last pair is (d−2)/d, so the longest one is {longest['512']:,.0f} · 2π at d = 512 and only "
         f"{longest['16']:,.0f} · 2π at d = 16. tensor2tensor, the paper's own code, spaces the exponents so that 1 is "

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.inspection.experiments.drawing import COLOURS, label, log_scale, panels
-from headway.inspection.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.inspection.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import BOS, EOS
@@ -30,8 +30,12 @@ EXACT = 1e-4  # larger than rounding (logits are about 1), smaller than any real
 NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
 
 CLAIMS = (
-    Claim("Predictions for position i can depend only on the known outputs at positions less than i.", "paper, 3.1"),
-    Claim("Padding changes nothing.", "every implementation that pads its batches"),
+    Claim(
+        "the predictions for position i can depend only on the known outputs at positions less than i",
+        "paper, 3.1",
+        quoted=True,
+    ),
+    Claim("Padding changes nothing.", f"{OURS}; every implementation that pads its batches needs it"),
 )
 
 
@@ -184,15 +188,21 @@ def draw(numbers: Numbers) -> Figure:
 
 def explain(numbers: Numbers) -> str:
     """How to read the triangles."""
+    models = numbers["models"]
+    peeks, pads = ({name: max(each[what]) for name, each in models.items()} for what in ("earlier", "padding"))
+    sound = [name for name in models if name not in (NO_CAUSAL, NO_PADDING)]
     return (
         "Each square shows by how much the logits of one output (row) change when one target token (column) is "
         "exchanged. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
-        "everything above the diagonal must be 0, and is. That is what lets all positions be trained at once: no "
-        "prediction sees its answer. Without the causal mask the whole square fills: such a model would copy the "
-        "answer while training, and have nothing to copy from when it translates.\n\n"
-        "Padding must not be attended to; what is left is rounding, because matrix products of another size add in "
-        "another order. The model without a padding mask is caught by the same measurement; the one without a causal "
-        "mask too, for it sees the padding behind the target."
+        "everything above the diagonal must be 0: that is what lets all positions be trained at once, for no "
+        "prediction sees its answer. The largest entry there is "
+        f"{max(peeks[name] for name in sound):.2g} among the models with a mask and {peeks[NO_CAUSAL]:.2g} without a "
+        "causal mask; a model that peeks would copy the answer while training, and have nothing to copy from when it "
+        "translates.\n\n"
+        "Padding must not be attended to; rounding may remain, because matrix products of another size add in "
+        f"another order. More padding changes a logit by {max(pads[name] for name in sound):.2g} at most among the "
+        f"models with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
+        "causal mask, where the padding behind the target is in sight."
     )
 
 

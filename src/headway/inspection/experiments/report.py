@@ -87,7 +87,7 @@ def _contents(records: Sequence[Record]) -> str:
         link = f'<a href="#{escape(record.name)}">{escape(record.title)}</a>'
         first = f'<th scope="rowgroup" rowspan="{len(record.claims)}">{link}</th>'
         for claim, verdict in zip(record.claims, record.verdicts, strict=True):
-            cells = f"<td>{escape(claim.text)}</td><td>{escape(claim.source)}</td><td>{_verdict(verdict.outcome)}</td>"
+            cells = f"<td>{escape(str(claim))}</td><td>{escape(claim.source)}</td><td>{_verdict(verdict.outcome)}</td>"
             rows.append(f"<tr>{first}{cells}</tr>")
             first = ""
     head = "".join(f'<th scope="col">{name}</th>' for name in ("Experiment", "Claim", "Source", "Verdict"))
@@ -100,7 +100,7 @@ def _verdict(outcome: str) -> str:
 
 def _section(record: Record, figure: Path) -> str:
     claims = "".join(
-        f'<div class="claim {verdict.outcome}"><p class="said">“{escape(claim.text)}” '
+        f'<div class="claim {verdict.outcome}"><p class="said">{escape(str(claim))} '
         f'<span class="soft">({escape(claim.source)})</span></p>'
         f'<p class="why">{_verdict(verdict.outcome)}: {escape(verdict.reason)}</p></div>'
         for claim, verdict in zip(record.claims, record.verdicts, strict=True)

@@ -34,8 +34,10 @@ CLAIMS = (
         "paper, 3.2.1, note 4",
     ),
     Claim(
-        "For large d_k the dot products push the softmax into regions where it has extremely small gradients.",
-        "paper, 3.2.1",
+        "for large values of d_k, the dot products grow large in magnitude, pushing the softmax function into regions "
+        "where it has extremely small gradients",
+        "paper, 3.2.1, as a suspicion",
+        quoted=True,
     ),
     Claim("Dividing by √d_k counteracts this effect.", "paper, 3.2.1"),
 )
@@ -173,17 +175,22 @@ def _logarithmic(axes: Axes, widths: list[int], title: str, y: str) -> None:
 def explain(numbers: Numbers) -> str:
     """Why the gradient is small."""
     first, last = str(numbers["widths"][0]), str(numbers["widths"][-1])
-    entropy = {kind: _mean(numbers[kind]["entropy"][last]) for kind in KINDS}
+    entropy, gradient, variance = (
+        {kind: _mean(numbers[kind][what][last]) for kind in KINDS} for what in ("entropy", "gradient", "variance")
+    )
+    lone = {kind: _mean(numbers[kind]["gradient"][first]) for kind in KINDS}
     return (
         "A score q·k is a sum of d_k products, each of mean 0 and variance 1, so its variance is d_k and its typical "
-        f"size √d_k. At d_k = {last} scores differ by tens; exp() turns that into factors of many thousands, one key "
-        f"takes all the weight (entropy {entropy['without']:.2f} nats, against {entropy['with']:.2f} with the scale), "
-        "and a small change of the scores changes nothing.\n\n"
+        f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(variance['without']):.3g}, and "
+        f"{math.sqrt(variance['with']):.3g} with the scale; the weights' entropy is {entropy['without']:.2f} nats, and "
+        f"{entropy['with']:.2f} with it (0: one key takes all). exp() is what turns differences of scores into "
+        "factors.\n\n"
         "Why is the gradient small? The softmax's Jacobian is diag(p) − p pᵀ: its entries are p_i (1 − p_i) and "
         "−p_i p_j. When one weight is nearly 1 and the others nearly 0, every entry is a product with a factor near 0, "
-        "so whatever the loss asks for, almost nothing reaches queries and keys. Dividing by √d_k gives the scores "
-        f"variance 1 at any width. At d_k = {first} there is nothing to mend. The mean would hide this: a few queries "
-        "have two keys that happen to be nearly equal, and those keep a large gradient (the upper edge of the band)."
+        "so whatever the loss asks for, little reaches queries and keys. The median size of that matrix at d_k = "
+        f"{last} is {gradient['without']:.2g} without the scale and {gradient['with']:.2g} with it; at d_k = {first} "
+        f"it is {lone['without']:.2g} and {lone['with']:.2g}. The band holds 80 % of the queries; a mean would be "
+        "ruled by the few that have two keys nearly equal."
     )
 
 

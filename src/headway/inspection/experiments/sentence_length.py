@@ -4,8 +4,9 @@ A recurrent encoder-decoder without attention passes a sentence on as one vector
 Bahdanau et al. (2015) gave the decoder all of the encoder's states to attend to, because the vector seemed too small
 for long sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
 
-All three have about a million weights and train on rows of one to three sentences of Multi30k, joined (``lengths.py``;
-the full form is 9 runs, the Transformer's 3 shared with the experiment on positions), for the same number of steps.
+All three train on rows of one to three sentences of Multi30k, joined (``lengths.py``; the full form is 9 runs, the
+Transformer's 3 shared with the experiment on positions), for the same number of steps. They are not of one size: the
+report's table has their weights.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from headway.inspection.experiments.comparing import column, difference, half_width, interval, judge_greater
+from headway.inspection.experiments.corpora import MULTI30K
 from headway.inspection.experiments.drawing import COLOURS, label, panels
-from headway.inspection.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.inspection.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.inspection.experiments.lengths import LONGEST_SEEN, length_curves, length_sweep, retained
 
 FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
@@ -26,14 +28,17 @@ UNHARMED = 0.9  # "no deterioration": at least this share of the BLEU of single 
 
 CLAIMS = (
     Claim("A fixed-length vector forgets long sentences; attention does not so much.", "Bahdanau et al. 2015, 1"),
-    Claim("With attention, quality does not deteriorate with length.", "Bahdanau et al. 2015, 5.2.2"),
-    Claim("The Transformer is better at long sentences than recurrence with attention.", "paper, 4: shorter paths"),
+    Claim("With attention, quality does not deteriorate with length.", "Bahdanau et al. 2015, 5.1"),
+    Claim(
+        "The Transformer is better at long sentences than recurrence with attention.",
+        f"{OURS}; the paper, 4, has a reason for it: shorter paths",
+    ),
 )
 
 
 def measure(settings: Settings) -> Numbers:
     """BLEU of the three models over length."""
-    widths = {"d_model": 64, "d_embedding": 32} if settings.quick else {"d_model": 256, "d_embedding": 128}
+    widths = {"d_model": 48, "d_embedding": 32} if settings.quick else {"d_model": 256, "d_embedding": 128}
     recurrent: dict[str, Any] = {"kind": "recurrent", **widths, "dropout": 0.0 if settings.quick else 0.1}
     return length_sweep(
         settings,
@@ -85,16 +90,23 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
+def _sizes(numbers: Numbers) -> str:
+    return ", ".join(f"{numbers['weights'][name]:,} ({name})" for name in NAMES)
+
+
 def explain(numbers: Numbers) -> str:
     """What is compared, and how to read it."""
     return (
         "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
         "that reads long rows as well as short ones draws a level line. Models trained on rows of one to "
         f"{LONGEST_SEEN} sentences; the shaded part is longer than that, and the order in which words stand there is "
-        "news to every model.\n\nOn the right the bars say how much of its own quality at single sentences a model "
-        "keeps, so that a model which is worse throughout is not taken for one that forgets; black lines are 95 % "
+        f"news to every model. The models have {_sizes(numbers)} weights.\n\nOn the right the bars say how "
+        "much of its own quality at single sentences a model keeps, so that a model which is worse throughout is not "
+        "taken for one that forgets; black lines are 95 % "
         "intervals of the mean over seeds."
     )
 
 
-EXPERIMENT = Experiment("sentence-length", "Quality against sentence length", CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment(
+    "sentence-length", "Quality against sentence length", CLAIMS, measure, judge, draw, explain, data=MULTI30K
+)

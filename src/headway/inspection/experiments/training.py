@@ -8,12 +8,12 @@ nearly four epochs of Multi30k. A step is 13 GFLOP, so on two cores that reach 1
 under two minutes. Nobody would use these models; they are good enough to tell variants apart, and small enough to train
 three of each:
 
-    plain sentences     9 variants (compatibility, heads, label smoothing)          27 runs
+    plain sentences    12 variants (compatibility, heads, label smoothing)          36 runs
     joined sentences    6 variants (sentence length, positions)                     18 runs
     deep, 6 + 6 layers  5 variants (warm-up), 400 steps of 1,024 tokens             15 runs
 
-That is expected to take two hours, with the translations of the tests. The quick form's models train in a second or two
-each.
+That is expected to take two and a half hours, with the translations of the tests. The quick form's models train in a
+second or two each.
 """
 
 from __future__ import annotations
@@ -36,8 +36,21 @@ from headway.inspection.experiments.experiment import Numbers, Settings
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 from headway.train.loop import train
 from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.train.vocabulary import run_tokenizers
 
-__all__ = ["Trained", "bleu_of", "encoded", "loaded", "resolved", "sweep", "train_variant", "translated"]
+__all__ = [
+    "Trained",
+    "bleu_of",
+    "encoded",
+    "kept_as",
+    "loaded",
+    "resolved",
+    "sweep",
+    "train_variant",
+    "translated",
+    "vocabulary_size",
+]
 
 _FULL: dict[str, dict[str, Any]] = {
     "data": {"max_tokens": 2048},
@@ -48,8 +61,8 @@ _FULL: dict[str, dict[str, Any]] = {
 _QUICK: dict[str, dict[str, Any]] = {
     "data": {"max_tokens": 384, "pool_size": 1024},
     "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
-    "optimizer": {"schedule": "linear", "learning_rate": 1e-2, "warmup_steps": 20, "clip_norm": 1.0},
-    "training": {"steps": 100, "device": "cpu", "precision": "float32"},
+    "optimizer": {"schedule": "linear", "learning_rate": 1e-2, "warmup_steps": 12, "clip_norm": 1.0},
+    "training": {"steps": 60, "device": "cpu", "precision": "float32"},
 }
 _GREEDY = DecodingOptions(beam_size=1)
 _DECODED_TOKENS = 4096  # source tokens that are decoded at a time
@@ -102,15 +115,14 @@ def train_variant(
     """The common recipe with ``changes``, trained now or found trained.
 
     Raises:
+        DivergenceError: It never got going.
         KeyboardInterrupt: Training was interrupted; asking again goes on.
     """
     recipe = resolved(settings, text, seed, changes)
-    words = [f"{key}={value}" for section in (changes or {}).values() for key, value in section.items()]
-    name = "-".join([text.folder.name, *words])[:80]
-    run = settings.work / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work)[:10]}"
+    run = _run_folder(settings, text, recipe, changes)
 
     def compute() -> Numbers:
-        settings.say(f"training {name}, seed {seed}")
+        settings.say(f"training {run.name}")
         result = train(recipe, run)
         if result.interrupted:
             raise KeyboardInterrupt
@@ -121,6 +133,23 @@ def train_variant(
 
     found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
     return Trained(run, run / found["folder"], found["loss"], found["seconds"])
+
+
+def _run_folder(
+    settings: Settings, text: Corpora, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]] | None
+) -> Path:
+    words = [f"{key}={value}" for section in (changes or {}).values() for key, value in section.items()]
+    name = "-".join([text.folder.name.split("-")[0], *words])[:80]
+    return settings.work / "runs" / f"{name}-seed{recipe.training.seed}-{_key(recipe, settings.work)[:10]}"
+
+
+def vocabulary_size(
+    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> int:
+    """How many target tokens the variant chooses from, by its tokenizer, which is there once it has been trained."""
+    recipe = resolved(settings, text, seed, changes)
+    run = _run_folder(settings, text, recipe, changes)
+    return run_tokenizers(recipe, run, ContentHashes(settings.work / "inputs.json"), Silence()).target.vocab_size
 
 
 def sweep(
@@ -135,7 +164,7 @@ def sweep(
                 {
                     "variant": name,
                     "seed": seed,
-                    "bleu": bleu_of(settings, trained, text.test, "single"),
+                    "bleu": bleu_of(settings, trained, text.test),
                     "loss": trained.loss,
                     "minutes": trained.seconds / 60,
                 }
@@ -165,32 +194,33 @@ def loaded(folder: Path) -> Bundle:
 
 
 def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
-    """The pairs as the model reads and writes them: ids that end in the end symbol."""
-    sources, targets = zip(*pairs, strict=True)
-    source_ids, target_ids = (
-        [[*ids, EOS] for ids in tokenizer.encode_batch(texts)]
-        for tokenizer, texts in ((bundle.source_tokenizer, sources), (bundle.target_tokenizer, targets))
-    )
+    """The pairs as the model reads and writes them: ids in its frame, targets without begin but with end symbol."""
+    frame, (sources, targets) = bundle.framing.frame(), zip(*pairs, strict=True)
+    source_ids = [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(sources))]
+    target_ids = [[*frame.target_prefix, *ids, EOS] for ids in bundle.target_tokenizer.encode_batch(list(targets))]
     return list(zip(source_ids, target_ids, strict=True))
 
 
 def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
     """Greedy translations by the model itself: whatever hangs on its taps takes part, and no source is split."""
-    found: dict[int, str] = {}
-    ids = [[*each, EOS] for each in bundle.source_tokenizer.encode_batch(sources)]
+    found, frame = dict[int, str](), bundle.framing.frame()
+    ids = [frame.source(each) for each in bundle.source_tokenizer.encode_batch(sources)]
     order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
     while order:
         rows = max(_DECODED_TOKENS // len(ids[order[-1]]), 1)
         batch, order = order[-rows:], order[:-rows]
-        requests = [Request(source=tuple(ids[index]), limit=len(ids[index]) * 3 // 2 + 10) for index in batch]
+        requests = [
+            Request(source=tuple(ids[index]), limit=len(ids[index]) * 3 // 2 + 10, prefix=frame.target_prefix)
+            for index in batch
+        ]
         best = search(bundle.model, requests, _GREEDY, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
         for index, hypotheses in zip(batch, best, strict=True):
-            found[index] = bundle.target_tokenizer.decode(hypotheses[0].tokens)
+            found[index] = bundle.target_tokenizer.decode(hypotheses[0].tokens[len(frame.target_prefix) :])
     return [found[index] for index in range(len(ids))]
 
 
-def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair], test: str) -> float:
-    """BLEU of greedy translations of ``pairs``, computed once for each name of a ``test``."""
+def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
+    """BLEU of greedy translations of ``pairs``, computed once for the same pairs, search and model."""
 
     def compute() -> Numbers:
         settings.say(f"translating {len(pairs)} sources with {trained.run.name}")
@@ -198,5 +228,10 @@ def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair], test: s
         score = bleu(texts, [target for _, target in pairs])
         return {"BLEU": score.value, "signature": score.signature}
 
-    key = trained.run.relative_to(settings.work) / f"bleu-{test}"
-    return float(settings.once(str(key), compute)["BLEU"])
+    key = kept_as(settings, trained.folder, "bleu", list(pairs), _GREEDY)
+    return float(settings.once(key, compute)["BLEU"])
+
+
+def kept_as(settings: Settings, model: Path, kind: str, *how: object) -> str:
+    """The key for :meth:`Settings.once` under which to keep what was computed in this way with a model folder."""
+    return f"{kind}/{fingerprint(settings.content(model), *how)}"
