@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/.ready
 	$(BIN)/headway quickstart
 
+# A process for each core, with one thread each; files stay whole, so that fixtures of a module are made once.
 test: lint
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: test
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -35,7 +35,8 @@ def fields(model: type[BaseModel]) -> set[str]:
     return {
         f"{name}.{key}"
         for name, field in model.model_fields.items()
-        for key in getattr(field.annotation, "model_fields", {})
+        for section in (field.annotation, *get_args(field.annotation))  # of a union, each
+        for key in getattr(section, "model_fields", {})
     }
 
 

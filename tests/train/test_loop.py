@@ -461,7 +461,7 @@ class TestFailures:
         (tmp_path / "train.en").write_text("one two\n" * 3)
         for side in ("de", "en"):
             (tmp_path / f"dev.{side}").write_bytes((corpus / f"dev.{side}").read_bytes())
-        with pytest.raises(TrainingError, match=r"no training pair is left after filtering; raise data\.filter"):
+        with pytest.raises(TrainingError, match=r"no training example is left after filtering; raise data\.filter"):
             train(recipe(tmp_path, {"data": {"filter": {"max_length": 1}}}), tmp_path / "run")
 
     def test_weights_that_leave_an_epoch_empty_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
