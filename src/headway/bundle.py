@@ -141,7 +141,8 @@ def _save(
 
 def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
     """Read a model folder of either task; :class:`BundleError` names the file that is missing, damaged or foreign."""
-    config, task = _read_config(folder), read_task(folder)
+    config = _read_config(folder)
+    task = _task(folder, config)
     try:
         model_config = parse_model_config(config["model"], "model")
         framing = Framing.parse(config["framing"], "framing") if "framing" in config else None
@@ -165,8 +166,12 @@ def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
 
 def read_task(folder: Path) -> TaskConfig:
     """What the model in ``folder`` is for."""
+    return _task(folder, _read_config(folder))
+
+
+def _task(folder: Path, config: dict[str, Any]) -> TaskConfig:
     try:
-        return TaskConfig.parse(_read_config(folder)["task"], "task")
+        return TaskConfig.parse(config["task"], "task")
     except (KeyError, TypeError, ConfigError) as error:
         raise _foreign(folder, error) from None
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
-__all__ = ["Config", "nearest", "override", "read_toml", "to_toml"]
+__all__ = ["Config", "applied_preset", "nearest", "override", "read_toml", "to_toml"]
 
 
 ConfigT = TypeVar("ConfigT", bound="Config")
@@ -42,6 +42,16 @@ class Config(BaseModel):
     def as_dict(self) -> dict[str, Any]:
         """Plain values as TOML and JSON hold them; keys whose value is None are left out."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """``data`` with what its key ``preset``, if any, stands for; keys beside it win."""
+    if "preset" not in data:
+        return dict(data)
+    rest = {key: value for key, value in data.items() if key != "preset"}
+    if not isinstance(data["preset"], str) or data["preset"] not in presets:
+        raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(presets)}")
+    return {**presets[data["preset"]], **rest}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,10 +1,10 @@
 import math
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from state_life import StateLife
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -265,70 +265,16 @@ def test_is_a_search_model(model: RecurrentModel) -> None:
     assert model.max_length is None
 
 
-@dataclass
-class Row:
-    """What a row of a state stands for."""
-
-    source: Tensor
-    prefix: list[int]
-
-
-def advance_and_compare(model: RecurrentModel, state: Any, rows: list[Row]) -> None:
-    """Append a random token to each row and hold each against the whole prefix, scored alone and at once."""
-    tokens = random_tokens(len(rows))
-    logits = model.advance(state, tokens)
-    for row, token, found in zip(rows, tokens.tolist(), logits, strict=True):
-        row.prefix.append(token)
-        expected = model(row.source.unsqueeze(0), torch.tensor([row.prefix]))[0, -1]
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def started(model: RecurrentModel, sentences: int, beams: int) -> tuple[Any, list[Row]]:
-    """A new state over random sources of different lengths, and its rows."""
-    sources = [random_tokens(random.randint(1, 6)) for _ in range(sentences)]
-    state = model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
-    state.select(torch.arange(sentences).repeat_interleave(beams))
-    return state, [Row(source, []) for source in sources for _ in range(beams)]
-
-
 @pytest.mark.parametrize("seed", range(1))
 @torch.no_grad()
 def test_rows_survive_every_reordering(model: RecurrentModel, seed: int) -> None:
-    # A random life of a state: beams are reordered and repeated, sentences leave and change places, new ones join.
     random.seed(seed)
-    beams = 2
-    state, rows = started(model, 3, beams)
-    for _ in range(9):
-        match random.choice(["advance", "advance", "reorder", "leave", "join"]):
-            case "advance":
-                advance_and_compare(model, state, rows)
-            case "reorder":
-                chosen = [first + random.randrange(beams) for first in range(0, len(rows), beams) for _ in range(beams)]
-                state.select(torch.tensor(chosen))
-                rows = [Row(rows[row].source, list(rows[row].prefix)) for row in chosen]
-            case "leave" if len(rows) > beams:
-                sentences = random.sample(range(len(rows) // beams), len(rows) // beams - 1)
-                chosen = [sentence * beams + beam for sentence in sentences for beam in reversed(range(beams))]
-                state.select(torch.tensor(chosen), torch.tensor(sentences))
-                rows = [rows[row] for row in chosen]
-            case "join" if len(rows) < 10:
-                other, new = started(model, random.randint(1, 2), beams)
-                for _ in range(random.randint(0, 2)):
-                    advance_and_compare(model, other, new)
-                state.join(other)
-                rows += new
-    advance_and_compare(model, state, rows)
+    StateLife(model, random_tokens).reorder_join_and_leave(steps=9)
 
 
 @torch.no_grad()
 def test_a_state_may_run_empty_and_fill_again(model: RecurrentModel) -> None:
-    state, rows = started(model, 2, 1)
-    advance_and_compare(model, state, rows)
-    none = torch.empty(0, dtype=torch.long)
-    state.select(none, none)
-    other, rows = started(model, 2, 1)
-    state.join(other)
-    advance_and_compare(model, state, rows)
+    StateLife(model, random_tokens).run_empty_and_fill_again()
 
 
 @pytest.mark.parametrize("form", ATTENDING)

@@ -1,11 +1,11 @@
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from state_life import StateLife
 from torch import Tensor, nn
 
 from headway.decode import SearchModel, SearchState
@@ -195,84 +195,35 @@ def test_step_by_step_equals_all_at_once(model: Transformer) -> None:
         torch.testing.assert_close(model.advance(state, target[:, step]), expected[:, step], atol=1e-5, rtol=1e-5)
 
 
-@dataclass
-class Row:
-    """What a row of a state stands for."""
-
-    source: Tensor
-    prefix: list[int]
-
-
-def advance_and_compare(model: Transformer, state: Any, rows: list[Row]) -> None:
-    """Append a random token to each row and hold each against the whole prefix, scored alone without a cache."""
-    tokens = random_tokens(len(rows))
-    logits = model.advance(state, tokens)
-    for row, token, found in zip(rows, tokens.tolist(), logits, strict=True):
-        row.prefix.append(token)
-        expected = model(row.source.unsqueeze(0), torch.tensor([row.prefix]))[0, -1]
-        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-def started(model: Transformer, sentences: int, beams: int) -> tuple[Any, list[Row]]:
-    """A new state over random sources of different lengths, and its rows."""
-    lengths = [random.randint(1, 6) for _ in range(sentences)]
-    sources = [random_tokens(length) for length in lengths]
-    state = model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
-    state.select(torch.arange(sentences).repeat_interleave(beams))
-    return state, [Row(source, []) for source in sources for _ in range(beams)]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_survive_every_reordering(model: Transformer, seed: int) -> None:
-    # A random life of a state: beams are reordered and repeated, sentences leave and change places, new ones join.
     random.seed(seed)
-    beams = 2
-    state, rows = started(model, 3, beams)
-    for _ in range(12):
-        match random.choice(["advance", "advance", "reorder", "leave", "join"]):
-            case "advance":
-                advance_and_compare(model, state, rows)
-            case "reorder":
-                chosen = [first + random.randrange(beams) for first in range(0, len(rows), beams) for _ in range(beams)]
-                state.select(torch.tensor(chosen))
-                rows = [Row(rows[row].source, list(rows[row].prefix)) for row in chosen]
-            case "leave" if len(rows) > beams:
-                sentences = random.sample(range(len(rows) // beams), len(rows) // beams - 1)
-                chosen = [sentence * beams + beam for sentence in sentences for beam in reversed(range(beams))]
-                state.select(torch.tensor(chosen), torch.tensor(sentences))
-                rows = [rows[row] for row in chosen]
-            case "join" if len(rows) < 10:
-                other, new = started(model, random.randint(1, 2), beams)
-                for _ in range(random.randint(0, 2)):
-                    advance_and_compare(model, other, new)
-                state.join(other)
-                rows += new
-    advance_and_compare(model, state, rows)
+    StateLife(model, random_tokens).reorder_join_and_leave(steps=12)
 
 
 def test_rows_past_the_first_buffer_meet_new_ones() -> None:
-    model = transformer()
-    state, rows = started(model, 1, 1)
+    life = StateLife(transformer(), random_tokens)
+    state, rows = life.started(1, 1)
     for _ in range(34):
-        advance_and_compare(model, state, rows)
+        life.advance_and_compare(state, rows)
     for swapped in (False, True):
-        other, new = started(model, 2, 1)
-        advance_and_compare(model, other, new)
+        other, new = life.started(2, 1)
+        life.advance_and_compare(other, new)
         if swapped:
             state, other, rows, new = other, state, new, rows
         state.join(other)
         rows += new
-        advance_and_compare(model, state, rows)
+        life.advance_and_compare(state, rows)
 
 
 def test_rows_that_come_and_go_need_no_more_room_than_the_longest_of_them() -> None:
     # As in a server: one long-lived state, whose sentences live 6 steps each. Learned positions end at 8.
-    model = transformer(positions="learned", max_length=8)
-    state, rows = started(model, 1, 1)
+    life = StateLife(transformer(positions="learned", max_length=8), random_tokens)
+    state, rows = life.started(1, 1)
     for step in range(1, 25):
-        advance_and_compare(model, state, rows)
+        life.advance_and_compare(state, rows)
         if step % 3 == 0:
-            other, new = started(model, 1, 1)
+            other, new = life.started(1, 1)
             state.join(other)
             rows += new
         if len(rows[0].prefix) == 6:
@@ -282,14 +233,7 @@ def test_rows_that_come_and_go_need_no_more_room_than_the_longest_of_them() -> N
 
 
 def test_a_state_may_run_empty_and_fill_again() -> None:
-    model = transformer()
-    state, rows = started(model, 2, 1)
-    advance_and_compare(model, state, rows)
-    none = torch.empty(0, dtype=torch.long)
-    state.select(none, none)
-    other, rows = started(model, 2, 1)
-    state.join(other)
-    advance_and_compare(model, state, rows)
+    StateLife(transformer(), random_tokens).run_empty_and_fill_again()
 
 
 def test_learned_positions_limit_both_sides() -> None:

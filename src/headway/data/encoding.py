@@ -97,7 +97,7 @@ class Work:
             elif not keep.all():
                 packed = Packed(packed.ids[np.repeat(keep, packed.lengths)], packed.lengths[keep])
             after = (self.end,) if side.ended else ()
-            tokens[name], lengths[name] = _framed(_cut(packed, side, len(after)), side.before, after, self.dtype)
+            tokens[name], lengths[name] = _framed(_cut(packed, side), side.before, after, self.dtype)
         return Piece(tokens, lengths, counts)
 
     def _filtered(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
@@ -106,7 +106,7 @@ class Work:
         source, target = (packed.lengths for packed in plain)
         over = np.zeros(count, bool)
         for side, lengths in zip(self.sides, (source, target), strict=True):
-            over |= lengths > _room(side, int(side.ended))
+            over |= lengths > _room(side)
         if self.filters is None:
             return np.ones(count, bool), FilterCounts(count, 0, 0, 0, int(over.sum()))
         blank = [[not text or text.isspace() for text in texts] for texts in columns]
@@ -119,14 +119,14 @@ class Work:
         return keep, FilterCounts(count, *(int(each.sum()) for each in (empty, too_long, ratio, over & keep)))
 
 
-def _room(side: Side, ends: int) -> int:
+def _room(side: Side) -> int:
     """How many tokens a row may have beside those around it."""
-    return sys.maxsize if side.longest is None else side.longest - len(side.before) - ends
+    return sys.maxsize if side.longest is None else side.longest - len(side.before) - side.ended
 
 
-def _cut(packed: Packed, side: Side, ends: int) -> Packed:
+def _cut(packed: Packed, side: Side) -> Packed:
     """The rows, each at most as long as its side allows."""
-    room = _room(side, ends)
+    room = _room(side)
     if not (packed.lengths > room).any():
         return packed
     places = np.arange(len(packed.ids)) - np.repeat(np.cumsum(packed.lengths) - packed.lengths, packed.lengths)

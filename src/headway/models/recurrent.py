@@ -30,7 +30,7 @@ from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import Config
+from headway.config import Config, applied_preset
 from headway.errors import ConfigError
 from headway.models.transformer import Attended
 from headway.nn.dropout import Dropout
@@ -95,13 +95,10 @@ class RecurrentConfig(Config):
         """``preset = "luong"`` stands for that preset's options; keys beside it win."""
         if not isinstance(data, dict) or "preset" not in data:
             return data
-        rest = {key: value for key, value in data.items() if key != "preset"}
-        if not isinstance(data["preset"], str) or data["preset"] not in PRESETS:
-            raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(PRESETS)}")
-        preset = PRESETS[data["preset"]]
-        if rest.get("score") not in (None, *_WITH_HIDDEN_LAYER):  # then the preset's hidden layer is of no score
-            preset = {key: value for key, value in preset.items() if key != "score_hidden"}
-        return {**preset, **rest}
+        applied = applied_preset(data, PRESETS)
+        if "score_hidden" not in data and data.get("score") not in (None, *_WITH_HIDDEN_LAYER):
+            applied.pop("score_hidden", None)  # the preset's hidden layer is of no score
+        return applied
 
     @model_validator(mode="after")
     def _fits(self) -> RecurrentConfig:

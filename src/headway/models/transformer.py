@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import Config
+from headway.config import Config, applied_preset
 from headway.errors import ConfigError
 from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderStack, Norm, Projection
 from headway.nn.cache import DecoderCache
@@ -99,12 +99,7 @@ class TransformerConfig(Config):
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
         """``preset = "base"`` stands for that preset's sizes; keys beside it win."""
-        if not isinstance(data, dict) or "preset" not in data:
-            return data
-        rest = {key: value for key, value in data.items() if key != "preset"}
-        if not isinstance(data["preset"], str) or data["preset"] not in PRESETS:
-            raise ValueError(f"preset = {data['preset']!r}: expected one of {', '.join(PRESETS)}")
-        return {**PRESETS[data["preset"]], **rest}
+        return applied_preset(data, PRESETS) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
     def _heads_divide(self) -> TransformerConfig:

@@ -9,6 +9,7 @@ planning.py      texts to what search is asked, each checked by itself
 segment.py       a text that is too long, in sentences
 phrases.py       prefixes, terminology and banned phrases as tokens
 quality.py       is something wrong with a translation?
+failing.py       errors in the place of results
 joining.py       the translations of a text's parts, put together
 alignment.py     which target token comes from which source token
 scoring.py       how probable a given target is, and what else could come next

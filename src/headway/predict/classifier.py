@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import overload
 
 import numpy as np
 import torch
@@ -17,14 +17,13 @@ from headway.bundle import ClassifierBundle
 from headway.config import nearest
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
+from headway.predict.failing import without_errors
 from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
 from headway.text.tokenizer import EOS, PAD, Tokenizer, refuse_surrogates
 
 __all__ = ["Classification", "Classifier", "load_classifier"]
 
 _CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,8 @@ class Classifier:
             DataError: A text is empty or no valid Unicode; the message has its number, counted from 1, in a list.
         """
         if isinstance(text, str):
-            return _without_errors(self.classify_each([text]), None, 1)[0]
-        return _without_errors(self.classify_each(text), "text", 1)
+            return without_errors(self.classify_each([text]), None, 1)[0]
+        return without_errors(self.classify_each(text), "text", 1)
 
     def classify_lines(self, lines: Iterable[str]) -> Iterator[Classification]:
         """Classify a stream in its order, reading some lines ahead so that texts of like length meet.
@@ -96,7 +95,7 @@ class Classifier:
         lines = iter(lines)
         first = 1
         while chunk := list(islice(lines, _CHUNK_LINES)):
-            yield from _without_errors(self.classify_each(chunk), "line", first)
+            yield from without_errors(self.classify_each(chunk), "line", first)
             first += len(chunk)
 
     def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:
@@ -188,11 +187,3 @@ def _problem(text: str) -> DataError | None:
     except DataError as error:
         return DataError(str(error).removeprefix("text 1, "))
     return None
-
-
-def _without_errors(found: Sequence[Result | HeadwayError], what: str | None, first: int) -> list[Result]:
-    """The results; the first error is raised, with the number of its text where there may be several."""
-    for number, each in enumerate(found, start=first):
-        if isinstance(each, HeadwayError):
-            raise each if what is None else type(each)(f"{what} {number}: {each}")
-    return [each for each in found if not isinstance(each, HeadwayError)]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import torch
 
@@ -20,6 +20,7 @@ from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.models.build import TranslationModel
 from headway.models.transformer import Transformer
 from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
+from headway.predict.failing import without_errors
 from headway.predict.joining import join_translation
 from headway.predict.phrases import groups, holds_word, spelling_in
 from headway.predict.planning import Job, Limits, Plan, checked_plan, is_possible, plan_texts
@@ -36,8 +37,6 @@ _CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
 _LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
 _RESPELLINGS = 4  # times that search is asked again because a banned phrase came in other tokens
 _PAPER = DecodingOptions()
-
-Result = TypeVar("Result")
 
 
 class Translator:
@@ -170,7 +169,7 @@ class Translator:
         found = self.translate_each(
             texts, options, target_language=target_language, source_language=source_language, alignment=alignment
         )
-        results = _without_errors(found, None if single else "text", 1)
+        results = without_errors(found, None if single else "text", 1)
         return results[0] if single else results
 
     def translate_lines(
@@ -195,7 +194,7 @@ class Translator:
             found = self.translate_each(
                 chunk, options, target_language=target_language, source_language=source_language, alignment=alignment
             )
-            yield from _without_errors(found, "line", first)
+            yield from without_errors(found, "line", first)
             first += len(chunk)
 
     def translate_each(
@@ -247,7 +246,7 @@ class Translator:
             HeadwayError: A pair cannot be scored (of a source or target nothing is split); the message has its number.
         """
         found = self.score_each(sources, targets, target_language=target_language, source_language=source_language)
-        return _without_errors(found, "text", 1)
+        return without_errors(found, "text", 1)
 
     def score_each(
         self,
@@ -493,14 +492,6 @@ class _Found:
 
     tokens: tuple[int, ...]
     candidate: Candidate
-
-
-def _without_errors(found: Sequence[Result | HeadwayError], what: str | None, first: int) -> list[Result]:
-    """The results; the first error is raised, with the number of its text where there may be several."""
-    for number, each in enumerate(found, start=first):
-        if isinstance(each, HeadwayError):
-            raise each if what is None else type(each)(f"{what} {number}: {each}")
-    return [each for each in found if not isinstance(each, HeadwayError)]
 
 
 def _batches(order: Sequence[int], sources: Sequence[Sequence[int]], max_tokens: int, most: int) -> Iterator[list[int]]:
