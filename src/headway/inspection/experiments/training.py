@@ -10,7 +10,7 @@ enough to train three of each:
 
     plain sentences    12 variants (compatibility, heads, label smoothing)          36 runs
     joined sentences    6 variants (sentence length, positions)                     18 runs
-    deep, 6 + 6 layers  5 variants (warm-up), 400 steps of 1,024 tokens             15 runs
+    deep, 6 + 6 layers  5 variants (warm-up), 300 steps of 1,024 tokens             15 runs
 
 The quick form's models train in a second or two each.
 """
