@@ -90,5 +90,5 @@ def test_a_model_that_does_not_tell_is_refused() -> None:
     table = TableModel(random_distribution(0, 4))
     with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: TableModel does not tell what it attends to"):
         run(table, numbered([3]), coverage_penalty=0.5)
-    with pytest.raises(ConfigError, match="coverage_penalty: TableModel, of this ensemble, does not tell what it att"):
+    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: Ensemble does not tell what it attends to"):
         run(Ensemble([table, table]), numbered([3]), coverage_penalty=0.5)

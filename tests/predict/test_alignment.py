@@ -98,6 +98,15 @@ class TestTranslations:
             assert all(sum(row) < 1 for row in found.alignment.attention)  # the end symbol has the rest
         assert model.translate("das").alignment is None
 
+    def test_a_block_that_is_not_there_is_told_before_the_search(
+        self, make_translator: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = make_translator()
+        model.alignment_layer = 9
+        monkeypatch.setattr("headway.predict.translator.search", None)
+        with pytest.raises(ConfigError, match="alignment layer 9"):
+            model.translate("das rote Haus", alignment=True)
+
     def test_words(self, make_translator: Make) -> None:
         model = make_translator("bpe")
         candidate = model.translate("das rote Haus", alignment=True).candidates[0]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headway.cli.lines import Report
+from headway.cli.lines import Report, in_place
 from headway.cli.text import byte_windows, one_line, output_file, place_of
 
 if TYPE_CHECKING:
     from headway.errors import HeadwayError
     from headway.predict.attribution import Explanation
-    from headway.predict.classifier import Classification, Classifier
+    from headway.predict.classifier import Classification
 
 __all__ = ["classify", "label_line"]
 
@@ -66,7 +66,7 @@ def classify(
     with output_file(output) as file:
         for window in windows:
             texts = _decoded(window, place, report.lines)
-            found = _in_place(classifier, texts)
+            found = in_place(texts, classifier.classify_each)
             report.add(found)
             for each, line in zip(found, texts, strict=True):
                 if isinstance(each, HeadwayError) or isinstance(line, HeadwayError):
@@ -106,9 +106,3 @@ def _decoded(lines: Sequence[bytes], place: str, before: int) -> list[str | Head
         except DataError as error:
             found.append(DataError(str(error).removeprefix(f"{place}, line {number}: ")))
     return found
-
-
-def _in_place(classifier: Classifier, texts: Sequence[str | HeadwayError]) -> list[Classification | HeadwayError]:
-    """The label of each text, or why it has none."""
-    found = iter(classifier.classify_each([text for text in texts if isinstance(text, str)]))
-    return [next(found) if isinstance(text, str) else text for text in texts]

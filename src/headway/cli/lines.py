@@ -1,13 +1,13 @@
-"""The lines of a translation job: each is read by itself, and what is wrong with one is told with its number."""
+"""The lines of a job: each is read by itself, and what is wrong with one is told with its number."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headway.errors import DataError, HeadwayError
 
@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from headway.predict import Source, Translation
     from headway.predict.classifier import Classification
 
-__all__ = ["LineReader", "Report", "located"]
+__all__ = ["LineReader", "Report", "in_place", "located"]
+
+Read = TypeVar("Read")
+Made = TypeVar("Made")
 
 
 def located(error: HeadwayError, place: str, number: int) -> HeadwayError:
     """The same kind of error with its line in front."""
     return type(error)(f"{place}, line {number}: {error}")
+
+
+def in_place(
+    lines: Sequence[Read | HeadwayError], make: Callable[[Sequence[Read]], Sequence[Made | HeadwayError]]
+) -> list[Made | HeadwayError]:
+    """What ``make`` makes of the lines that could be read, each in its place; errors stay where they are."""
+    found = iter(make([line for line in lines if not isinstance(line, HeadwayError)]))
+    return [line if isinstance(line, HeadwayError) else next(found) for line in lines]
 
 
 class LineReader:

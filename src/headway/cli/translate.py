@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headway.cli.decoding import chosen_options
-from headway.cli.lines import LineReader, Report
+from headway.cli.lines import LineReader, Report, in_place
 from headway.cli.text import byte_windows, one_line, output_file, place_of
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def translate(
     with output_file(output) as file:
         for window in windows:
             first = report.lines + 1
-            found = _in_place(reader.sources(window, first), translated)
+            found = in_place(reader.sources(window, first), translated)
             report.add(found)
             file.writelines(writer.lines(number, each) for number, each in enumerate(found, start=first))
             file.flush()
@@ -164,16 +164,6 @@ def _by_agreement(translation: Translation | HeadwayError, options: DecodingOpti
 
     sampled = options.sampling is not None
     return minimum_bayes_risk(translation, sampled=sampled) if isinstance(translation, Translation) else translation
-
-
-def _in_place(
-    sources: Sequence[Source | HeadwayError], translated: Callable[[Sequence[Source]], list[Translation | HeadwayError]]
-) -> list[Translation | HeadwayError]:
-    """A translation of each source, or why there is none."""
-    from headway.errors import HeadwayError
-
-    found = iter(translated([source for source in sources if not isinstance(source, HeadwayError)]))
-    return [source if isinstance(source, HeadwayError) else next(found) for source in sources]
 
 
 class _Writer:

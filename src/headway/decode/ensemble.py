@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.protocol import Attended, AttendingModel, SearchModel, SearchState, device_of
+from headway.decode.protocol import Attended, SearchModel, SearchState, attends, device_of
 from headway.errors import ConfigError
 
 __all__ = ["Ensemble", "EnsembleState"]
@@ -44,7 +44,7 @@ class Ensemble:
     """A search model whose probabilities are the mean of its members' (the arithmetic mean, weights all equal).
 
     The members are on one device and share their vocabularies, token by token; where these differ in size, the first
-    step raises :class:`ConfigError`. Where a member does not tell what it attends to, the ensemble cannot either.
+    step raises :class:`ConfigError`.
     """
 
     def __init__(self, models: Sequence[SearchModel[Any]]) -> None:
@@ -52,6 +52,11 @@ class Ensemble:
             raise ConfigError("an ensemble of no models: give at least one")
         self.models = list(models)
         self.device = device_of(models[0])
+
+    @property
+    def attends(self) -> bool:
+        """Whether all members tell what they attend to."""
+        return all(attends(model) for model in self.models)
 
     def start(self, source: Int[Tensor, "B S"]) -> EnsembleState:
         """See :meth:`SearchModel.start`."""
@@ -63,14 +68,11 @@ class Ensemble:
 
     def advance_attending(self, state: EnsembleState, tokens: Int[Tensor, " R"]) -> Attended:
         """The same with the mean of what the members attend to."""
-        found = []
-        for model, one in zip(self.models, state.states, strict=True):
-            if not isinstance(model, AttendingModel):
-                raise ConfigError(
-                    f"coverage_penalty: {type(model).__name__}, of this ensemble, does not tell what it attends to; "
-                    "leave the penalty out"
-                )
-            found.append(model.advance_attending(one, tokens))
+        found = [
+            model.advance_attending(one, tokens)
+            for model, one in zip(self.models, state.states, strict=True)
+            if attends(model)
+        ]
         attention = torch.stack([attended.attention.float() for attended in found]).mean(0)
         return _Attended(_mean([attended.logits for attended in found]), attention)
 

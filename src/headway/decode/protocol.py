@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -32,6 +32,7 @@ __all__ = [
     "SearchModel",
     "SearchState",
     "StateT",
+    "attends",
     "best_of",
     "device_of",
     "length_penalty",
@@ -90,6 +91,11 @@ class AttendingModel(SearchModel[StateT], Protocol[StateT]):
 
     def advance_attending(self, state: StateT, tokens: Int[Tensor, " R"]) -> Attended:
         """Like ``advance``, with the attention."""
+
+
+def attends(model: SearchModel[Any]) -> TypeGuard[AttendingModel[Any]]:
+    """Whether it tells what it attends to; of a class that can, a model that cannot says so by ``attends = False``."""
+    return isinstance(model, AttendingModel) and getattr(model, "attends", True)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from headway.decode import rules
 from headway.decode.batch import Batch
 from headway.decode.extension import Ranked
 from headway.decode.options import DecodingOptions
-from headway.decode.protocol import AttendingModel, Best, RankingModel, SearchModel, StateT, best_of
+from headway.decode.protocol import Best, RankingModel, SearchModel, StateT, attends, best_of
 from headway.decode.ranking import top
 from headway.errors import ConfigError
 
@@ -61,9 +61,7 @@ class Ranker(Generic[StateT]):
         self.begin, self.end, self.forbidden = begin, end, tuple(forbidden)
         # Asked once: to tell by a protocol takes as long as a small tensor operation.
         self._ranking_model = model if isinstance(model, RankingModel) and not options.coverage_penalty else None
-        # Some classes of models have members without attention; they say so by an attribute ``attends``.
-        attends = isinstance(model, AttendingModel) and getattr(model, "attends", True)
-        if options.coverage_penalty and not attends:
+        if options.coverage_penalty and not attends(model):
             raise ConfigError(
                 f"coverage_penalty = {options.coverage_penalty}: {type(model).__name__} does not tell what it attends "
                 "to; leave the penalty out, or take a model with attention, which has advance_attending"
@@ -100,7 +98,7 @@ class Ranker(Generic[StateT]):
         """The model's, and with a coverage penalty the batch's coverage grows by what the model attends to."""
         if not self.options.coverage_penalty:
             return self.model.advance(batch.state, last)
-        assert isinstance(self.model, AttendingModel), "checked at the start"
+        assert attends(self.model), "checked at the start"
         attended = self.model.advance_attending(batch.state, last)
         batch.cover(attended.attention)
         logits: Tensor = attended.logits

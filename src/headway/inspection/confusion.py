@@ -8,25 +8,21 @@ are counts, with the shares below them while there is room.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from headway.errors import ConfigError
 from headway.evaluate.classification import ClassificationReport
-from headway.storage import replaced_file
+from headway.inspection.pictures import save, styled
 
 __all__ = ["draw", "figure"]
 
-_FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 _SHARES = 12  # classes up to which each cell has its share
 _COUNTS = 30  # classes up to which each cell that is not empty has its count
 _NAMED = 60  # classes up to which the axes have their names
 _LONGEST = 24  # characters of a name
-_STYLE: Any = {"font.size": 9, "text.parse_math": False, "svg.fonttype": "none", "svg.hashsalt": "headway"}
+_STYLE = {"font.size": 9}
 
 
 def draw(report: ClassificationReport, output: Path) -> None:
@@ -35,12 +31,7 @@ def draw(report: ClassificationReport, output: Path) -> None:
     Raises:
         ConfigError: Another kind of file than .png, .svg or .pdf.
     """
-    form = _FORMATS.get(output.suffix.lower())
-    if form is None:
-        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(_FORMATS)}")
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    with mpl.rc_context(_STYLE), replaced_file(output) as aside:
-        figure(report).savefig(aside, format=form, dpi=160, metadata=metadata)
+    save(figure(report), output)
 
 
 def figure(report: ClassificationReport) -> Figure:
@@ -49,7 +40,7 @@ def figure(report: ClassificationReport) -> Figure:
     size = len(counts)
     totals = counts.sum(1, keepdims=True)
     shares = 100 * counts / np.maximum(totals, 1)
-    with mpl.rc_context(_STYLE):
+    with styled(**_STYLE):
         side = min(max(2.4 + 0.72 * size, 4.6), 14)
         picture = Figure(figsize=(side + 1.2, side), layout="constrained")
         axes = picture.add_subplot()

@@ -14,7 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from headway.errors import ConfigError, DataError
-from headway.storage import replaced_file
+from headway.inspection.pictures import COLOURS, DASHES, PLOT, picture_format, save, styled
 
 __all__ = ["Curves", "Points", "draw", "figure", "read_curves"]
 
@@ -31,24 +30,7 @@ Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
 _METRICS = ("BLEU", "accuracy")  # scores on the development set, higher is better; of several the first is drawn
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
-_FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_DASHES: tuple[Dash, ...] = ("-", "--", ":", "-.")  # tell apart the runs that share a colour
-_STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.edgecolor": "#888888",
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.6,
-    "text.parse_math": False,  # a $ in the name of a run is one
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "headway",  # the same runs give the same file
-}
+_STYLE: dict[str, Any] = {**PLOT, "font.size": 9, "axes.titlesize": 10}
 
 
 @dataclass(frozen=True)
@@ -91,15 +73,10 @@ def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
     """
     if not runs:
         raise ConfigError("no run to draw; give one run folder or more, such as runs/NAME")
-    form = _FORMATS.get(output.suffix.lower())
-    if form is None:
-        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(_FORMATS)}")
+    picture_format(output)
     unique = len({run.resolve().name for run in runs}) == len(runs)
     curves = [read_curves(run, run.resolve().name if unique else str(run), x) for run in runs]
-    picture = figure(curves, x)
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    with mpl.rc_context(_STYLE), replaced_file(output) as aside:
-        picture.savefig(aside, format=form, dpi=160, metadata=metadata)
+    save(figure(curves, x), output)
 
 
 def read_curves(run: Path, name: str, x: str) -> Curves:
@@ -184,14 +161,14 @@ def _is_record(record: object) -> bool:
     return all(type(record.get(key)) in (int, float) for key in needed)
 
 
-@mpl.rc_context(_STYLE)
+@styled(**_STYLE)
 def figure(curves: Sequence[Curves], x: str) -> Figure:
     """The picture of some runs."""
     scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
     picture = Figure(figsize=(10, 6.4), layout="constrained")
     panels = picture.subplot_mosaic(rows, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
-    styles = [(_COLOURS[n % len(_COLOURS)], _DASHES[n // len(_COLOURS) % len(_DASHES)]) for n in range(len(curves))]
+    styles = [(COLOURS[n % len(COLOURS)], DASHES[n // len(COLOURS) % len(DASHES)]) for n in range(len(curves))]
     _loss_panel(panels["loss"], curves, styles)
     if scored:
         scores = [each.score for each in curves]

@@ -12,7 +12,8 @@ from headway.errors import ConfigError
 from headway.inspection.capture import Kind
 from headway.inspection.classification import inspect_classification
 from headway.inspection.page import page
-from headway.inspection.plots import FORMATS, draw
+from headway.inspection.pictures import FORMATS
+from headway.inspection.plots import draw
 from headway.inspection.results import Inspection
 from headway.inspection.translation import ALTERNATIVES, inspect_translation
 from headway.predict import Classifier, Translator

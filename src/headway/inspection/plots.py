@@ -12,34 +12,24 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
-from headway.errors import ConfigError, LengthError
+from headway.errors import LengthError
 from headway.inspection.capture import Kind
 from headway.inspection.fonts import families
 from headway.inspection.legible import visible
+from headway.inspection.pictures import COLOURS, picture_format, save, styled
 from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
-from headway.storage import replaced_file
 
-__all__ = ["FORMATS", "draw", "figure"]
+__all__ = ["draw", "figure"]
 
-FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 _NUMBERED = 24  # rows or columns up to which a cell has room for its number
 _LABELLED = 32  # tokens up to which the small maps have labels
-_BLUE, _ORANGE = "#0072B2", "#D55E00"
-_STYLE: Any = {
-    "font.size": 10,
-    "axes.titlesize": 10,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#888888",
-    "text.parse_math": False,  # a $ in a text is one
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "headway",  # the same inspection gives the same file
-}
+_BLUE, _ORANGE = COLOURS[:2]
+_STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _NAMES: dict[Kind, str] = {
     "cross": "Cross-attention",
     "encoder": "Encoder self-attention",
@@ -68,14 +58,11 @@ def draw(
         ConfigError: Another kind of file, or no such attention.
         LengthError: The text is too long to draw.
     """
-    form = FORMATS.get(output.suffix.lower())
-    if form is None:
-        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(FORMATS)}")
+    picture_format(output)  # before the picture is drawn
     picture = figure(inspection, kind=kind, layer=layer, head=head)
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
-    with mpl.rc_context(_STYLE), replaced_file(output) as aside, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
-        picture.savefig(aside, format=form, dpi=160, metadata=metadata)
+        save(picture, output)
 
 
 def figure(
@@ -99,7 +86,7 @@ def figure(
             "inspect a part of it, or write .json, which holds all"
         )
     spoken = [*inspection.source_tokens, *(step.token for step in inspection.steps), *(inspection.labels or ())]
-    with mpl.rc_context({**_STYLE, "font.family": families("".join(map(visible, spoken)))}):
+    with styled(**_STYLE, **{"font.family": families("".join(map(visible, spoken)))}):
         if inspection.labels is not None and (kind, layer, head) == (None, None, None):
             return _decision(inspection)
         if not inspection.maps and (kind, layer, head) == (None, None, None):

@@ -24,7 +24,7 @@ from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
 from headway.predict.results import Alignment
 
-__all__ = ["attention_maps", "hard_alignment", "word_pairs", "words_of"]
+__all__ = ["aligning_attention", "attention_maps", "hard_alignment", "word_pairs", "words_of"]
 
 
 @torch.inference_mode()
@@ -50,7 +50,7 @@ def attention_maps(
         ConfigError: There is no such block, or no attention.
     """
     seen: list[Tensor] = []
-    tap = _tap(model, layer)
+    tap = aligning_attention(model, layer)
     handle = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights.float().mean(1)))
     try:
         device = next(model.parameters()).device
@@ -61,8 +61,12 @@ def attention_maps(
     return [weights[:length, :width].cpu() for weights, (length, width) in zip(seen[0], sizes, strict=True)]
 
 
-def _tap(model: TranslationModel, layer: int | None) -> nn.Module:
-    """Where the weights of the chosen layer pass by."""
+def aligning_attention(model: TranslationModel, layer: int | None) -> nn.Module:
+    """The module through which the attention weights of the chosen layer pass.
+
+    Raises:
+        ConfigError: There is no such block, or no attention.
+    """
     if not isinstance(model, Transformer):
         if model.config.attention == "none":
             raise ConfigError("alignment: this recurrent model has no attention that could tell; train one with it")

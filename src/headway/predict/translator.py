@@ -19,7 +19,7 @@ from headway.inference import InferenceTransformer, Precision, choose_precision,
 from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.models.build import TranslationModel
 from headway.models.transformer import Transformer
-from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
+from headway.predict.alignment import aligning_attention, attention_maps, hard_alignment, word_pairs, words_of
 from headway.predict.failing import without_errors
 from headway.predict.joining import join_translation
 from headway.predict.phrases import groups, holds_word, spelling_in
@@ -211,6 +211,8 @@ class Translator:
         The arguments are those of :meth:`translate`.
         """
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
+        if alignment:
+            aligning_attention(self.bundle.model, self.alignment_layer)  # where there is none, before the search
         sources = [Source(text) if isinstance(text, str) else text for text in texts]
         task = self.bundle.task
         limits = Limits(

@@ -1,7 +1,6 @@
 """How the figures of the experiments look: one style, legible from the last row of a lecture hall.
 
-Colours are those of Okabe and Ito (2008), which colour-blind people can tell apart; heat maps use scales of even
-lightness. Figures keep a white ground in light and dark pages alike.
+Heat maps use scales of even lightness. Figures keep a white ground in light and dark pages alike.
 """
 
 from __future__ import annotations
@@ -9,51 +8,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any, Literal
 
-import matplotlib as mpl
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from headway.storage import replaced_file
+from headway.inspection import pictures
+from headway.inspection.pictures import COLOURS, DASHES, MARKERS, PLOT, save
 
 __all__ = ["COLOURS", "DASHES", "MARKERS", "label", "log_scale", "panels", "save", "shared_legend", "styled"]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", ":", "-.")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-
-_STYLE: Any = {
+_STYLE: dict[str, Any] = {
+    **PLOT,
     "font.size": 13,
     "axes.titlesize": 14,
-    "axes.titlelocation": "left",
-    "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.edgecolor": "#888888",
     "axes.prop_cycle": cycler(color=list(COLOURS)),
     "figure.titlesize": 17,
     "figure.titleweight": "bold",
-    "grid.color": "#E3E3E3",
-    "grid.linewidth": 0.6,
     "image.cmap": "viridis",
     "legend.frameon": False,
     "lines.linewidth": 2.2,
     "lines.markersize": 6,
-    "text.parse_math": False,  # a $ in a text is one
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "headway",  # the same numbers give the same file
 }
 
 
 def styled() -> AbstractContextManager[None]:
     """Inside, matplotlib draws in the common style; ``draw`` of an experiment is called there."""
-    return mpl.rc_context(_STYLE)
+    return pictures.styled(**_STYLE)
 
 
 def panels(
@@ -101,14 +85,3 @@ def shared_legend(picture: Figure, *panels: Axes) -> None:
         found |= dict(zip(labels, handles, strict=True))
     labels, handles = list(found), list(found.values())
     picture.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
-
-
-def save(picture: Figure, path: Path) -> None:
-    """Write the figure as the suffix says; it appears whole or not at all."""
-    if picture.get_layout_engine() is not None:  # once: laying out again moves everything a little
-        picture.draw_without_rendering()
-        picture.set_layout_engine("none")
-    form = path.suffix.removeprefix(".")
-    metadata = {"Date": None} if form == "svg" else None
-    with replaced_file(path) as aside:
-        picture.savefig(aside, format=form, dpi=160, metadata=metadata)

@@ -1,0 +1,78 @@
+"""How all pictures look and are written: one palette, one style, files that appear whole or not at all.
+
+Colours are those of Okabe and Ito (2008), which colour-blind people can tell apart. The same numbers give the same
+file, byte for byte: no dates, and no random names inside an SVG.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from headway.errors import ConfigError
+from headway.storage import replaced_file
+
+__all__ = ["COLOURS", "DASHES", "FORMATS", "MARKERS", "PLOT", "picture_format", "save", "styled"]
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
+
+PLOT: dict[str, Any] = {
+    "axes.titleweight": "bold",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+}
+"""What pictures with lines, bars or points add to the style, and heat maps do not."""
+
+_STYLE: dict[str, Any] = {
+    "axes.titlelocation": "left",
+    "axes.edgecolor": "#888888",
+    "text.parse_math": False,  # a $ in a text is one
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "headway",
+}
+_UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+@contextmanager
+def styled(**more: Any) -> Iterator[None]:
+    """Inside, matplotlib draws in the common style with ``more`` settings, such as ``**{"font.size": 9}``."""
+    settings: Any = {**_STYLE, **more}
+    with mpl.rc_context(settings):
+        yield
+
+
+def picture_format(output: Path) -> str:
+    """What kind of picture ``output`` is to be, by its ending.
+
+    Raises:
+        ConfigError: It is none that can be drawn.
+    """
+    form = FORMATS.get(output.suffix.lower())
+    if form is None:
+        raise ConfigError(f"{output}: expected a picture whose name ends in {', '.join(FORMATS)}")
+    return form
+
+
+def save(picture: Figure, output: Path) -> None:
+    """Write ``picture`` as its ending says; it appears whole or not at all.
+
+    Raises:
+        ConfigError: Another kind of file.
+    """
+    form = picture_format(output)
+    with styled(), replaced_file(output) as aside:
+        if picture.get_layout_engine() is not None:  # once: laying out again moves everything a little
+            picture.draw_without_rendering()
+            picture.set_layout_engine("none")
+        picture.savefig(aside, format=form, dpi=160, metadata=_UNDATED.get(form))
