@@ -33,8 +33,8 @@ from torch import Tensor, nn
 from headway.config import Config, applied_preset
 from headway.errors import ConfigError
 from headway.models.transformer import Attended
+from headway.models.tying import Tie, output_projection, token_embeddings
 from headway.nn.dropout import Dropout
-from headway.nn.embedding import TokenEmbedding
 from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, Summary
 from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
 from headway.nn.scores import ScoreKind
@@ -84,7 +84,7 @@ class RecurrentConfig(Config):
     input_feeding: bool = Field(False, description="Whether luong's output is fed to the next step.")
     dropout: float = Field(0.2, ge=0, lt=1, description="Probability on embeddings, between layers and on outputs.")
     output_bias: bool = Field(False, description="A bias for each token's logit.")
-    tie: Literal["all", "target", "none"] = Field(
+    tie: Tie = Field(
         "all",
         description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
     )
@@ -164,16 +164,10 @@ class RecurrentModel(nn.Module):
 
     def __init__(self, config: RecurrentConfig, source_vocab_size: int, target_vocab_size: int) -> None:
         super().__init__()
-        if config.tie == "all" and source_vocab_size != target_vocab_size:
-            raise ConfigError(
-                f"tie = 'all' needs one vocabulary for both sides, but source has {source_vocab_size} and target "
-                f"{target_vocab_size} tokens; share one, or set tie to 'target' or 'none'"
-            )
         self.config = config
         d_embedding = config.d_embedding or config.d_model
-        self.source_embedding = TokenEmbedding(source_vocab_size, d_embedding)
-        self.target_embedding = (
-            self.source_embedding if config.tie == "all" else TokenEmbedding(target_vocab_size, d_embedding)
+        self.source_embedding, self.target_embedding = token_embeddings(
+            config.tie, source_vocab_size, target_vocab_size, d_embedding
         )
         self.encoder = RecurrentEncoder(
             config.cell,
@@ -185,13 +179,9 @@ class RecurrentModel(nn.Module):
             dropout=config.dropout,
         )
         self.decoder = _decoder(config, d_embedding)
-        self.projection = nn.Linear(self.decoder.d_output, target_vocab_size, bias=config.output_bias)
-        if config.output_bias:
-            nn.init.zeros_(self.projection.bias)
-        if config.tie == "none":
-            nn.init.xavier_uniform_(self.projection.weight)
-        else:
-            self.projection.weight = self.target_embedding.weight
+        self.projection = output_projection(
+            config.tie, self.target_embedding, self.decoder.d_output, bias=config.output_bias
+        )
         self.dropout = Dropout(config.dropout)
 
     @property

@@ -20,11 +20,10 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import Config, applied_preset
-from headway.errors import ConfigError
+from headway.models.tying import Tie, output_projection, token_embeddings
 from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderStack, Norm, Projection
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
-from headway.nn.embedding import TokenEmbedding
 from headway.nn.masks import causal_mask, padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 from headway.nn.scores import ScoreKind
@@ -90,7 +89,7 @@ class TransformerConfig(Config):
     scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model) (paper).")
     embedding_norm: bool = Field(False, description="Layer norm on embeddings + positions (BART).")
     output_bias: bool = Field(False, description="A bias for each token's logit.")
-    tie: Literal["all", "target", "none"] = Field(
+    tie: Tie = Field(
         "all",
         description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
     )
@@ -155,11 +154,6 @@ class Transformer(nn.Module):
 
     def __init__(self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int) -> None:
         super().__init__()
-        if config.tie == "all" and source_vocab_size != target_vocab_size:
-            raise ConfigError(
-                f"tie = 'all' needs one vocabulary for both sides, but source has {source_vocab_size} and target "
-                f"{target_vocab_size} tokens; share one, or set tie to 'target' or 'none'"
-            )
         self.config = config
         options = BlockOptions(
             d_model=config.d_model,
@@ -178,19 +172,10 @@ class Transformer(nn.Module):
             projection=config.qk_projection,
             rotary=config.positions == "rotary",
         )
-        self.source_embedding = TokenEmbedding(source_vocab_size, config.d_model, scaled=config.scale_embedding)
-        self.target_embedding = (
-            self.source_embedding
-            if config.tie == "all"
-            else TokenEmbedding(target_vocab_size, config.d_model, scaled=config.scale_embedding)
+        self.source_embedding, self.target_embedding = token_embeddings(
+            config.tie, source_vocab_size, target_vocab_size, config.d_model, scaled=config.scale_embedding
         )
-        self.projection = nn.Linear(config.d_model, target_vocab_size, bias=config.output_bias)
-        if config.output_bias:
-            nn.init.zeros_(self.projection.bias)
-        if config.tie == "none":
-            nn.init.xavier_uniform_(self.projection.weight)
-        else:
-            self.projection.weight = self.target_embedding.weight
+        self.projection = output_projection(config.tie, self.target_embedding, config.d_model, bias=config.output_bias)
         self.source_positions = _positions(config)
         self.target_positions = _positions(config)
         self.source_norm, self.target_norm = _embedding_norm(config), _embedding_norm(config)
