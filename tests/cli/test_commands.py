@@ -31,7 +31,19 @@ from headway.models.build import build_model
 from headway.predict import load_translator
 
 COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate"]
-COMMANDS += ["score", "rerank", "inspect", "experiment", "tokenize", "average", "export", "info", "doctor", "import"]
+COMMANDS += [
+    "score",
+    "rerank",
+    "alternatives",
+    "inspect",
+    "experiment",
+    "tokenize",
+    "average",
+    "export",
+    "info",
+    "doctor",
+    "import",
+]
 LINES = ["der Hund", "die Katze", "der Hund sieht die Katze", "die Katze sieht der Hund", "der Hund schläft"] * 4
 TARGETS = ["the dog", "the cat", "the dog sees the cat", "the cat sees the dog", "the dog sleeps"] * 4
 

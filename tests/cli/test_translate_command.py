@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -348,6 +349,28 @@ class TestScore:
             run("score", folder / "one", *pairs, "-o", tmp_path / "out"), r"a\.de has a line 2 and .*a\.en has none"
         )
         assert not (tmp_path / "out").exists()
+
+
+class TestAlternatives:
+    def test_are_those_of_the_model(self, folder: Path, model: Translator) -> None:
+        expected = model.alternatives("das rote Haus", "ein", count=3)
+        listed = run("alternatives", folder / "one", "das rote Haus", "ein", "--count", 3).out.splitlines()
+        for line, each in zip(listed, expected, strict=True):
+            token, probability = line.split("\t")
+            assert json.loads(token) == each.token
+            assert float(probability) == pytest.approx(math.exp(each.log_probability), abs=1e-4)
+        assert objects(
+            run("alternatives", folder / "one", "das rote Haus", "ein", "-n", 3, "--format", "json").out
+        ) == [{"token": each.token, "log_probability": pytest.approx(each.log_probability)} for each in expected]
+
+    def test_at_the_start(self, folder: Path, model: Translator) -> None:
+        found = objects(run("alternatives", folder / "one", "das rote Haus", "--format", "json").out)
+        assert [each["token"] for each in found] == [each.token for each in model.alternatives("das rote Haus")]
+
+    def test_all_where_there_are_fewer(self, folder: Path, model: Translator) -> None:
+        ended = run("alternatives", folder / "one", "das", "--count", 1_000_000)
+        assert len(ended.out.splitlines()) == model.bundle.target_tokenizer.vocab_size
+        assert sum(float(line.split("\t")[1]) for line in ended.out.splitlines()) == pytest.approx(1, abs=0.01)
 
 
 class TestRerank:

@@ -13,6 +13,7 @@ import warnings
 
 import typer
 
+from headway.cli.alternatives import alternatives
 from headway.cli.average import average
 from headway.cli.classify import classify
 from headway.cli.curves import curves
@@ -56,6 +57,7 @@ for command in (
     evaluate,
     score,
     rerank,
+    alternatives,
     inspect,
     experiment,
     tokenize,
