@@ -15,6 +15,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 from headway.errors import ConfigError, LengthError
 from headway.inspection.fonts import families
@@ -70,6 +71,13 @@ class TestOverview:
         for axes, weights in zip(panels(picture), maps, strict=True):
             np.testing.assert_array_equal(heat(axes), weights.numpy())
             assert axes.images[0].get_clim() == (0, 1)
+
+    def test_of_a_long_path_the_title_has_the_end(self, seen: Inspection) -> None:
+        picture = figure(replace(seen, model=f"{'runs/' * 60}last/best"))
+        picture.draw_without_rendering()
+        (text,) = (each for each in picture.findobj(Text) if each.get_text() == title(picture))
+        assert title(picture).endswith("runs/last/best")
+        assert text.get_window_extent().x1 <= picture.bbox.x1
 
     def test_its_axes_say_what_they_are(self, seen: Inspection) -> None:
         picture = figure(seen, kind="cross")

@@ -247,7 +247,10 @@ def _probability_bars(axes: Axes, inspection: Inspection) -> None:
 
 
 def _title(picture: Figure, inspection: Inspection, title: str) -> None:
-    picture.suptitle(f"{title}\n{inspection.model}", x=0.01, ha="left", fontsize=_size(picture))
+    size, name = _size(picture), inspection.model
+    room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters of a line, most of them narrower than that
+    name = name if len(name) <= room else "…" + name[1 - room :]  # the end of a path says more than its beginning
+    picture.suptitle(f"{title}\n{name}", x=0.01, ha="left", fontsize=size)
 
 
 def _size(picture: Figure, scale: float = 1.0) -> float:
