@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway import inference
 from headway.decode.ranking import best_of
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.inference import InferenceTransformer, choose_precision, unsupported
+from headway.inference import InferenceTransformer, choose_precision, unsupported, vocabulary
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
 
@@ -130,10 +129,10 @@ def assert_ranks_all(model: Transformer, count: int, forbidden: Sequence[int] = 
     torch.testing.assert_close(found.end, expected.end)
 
 
-@pytest.fixture(params=[0, inference._AT_ONCE], ids=["in parts", "at once"])
+@pytest.fixture(params=[0, vocabulary._AT_ONCE], ids=["in parts", "at once"])
 def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are ranked in one piece, many part by part."""
-    monkeypatch.setattr(inference, "_AT_ONCE", request.param)
+    monkeypatch.setattr(vocabulary, "_AT_ONCE", request.param)
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")

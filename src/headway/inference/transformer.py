@@ -1,0 +1,187 @@
+"""The model that translates, and what it keeps between steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.decode.ranking import Best
+from headway.errors import ConfigError
+from headway.inference.layers import DecoderLayer, EncoderLayer, MemoryProjection, Turn, norm
+from headway.inference.precision import Precision, Preparer, choose_precision
+from headway.inference.vocabulary import Vocabulary
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.blocks import DecoderBlock, EncoderBlock
+from headway.nn.masks import padding_mask
+from headway.nn.prefix_tree import PrefixTree
+from headway.text.tokenizer import EOS
+
+__all__ = ["InferenceState", "InferenceTransformer", "unsupported"]
+
+
+def unsupported(config: TransformerConfig) -> str | None:
+    """Why there is no :class:`InferenceTransformer` of such a model, which then decodes itself; None: there is one."""
+    plain: dict[str, str] = {"score": "scaled_dot", "qk_projection": "linear"}
+    for name, supported in plain.items():
+        if getattr(config, name) != supported:
+            return (
+                f"{name} = {getattr(config, name)!r} has no form that is laid out for speed (only {supported!r} has); "
+                "the model itself can decode, in float32"
+            )
+    return None
+
+
+class InferenceState:
+    """What is kept between steps, for R rows over B sentences: all prefixes, and each layer's view of the memory."""
+
+    def __init__(
+        self, memory: list[tuple[Tensor, Tensor]], memory_bias: Float[Tensor, "B 1 1 S"] | None, heads: int
+    ) -> None:
+        self.memory = memory  # of each layer, keys (B * H, S, K) and values (B * H, S, U)
+        self.memory_bias = memory_bias  # 0 where a source has a token, -inf on its padding; None: no padding
+        keys, values = memory[0]
+        self._heads = heads
+        sentences = keys.size(0) // heads
+        self.prefix = PrefixTree(sentences, len(memory), torch.unflatten(keys, 0, (-1, heads)), values.size(2))
+        self.positions: Int[Tensor, " R"] = torch.zeros(sentences, dtype=torch.long, device=keys.device)
+        self.longest = 0
+
+    def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues what row ``rows[i]`` was, of the same sentence; only ``sentences`` stay (None: all)."""
+        self.positions = self.positions[rows]
+        self.prefix.select(rows, sentences)
+        if sentences is not None:
+            self.longest = int(self.positions.max()) if len(rows) else 0
+            self.memory = [(self._of(keys, sentences), self._of(values, sentences)) for keys, values in self.memory]
+            if self.memory_bias is not None:
+                self.memory_bias = self.memory_bias[sentences]
+
+    def join(self, other: InferenceState) -> None:
+        """Append the sentences of ``other``, which must have as many rows each."""
+        width = max(self.memory[0][0].size(1), other.memory[0][0].size(1))
+        self.memory_bias = torch.cat([self._bias(width), other._bias(width)])
+        self.memory = [
+            (
+                torch.cat([_lengthened(mine[0], width), _lengthened(theirs[0], width)]),
+                torch.cat([_lengthened(mine[1], width), _lengthened(theirs[1], width)]),
+            )
+            for mine, theirs in zip(self.memory, other.memory, strict=True)
+        ]
+        self.prefix.join(other.prefix)
+        self.positions = torch.cat([self.positions, other.positions])
+        self.longest = max(self.longest, other.longest)
+
+    def _of(self, buffer: Tensor, sentences: Int[Tensor, " B2"]) -> Tensor:
+        return torch.unflatten(buffer, 0, (-1, self._heads))[sentences].flatten(0, 1)
+
+    def _bias(self, width: int) -> Float[Tensor, "B 1 1 S"]:
+        keys = self.memory[0][0]
+        bias = self.memory_bias
+        if bias is None:
+            bias = keys.new_zeros(keys.size(0) // self._heads, 1, 1, keys.size(1))
+        return F.pad(bias, (0, width - bias.size(3)), value=-math.inf)
+
+
+def _lengthened(x: Float[Tensor, "BH S K"], length: int) -> Float[Tensor, "BH S2 K"]:
+    return F.pad(x, (0, 0, 0, length - x.size(1)))
+
+
+class InferenceTransformer:
+    """A :class:`~headway.decode.protocol.RankingModel` with the weights of ``model`` as they are now.
+
+    Args:
+        model: Where the weights come from. Some are used in place and some are copied: when they change, make another.
+        precision: Of the matrix products; see :func:`choose_precision`.
+        end: The end symbol, whose probability :meth:`best` reports.
+
+    Raises:
+        ConfigError: The model has an option that :func:`unsupported` names.
+    """
+
+    def __init__(self, model: Transformer, precision: Precision = "float32", *, end: int = EOS) -> None:
+        if reason := unsupported(model.config):
+            raise ConfigError(reason)
+        self._model = model
+        self._end = end
+        device = model.projection.weight.device
+        self.precision = choose_precision(precision, device)
+        prepare = Preparer(self.precision)
+        self._dtype = prepare.dtype
+        self._heads = model.config.num_heads
+        with torch.no_grad():
+            encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
+            decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
+            self._encoder = [EncoderLayer(block, prepare) for block in encoder]
+            self._decoder = [DecoderLayer(block, prepare) for block in decoder]
+            self._rotary = decoder[0].attention.rotary
+            self._encoder_norm = norm(model.encoder.norm, self._dtype)
+            self._decoder_norm = norm(model.decoder.norm, self._dtype)
+            self._memory = MemoryProjection([block.cross_attention for block in decoder], prepare)
+            self._vocabulary = Vocabulary(model.projection, prepare)
+
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._model.projection.weight.device
+
+    @property
+    def max_length(self) -> int | None:
+        """As in the model."""
+        return self._model.max_length
+
+    def encode(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
+        """The memory."""
+        sentences, length = source.shape
+        mask = padding_mask(source, self._model.pad).unsqueeze(1)
+        x = self._model.embed_source(source).to(self._dtype).flatten(0, 1)
+        for layer in self._encoder:
+            x = layer(x, mask, sentences)
+        return self._encoder_norm(x).view(sentences, length, -1)
+
+    @torch.inference_mode()
+    def start(self, source: Int[Tensor, "B S"]) -> InferenceState:
+        """Encode the sources; one row for each."""
+        memory = self._memory(self.encode(source))
+        padding = source == self._model.pad
+        bias = None
+        if padding.any():
+            bias = torch.zeros(padding.shape, dtype=self._dtype, device=source.device)
+            bias = bias.masked_fill_(padding, -math.inf)[:, None, None]
+        return InferenceState(memory, bias, self._heads)
+
+    @torch.inference_mode()
+    def advance(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """Append one token to each row and return the logits of the next."""
+        return self._vocabulary.logits(self._step(state, tokens))
+
+    @torch.inference_mode()
+    def best(self, state: InferenceState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
+        """Append one token to each row and return the ``count`` best next ones."""
+        return self._vocabulary.best(self._step(state, tokens), count, tuple(forbidden), self._end)
+
+    def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
+        """The decoder's output at each row's next position."""
+        self._model.target_positions.reserve(state.longest + 1)
+        x = self._model.embed_target_at(tokens, state.positions).to(self._dtype)
+        turn = self._turn(state)
+        prefix = state.prefix
+        prefix.open_step()
+        for index, (layer, memory) in enumerate(zip(self._decoder, state.memory, strict=True)):
+            x = layer(x, prefix, index, turn, memory, state.memory_bias)
+        prefix.close_step()
+        state.positions = state.positions + 1
+        state.longest += 1
+        return self._decoder_norm(x)
+
+    def _turn(self, state: InferenceState) -> Turn | None:
+        """What turns queries and keys (B, W, H, .) to their rows' positions, if those are rotary."""
+        rotary, positions = self._rotary, state.positions
+        if rotary is None:
+            return None
+        rotary.reserve(state.longest + 1)
+        return lambda x: rotary.at(x.flatten(0, 1).unsqueeze(2), positions).view(x.shape)

@@ -1,0 +1,98 @@
+"""The output projection, and the best tokens by it without a softmax over the vocabulary."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.decode.ranking import Best, top
+from headway.inference.precision import Linear, Preparer, Rows
+
+__all__ = ["Vocabulary"]
+
+_BLOCK = 64  # tokens that are ranked by the greatest of them first
+_PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 rows, 8 MiB, which a cache holds
+_AT_ONCE = 1 << 19  # logits that are ranked at once; 2 MiB
+_LEAST = torch.finfo(torch.float32).min
+
+
+class Vocabulary:
+    """The output projection, in parts of the vocabulary."""
+
+    def __init__(self, projection: nn.Linear, prepare: Preparer) -> None:
+        self._prepare = prepare
+        self._size, self._device = projection.weight.size(0), projection.weight.device
+        starts = range(0, self._size, _PART)
+        bias: Tensor | None = projection.bias  # PyTorch's annotations leave out that there may be none
+        self._parts = [
+            self._part(projection.weight[start : start + _PART], None if bias is None else bias[start : start + _PART])
+            for start in starts
+        ]
+        self._forbidden: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
+
+    def _part(self, weight: Tensor, bias: Tensor | None) -> Linear:
+        missing = -len(weight) % _BLOCK  # rows that make the last block whole; they are ruled out where it is ranked
+        if missing:
+            weight = F.pad(weight, (0, 0, 0, missing))
+            bias = None if bias is None else F.pad(bias, (0, missing))
+        return self._prepare.linear(weight, bias)
+
+    def logits(self, hidden: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
+        """All logits, in float32."""
+        rows = self._prepare.rows(hidden)
+        return torch.cat([part(rows).float() for part in self._parts], dim=1)[:, : self._size]
+
+    def best(self, hidden: Float[Tensor, "R D"], count: int, forbidden: tuple[int, ...], end: int) -> Best:
+        """As :func:`~headway.decode.ranking.best_of` of the logits; ties between more than ``count`` blocks are cut."""
+        rows = self._prepare.rows(hidden)
+        sums: list[Tensor] = []  # of exponentials, as logarithms
+        values: list[Tensor] = []
+        tokens: list[Tensor] = []
+        ending = None
+        for start, logits in self._pieces(rows, len(hidden)):
+            ruled_out = self._ruled_out(forbidden, start, logits.size(1))
+            if 0 <= end - start < logits.size(1):
+                ending = logits[:, end - start].clone()
+            if self._size - start < logits.size(1):
+                logits[:, self._size - start :] = -math.inf
+            if ruled_out is not None:
+                sums.append(logits[:, ruled_out])  # they are not chosen, but have their share of the probability
+                logits.index_fill_(1, ruled_out, -math.inf)
+            blocks = torch.unflatten(logits, 1, (-1, _BLOCK))
+            maxima, chosen = blocks.amax(2).topk(min(count, blocks.size(1)), dim=1)
+            chosen = chosen.sort(1).values.unsqueeze(2)  # by index, so that ties stay in order, and padding comes last
+            values.append(blocks.gather(1, chosen.expand(-1, -1, _BLOCK)).flatten(1))
+            tokens.append((chosen * _BLOCK + self._offsets(start, logits.device)).flatten(1))
+            largest = maxima[:, :1].clamp(min=_LEAST)  # -inf, where a part has no token left, would make NaN
+            sums.append(logits.sub_(largest).exp_().sum(1, keepdim=True).log_().add_(largest))
+        assert ending is not None
+        normalizer = torch.cat(sums, dim=1).logsumexp(1, keepdim=True)
+        found, places = top(torch.cat(values, dim=1), min(count, self._size))
+        return Best(found - normalizer, torch.cat(tokens, dim=1).gather(1, places), ending - normalizer.squeeze(1))
+
+    def _pieces(self, rows: Rows, count: int) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
+        """The logits with the first token of each piece: a part each, or all in one where a cache holds that.
+
+        Few rows are ranked in no time, and what counts is in how many calls.
+        """
+        computed = (part(rows).float() for part in self._parts)
+        if count * self._size <= _AT_ONCE:
+            yield 0, torch.cat(list(computed), dim=1)
+        else:
+            yield from zip(range(0, self._size, _PART), computed, strict=True)
+
+    def _offsets(self, start: int, device: torch.device) -> Tensor:
+        return torch.arange(start, start + _BLOCK, device=device)
+
+    def _ruled_out(self, forbidden: tuple[int, ...], start: int, size: int) -> Tensor | None:
+        """The forbidden tokens of a piece, each once, counted from its first."""
+        key = (forbidden, start, size)
+        if key not in self._forbidden:
+            inside = sorted({token - start for token in forbidden if start <= token < start + size})
+            self._forbidden[key] = torch.tensor(inside, device=self._device) if inside else None
+        return self._forbidden[key]
