@@ -103,7 +103,7 @@ class TestTranslations:
     ) -> None:
         model = make_translator()
         model.alignment_layer = 9
-        monkeypatch.setattr("headway.predict.translator.search", None)
+        monkeypatch.setattr("headway.predict.finding.search", None)
         with pytest.raises(ConfigError, match="alignment layer 9"):
             model.translate("das rote Haus", alignment=True)
 
