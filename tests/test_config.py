@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from headway.config import Config, nearest, override, read_toml, to_toml
+from headway.config import Config, listed, nearest, override, read_toml, to_toml
 from headway.errors import ConfigError
 
 
@@ -78,6 +78,14 @@ def test_all_mistakes_are_told_at_once() -> None:
 def test_nearest() -> None:
     assert nearest("beem_size", ["beam_size", "alpha"]) == "did you mean 'beam_size'?"
     assert nearest("q", ["beam_size", "alpha"]) == "known: alpha, beam_size"
+    assert nearest("q", [f"{'long ' * 20}{number:02}" for number in range(30)]).startswith("known: long long")
+    assert len(nearest("q", [f"{'long ' * 20}{number}" for number in range(3000)])) < 1000
+
+
+def test_listed() -> None:
+    assert listed(["b", "a"]) == "b, a"
+    assert listed([str(number) for number in range(1000)]).endswith("18, 19, … (1,000 in all)")
+    assert listed(["x" * 41]) == "x" * 39 + "…"
 
 
 def test_a_section_cannot_be_changed() -> None:

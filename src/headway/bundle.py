@@ -259,7 +259,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> 
             f"{origin}: weight {missing[0]!r} is missing ({len(missing)} in all); not this model's weights"
         )
     if foreign := sorted(weights.keys() - expected.keys()):
-        raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({nearest(foreign[0], expected)[:200]})")
+        raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({nearest(foreign[0], expected)})")
     for name, tensor in expected.items():
         if tensor.shape != weights[name].shape:
             raise BundleError(

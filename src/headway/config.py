@@ -11,7 +11,7 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
@@ -19,8 +19,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
-__all__ = ["Config", "applied_preset", "nearest", "override", "read_toml", "to_toml"]
+__all__ = ["Config", "applied_preset", "listed", "nearest", "override", "read_toml", "to_toml"]
 
+_SHOWN, _LONGEST = 20, 40  # words in an error message, and characters of each
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -55,10 +56,20 @@ def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, A
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that ends an error message: the nearest known word, or all of them where none is near."""
+    """A hint that ends an error message: the nearest known word, or what is known where none is near."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else "known: " + ", ".join(known)
+    return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + listed(known)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words in an error message: as many of them, and as much of each, as somebody reads."""
+    more = f", … ({len(words):,} in all)" if len(words) > _SHOWN else ""
+    return ", ".join(map(_clipped, words[:_SHOWN])) + more
+
+
+def _clipped(word: str) -> str:
+    return word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"
 
 
 def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:

@@ -155,7 +155,7 @@ class TestEvaluate:
             ("Bam\tdas", r"dev.tsv, example 2: the label 'Bam' is not one of the model's; did you mean 'Baum'\?"),
             ("Baum\t ", "dev.tsv, example 2: the text is empty"),
             ("\tdas", "dev.tsv, example 2: the label is empty"),
-            ("Baum", "dev.tsv, line 2: 1 column, but 2 needed"),
+            ("Baum", "dev.tsv, line 2: 1 column, but 2 columns needed"),
         ],
     )
     def test_bad_data(self, folder: Path, tmp_path: Path, line: str, message: str) -> None:
@@ -179,3 +179,9 @@ class TestEvaluate:
     def test_another_kind_of_picture(self, folder: Path, data: Path, tmp_path: Path) -> None:
         ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "matrix.bmp")
         assert_refused(ended, "matrix.bmp: expected a picture whose name ends in .png, .svg, .pdf")
+
+    def test_scores_are_told_though_a_picture_cannot_be_written(self, folder: Path, data: Path, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "file" / "matrix.png")
+        assert ended.code == 2
+        assert "accuracy" in ended.out

@@ -93,6 +93,22 @@ def test_labels_are_counted_in_order(tmp_path: Path) -> None:
     assert list(count_labels([numbers], tmp_path)) == ["1", "9", "10"]
 
 
+def test_labels_may_be_whole_numbers(tmp_path: Path) -> None:
+    corpus = written(tmp_path, "a.jsonl", '{"label": 0, "text": "x"}\n{"label": 1, "text": "y"}\n')
+    assert list(read_labelled(corpus, tmp_path)) == [("x", "0"), ("y", "1")]
+
+
+def test_empty_texts_are_no_examples_of_a_label(tmp_path: Path) -> None:
+    corpus = written(tmp_path, "a.tsv", "b\tx\nb\t \na\ty\n")
+    assert count_labels([corpus], tmp_path) == {"a": 1, "b": 1}
+    for rows, message in (
+        ("b\tx\nghost\t\nghost\t \n", "a.tsv: there is no text for the label ghost: all of its examples are empty"),
+        ("b\t\na\t\n", "a.tsv: there is no text for the labels b, a: all of their examples are empty"),
+    ):
+        with pytest.raises(DataError, match=message):
+            count_labels([written(tmp_path, "a.tsv", rows)], tmp_path)
+
+
 def test_white_space_around_a_label_does_not_count(tmp_path: Path) -> None:
     assert count_labels([written(tmp_path, "a.tsv", "b \tx\nb\tx\n a\ty\n")], tmp_path) == {"a": 1, "b": 2}
 
@@ -122,13 +138,16 @@ def test_one_label_is_none(tmp_path: Path) -> None:
             "yes\tis it?\nnope\tit is\n",
             r"example 2: the label 'nope' is not one of the model's; did you mean 'no'",
         ),
-        ("a.tsv", "yes\n", r"a\.tsv, line 1: 1 column, but 2 needed"),
+        ("a.tsv", "yes\n", r"a\.tsv, line 1: 1 column, but 2 columns needed"),
+        ("a.tsv", "yes\tx\n\n", r"a\.tsv, line 2: blank, but 2 columns needed"),
         ("a.csv", "txt,label\nis it?,yes\n", r"line 1: no column is called 'text'; did you mean 'txt'"),
         ("a.csv", "label,text\nyes\n", r"line 2: 1 column, but 2 needed"),
         ("a.csv", "label,text,text\nyes,a,b\n", r"line 1: several columns are called 'text'"),
         ("a.csv", 'label,text\nyes,"is it?\n', r"line 2: not valid CSV \(unexpected end of data\)"),
         ("a.jsonl", '{"label": "yes"}\n', r"line 1: field 'text' is missing"),
-        ("a.jsonl", '{"label": 1, "text": "x"}\n', r"line 1: field 'label' is 1; expected a string"),
+        ("a.jsonl", '{"label": 1.5, "text": "x"}\n', r"line 1: field 'label' is 1\.5; expected a string"),
+        ("a.jsonl", '{"label": true, "text": "x"}\n', r"line 1: field 'label' is true; expected a string"),
+        ("a.jsonl", '["yes", "x"]\n', r'expected for example \{"label": "\.\.\.", "text": "\.\.\."\}'),
     ],
 )
 def test_bad_input_is_named(name: str, content: str, message: str, tmp_path: Path) -> None:

@@ -272,10 +272,10 @@ class TestExamples:
     def test_too_few_columns(self, tmp_path: Path) -> None:
         write(tmp_path / "c.tsv", "a\tb\nonly one\n")
         with pytest.raises(
-            DataError, match=r"c\.tsv, line 2: 1 column, but 2 needed; columns are separated by one tab"
+            DataError, match=r"c\.tsv, line 2: 1 column, but 2 columns needed; columns are separated by one tab"
         ):
             examples(tmp_path, files=["c.tsv"])
-        with pytest.raises(DataError, match=r"c\.tsv, line 1: 2 columns, but 4 needed"):
+        with pytest.raises(DataError, match=r"c\.tsv, line 1: 2 columns, but 4 columns needed"):
             examples(tmp_path, files=["c.tsv"], fields=[4, 1])
 
     @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ class TestExamples:
             ("", "blank; expected one JSON object on every line"),
             ('["a", "b"]', 'JSON, but not an object; expected for example {"source"'),
             ('{"source": "a", "traget": "b"}', "field 'target' is missing; did you mean 'traget'"),
-            ('{"source": "a", "target": 3}', "field 'target' is 3; expected a string"),
+            ('{"source": "a", "target": 0.3}', "field 'target' is 0.3; expected a string"),
             ('{"source": null, "target": ""}', "field 'source' is null; expected a string"),
             (r'{"source": "\ud83d", "target": ""}', r"a \\u escape is half of a surrogate pair"),
         ],

@@ -98,5 +98,5 @@ def test_coverage_needs_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     plain = run(attending, requests, (PAD, BEGIN), beam_size=4)
     assert all(one[0].score < other[0].score for one, other in zip(covering, plain, strict=True))
     monkeypatch.setattr(RecurrentModel, "start", lambda *_: pytest.fail("it was decoded before it was refused"))
-    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: RecurrentModel does not tell what it attends to"):
+    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: this RecurrentModel does not tell"):
         run(recurrent(attention="none"), requests, (PAD, BEGIN), coverage_penalty=0.5)

@@ -52,3 +52,11 @@ def test_the_same_report_gives_the_same_file(tmp_path: Path) -> None:
 def test_another_kind_of_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"matrix\.txt: expected a picture whose name ends in \.png, \.svg, \.pdf"):
         draw(report(), tmp_path / "matrix.txt")
+
+
+def test_names_that_no_font_draws_are_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("headway.inspection.fonts.font_manager.findSystemFonts", list)
+    drawn = evaluate_classes(["\U00013000", "b"], ["\U00013000", "b"], ["\U00013000", "b"], bootstrap=0)
+    with pytest.warns(UserWarning, match="no font installed here draws '\U00013000'") as told:
+        draw(drawn, tmp_path / "matrix.png")
+    assert len(told) == 1

@@ -61,6 +61,18 @@ def labels(axes: Axes) -> tuple[list[str], list[str]]:
     return [each.get_text() for each in axes.get_yticklabels()], [each.get_text() for each in axes.get_xticklabels()]
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("attends", [True, False])
+def test_few_tokens_leave_room_for_their_label(seen: Inspection, steps: int, attends: bool) -> None:
+    maps = (AttentionMap("cross", 1, (1,), torch.rand(1, steps, 3), "cross"),) if attends else ()
+    picture = figure(replace(seen, steps=seen.steps[:steps], maps=maps))
+    picture.draw_without_rendering()
+    (heading,) = (each for each in picture.findobj(Text) if each.get_text() == title(picture))
+    beside = picture.axes[0].yaxis.label.get_window_extent()
+    assert beside.y1 <= heading.get_window_extent().y0
+    assert beside.y0 >= 0
+
+
 class TestOverview:
     def test_a_panel_for_each_layer_and_head(self, seen: Inspection) -> None:
         picture = figure(seen)
@@ -115,7 +127,7 @@ class TestLarge:
 
     def test_self_attention_has_no_probabilities(self, seen: Inspection) -> None:
         (large,) = panels(figure(seen, kind="encoder", layer=1))
-        assert (large.get_xlabel(), large.get_ylabel()) == ("source token (key)", "source token (query)")
+        assert (large.get_xlabel(), large.get_ylabel()) == ("source token (key)", "source token\n(query)")
 
     def test_cells_carry_their_numbers(self, seen: Inspection) -> None:
         exact = AttentionMap("encoder", 1, (1,), torch.tensor([[[1.0, 0, 0], [0.25, 0.75, 0], [0.333, 0.333, 0.334]]]))

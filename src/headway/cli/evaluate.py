@@ -131,6 +131,10 @@ def _evaluate_classifier(
     from headway.evaluate import class_table, confusion_table, evaluate_classes
     from headway.predict.classifier import load_classifier
 
+    if confusion is not None:
+        from headway.inspection.pictures import picture_format
+
+        picture_format(confusion)  # what cannot be drawn is refused before the work
     classifier = load_classifier(model)
     corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
     examples = list(read_labelled(corpus, Path(), classifier.labels))
@@ -147,19 +151,19 @@ def _evaluate_classifier(
         classifier.labels,
         confidences=[each.probability for each in found],
     )
-    if output is not None:
+    truncated = sum(each.truncated for each in found)
+    if form == "json":
+        counts = {"texts": len(found), "truncated": truncated, "seconds": seconds}
+        print(json.dumps({**counts, **asdict(report)}, ensure_ascii=False))
+    else:
+        print(*report.scores, sep="\n")
+        print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
+        cut = f"; {truncated:,} were cut to the longest that the model reads" if truncated else ""
+        typer.echo(f"{len(found):,} texts classified in {seconds:.1f} s{cut}", err=True)
+    if output is not None:  # files come last: the scores are told whatever becomes of them
         with output_file(output) as file:
             file.writelines(map(label_line, found))
     if confusion is not None:
         from headway.inspection.confusion import draw
 
         draw(report, confusion)
-    truncated = sum(each.truncated for each in found)
-    if form == "json":
-        counts = {"texts": len(found), "truncated": truncated, "seconds": seconds}
-        print(json.dumps({**counts, **asdict(report)}, ensure_ascii=False))
-        return
-    print(*report.scores, sep="\n")
-    print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
-    cut = f"; {truncated:,} were cut to the longest that the model reads" if truncated else ""
-    typer.echo(f"{len(found):,} texts classified in {seconds:.1f} s{cut}", err=True)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from types import TracebackType
+from typing import Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -16,9 +17,10 @@ __all__ = ["ProgressListener"]
 
 
 class ProgressListener:
-    """Draws a run's progress; a context manager."""
+    """Draws a run's progress; a context manager. ``unit`` is what targets are counted in."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
+        self._unit = unit
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True, quiet=not is_main())
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -53,7 +55,7 @@ class ProgressListener:
 
     def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
         """Loss, speed and time left."""
-        numbers = f"loss {record['loss']:.3f}  {record['target_tokens_per_s']:,.0f} tokens/s"
+        numbers = f"loss {record['loss']:.3f}  {record['target_tokens_per_s']:,.0f} {self._unit}/s"
         if self._console.is_terminal:
             self._bar.update(self._task, description="training", completed=step, total=steps, numbers=numbers)
             return

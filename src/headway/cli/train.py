@@ -55,9 +55,10 @@ def train(
 
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / recipe.stem
-    with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
+    classifies = loaded.task.kind == "classification"
+    with ProgressListener("texts" if classifies else "tokens") as listener, fresh_start(folder, fresh, listener.say):
         result = run_training(loaded, folder, validate=validator(loaded), listener=listener)
-    conclude(result, "classify" if loaded.task.kind == "classification" else "translate")
+    conclude(result, "classify" if classifies else "translate")
 
 
 def conclude(result: Result, use: Literal["translate", "classify"] = "translate") -> None:

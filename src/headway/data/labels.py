@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.config import nearest
+from headway.config import listed, nearest
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.packed import Packed
@@ -72,15 +72,23 @@ def read_labelled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = N
 
 
 def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
-    """How often each label occurs, in the order of their names; numbers are ordered as numbers.
+    """How many texts each label has that are not empty, in the order of their names; numbers are ordered as numbers.
 
     Raises:
-        DataError: All examples have the same label, or a file cannot be read.
+        DataError: All examples have the same label, a label has empty texts alone, or a file cannot be read.
     """
-    counts = Counter(label for corpus in corpora for _, label in read_labelled(corpus, folder))
+    counts = Counter[str]()
+    for corpus in corpora:
+        for text, label in read_labelled(corpus, folder):
+            counts[label] += bool(text.strip())
     files = ", ".join(file for corpus in corpora for file in corpus.files)
     if not counts:
         raise DataError(f"{files}: no examples; expected a label and a text in each")
+    if bare := [label for label, count in counts.items() if not count]:
+        raise DataError(
+            f"{files}: there is no text for the label{'s' if len(bare) > 1 else ''} {listed(bare)}: all of "
+            f"{'their' if len(bare) > 1 else 'its'} examples are empty; remove them, or give them texts"
+        )
     if len(counts) < 2:
         raise DataError(
             f"{files}: every example has the label {next(iter(counts))!r}; to tell texts apart takes two labels or "

@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol, cast
+from typing import Annotated, Any, Literal, Protocol
 
 import zstandard
 from pydantic import Field, field_validator, model_validator
@@ -180,8 +180,9 @@ def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) < needed:
+            held = _count(len(cells), "column") if line.strip() else "blank"
             raise DataError(
-                f"{path}, line {number}: {_count(len(cells), 'column')}, but {needed} needed; "
+                f"{path}, line {number}: {held}, but {_count(needed, 'column')} needed; "
                 "columns are separated by one tab, without quotes"
             )
         yield tuple([cells[column] for column in columns])
@@ -220,19 +221,19 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
-        record = _parse_object(line, where)
+        record = _parse_object(line, where, names)
         for name in names:
             if name not in record:
                 raise DataError(f"{where}: field {name!r} is missing; {nearest(name, record)}")
-            if not isinstance(record[name], str):
+            if not isinstance(record[name], str) and type(record[name]) is not int:  # labels are often numbers
                 raise DataError(f"{where}: field {name!r} is {json.dumps(record[name])[:40]}; expected a string")
-        texts = tuple([cast("str", record[name]) for name in names])
+        texts = tuple([str(record[name]) for name in names])
         if "\\u" in line and not all(_is_encodable(text) for text in texts):
             raise DataError(f"{where}: a \\u escape is half of a surrogate pair, which is not a character")
         yield texts
 
 
-def _parse_object(line: str, where: str) -> dict[str, object]:
+def _parse_object(line: str, where: str, names: tuple[str, ...]) -> dict[str, object]:
     if not line.strip():
         raise DataError(f"{where}: blank; expected one JSON object on every line")
     try:
@@ -240,7 +241,8 @@ def _parse_object(line: str, where: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid JSON ({error}); expected one JSON object on every line") from None
     if not isinstance(record, dict):
-        raise DataError(f'{where}: JSON, but not an object; expected for example {{"source": "...", "target": "..."}}')
+        example = json.dumps(dict.fromkeys(names, "..."), ensure_ascii=False)
+        raise DataError(f"{where}: JSON, but not an object; expected for example {example}")
     return record
 
 

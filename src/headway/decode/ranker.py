@@ -63,8 +63,8 @@ class Ranker(Generic[StateT]):
         self._ranking_model = model if isinstance(model, RankingModel) and not options.coverage_penalty else None
         if options.coverage_penalty and not attends(model):
             raise ConfigError(
-                f"coverage_penalty = {options.coverage_penalty}: {type(model).__name__} does not tell what it attends "
-                "to; leave the penalty out, or take a model with attention, which has advance_attending"
+                f"coverage_penalty = {options.coverage_penalty}: this {type(model).__name__} does not tell what it "
+                "attends to, as it or a member of it has no attention; leave the penalty out"
             )
 
     def rank(self, batch: Batch[StateT]) -> Ranking:

@@ -14,6 +14,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from headway.evaluate.classification import ClassificationReport
+from headway.inspection.fonts import families
 from headway.inspection.pictures import save, styled
 
 __all__ = ["draw", "figure"]
@@ -40,7 +41,7 @@ def figure(report: ClassificationReport) -> Figure:
     size = len(counts)
     totals = counts.sum(1, keepdims=True)
     shares = 100 * counts / np.maximum(totals, 1)
-    with styled(**_STYLE):
+    with styled(**_STYLE, **{"font.family": families("".join(report.labels))}):
         side = min(max(2.4 + 0.72 * size, 4.6), 14)
         picture = Figure(figsize=(side + 1.2, side), layout="constrained")
         axes = picture.add_subplot()

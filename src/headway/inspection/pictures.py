@@ -6,6 +6,7 @@ file, byte for byte: no dates, and no random names inside an SVG.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -71,7 +72,8 @@ def save(picture: Figure, output: Path) -> None:
         ConfigError: Another kind of file.
     """
     form = picture_format(output)
-    with styled(), replaced_file(output) as aside:
+    with styled(), replaced_file(output) as aside, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
         if picture.get_layout_engine() is not None:  # once: laying out again moves everything a little
             picture.draw_without_rendering()
             picture.set_layout_engine("none")

@@ -8,14 +8,16 @@ Okabe and Ito (2008).
 from __future__ import annotations
 
 import math
-import warnings
+import textwrap
 from pathlib import Path
 from typing import Any, Literal
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator
 
 from headway.errors import LengthError
 from headway.inspection.capture import Kind
@@ -28,6 +30,7 @@ __all__ = ["draw", "figure"]
 
 _NUMBERED = 24  # rows or columns up to which a cell has room for its number
 _LABELLED = 32  # tokens up to which the small maps have labels
+_LEAST_HEIGHT = 1.2  # inches of a panel that has a label beside it
 _BLUE, _ORANGE = COLOURS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _NAMES: dict[Kind, str] = {
@@ -59,10 +62,7 @@ def draw(
         LengthError: The text is too long to draw.
     """
     picture_format(output)  # before the picture is drawn
-    picture = figure(inspection, kind=kind, layer=layer, head=head)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
-        save(picture, output)
+    save(figure(inspection, kind=kind, layer=layer, head=head), output)
 
 
 def figure(
@@ -126,17 +126,19 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
     rows, columns = (list(map(visible, inspection.tokens(side))) for side in (shown.rows, shown.columns))
     cell = 0.42 if max(len(rows), len(columns)) <= _NUMBERED else 0.24 if len(rows) <= 60 else 0.16
     predicted = shown.rows == "target"
-    width, height = max(cell * len(columns), 2.5), max(cell * len(rows), 0.5)
+    width, height = max(cell * len(columns), 2.5), max(cell * len(rows), _LEAST_HEIGHT)
     picture = Figure(figsize=(width + 2.6 + 2.4 * predicted, height + 2.4), layout="constrained")
     ratios = {"width_ratios": [width, 1.8]} if predicted else {}
     panels = picture.subplots(1, 1 + predicted, squeeze=False, sharey=True, gridspec_kw=ratios)[0]
     weights = shown.weights.mean(0).numpy()
     largest = float(weights.max()) or 1.0
     image = _heat(panels[0], weights, largest)
+    if cell * len(rows) < height:  # so few that square cells leave no room for the label beside them
+        panels[0].set_aspect("auto")
     _ticks(panels[0], rows, columns, 10 if cell > 0.3 else 7)
     panels[0].set_xlabel(f"{_AXES[shown.columns]} (key)")
     if shown.rows != "text":
-        panels[0].set_ylabel(f"{_AXES[shown.rows]} (query)")
+        _row_label(panels[0], f"{_AXES[shown.rows]} (query)", height)
     if cell > 0.3:
         _numbers(panels[0], weights, largest)
     if predicted:
@@ -150,11 +152,12 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
 
 def _probabilities(inspection: Inspection) -> Figure:
     """Of a model without attention: the tokens and their probabilities alone."""
-    picture = Figure(figsize=(7, 0.26 * len(inspection.steps) + 1.6), layout="constrained")
+    height = max(0.26 * len(inspection.steps), _LEAST_HEIGHT)
+    picture = Figure(figsize=(7, height + 1.6), layout="constrained")
     axes = picture.subplots()
     axes.set_ylim(len(inspection.steps) - 0.5, -0.5)
     _ticks(axes, list(map(visible, inspection.tokens("target"))), [], 10)
-    axes.set_ylabel("target token being predicted")
+    _row_label(axes, _AXES["target"], height)
     _probability_bars(axes, inspection)
     _title(picture, inspection, "Predictions (this model has no attention)")
     return picture
@@ -180,6 +183,7 @@ def _decision(inspection: Inspection) -> Figure:
         axes.barh(range(len(tokens)), values, color=np.where(values < 0, _ORANGE, _BLUE))
         axes.axvline(0, color="#888888", linewidth=0.8)
         axes.set_title(f"What speaks for “{told.label}”")
+        axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("gradient × input, in logits\n(blue: for, orange: against)")
         _token_axis(axes, tokens)
     if pooling is not None:
@@ -244,6 +248,12 @@ def _probability_bars(axes: Axes, inspection: Inspection) -> None:
     axes.set_xlabel("P(token | source,\ntokens before)")
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(length=0)
+
+
+def _row_label(axes: Axes, text: str, height: float) -> None:
+    """Beside axes of so many inches, in as many lines as it takes: layout keeps no room for one that is longer."""
+    letters = max(int(height * 72 / (0.6 * mpl.rcParams["font.size"])), 1)
+    axes.set_ylabel(textwrap.fill(text, letters))
 
 
 def _title(picture: Figure, inspection: Inspection, title: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headway.bundle import ClassifierBundle, load_bundle
+from headway.config import listed
 from headway.data.inputs import ContentHashes, fingerprint
 from headway.data.labels import count_labels
 from headway.errors import ConfigError
@@ -66,9 +67,10 @@ def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
     """In the order of the classes of the model folder ``start``."""
     bundle = load_bundle(start)
     if not isinstance(bundle, ClassifierBundle) or set(bundle.labels) != set(counts):
-        labels = ", ".join(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none: it translates"
+        labels = listed(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none: it translates"
         raise ConfigError(
             f"training.start_from = {str(start)!r}: its labels are {labels}; those of the training data are "
-            f"{', '.join(counts)}"
+            f"{listed(list(counts))}. A model is fine-tuned for the labels that it has, all of them: rename or add to "
+            "those of the data, or train a new model, without start_from"
         )
     return {label: counts[label] for label in bundle.labels}

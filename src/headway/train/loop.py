@@ -62,6 +62,7 @@ __all__ = ["Result", "Validate", "train"]
 
 _PREFETCHED_STEPS = 2
 _MOST_SKIPPED = 20  # steps in a row; a rare bad batch skips one
+_AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def train(recipe: Recipe, run: Path, *, validate: Validate | None = None, listen
             if stop:
                 return Result(trainer.progress.step, True, None, {})
         trainer.save_if_due(force=True)
+        trainer.say_if_stale()
         return trainer.finish()
 
 
@@ -264,6 +266,15 @@ class _Trainer:
         patience = self.recipe.validation.patience
         return patience is not None and self.progress.stale >= patience
 
+    def say_if_stale(self) -> None:
+        """Tell why training ends before its last step."""
+        progress = self.progress
+        if self.stale:
+            self.listener.say(
+                f"stopped after step {progress.step:,}: the last {progress.stale:,} validations brought nothing better "
+                f"than step {progress.best_step:,} did (validation.patience)"
+            )
+
     def step(self) -> None:
         """One optimiser step over the next micro-batches."""
         recipe, progress = self.recipe, self.progress
@@ -398,6 +409,7 @@ class _Trainer:
             record = self.judge.scores()
             if record:
                 self._write(name, record)
+                self.listener.say(f"the {_AVERAGES[name]}:")
                 self.listener.validation(self.progress.step, record)
             self.judge.write(self.run / name, self.progress, record)
             if quality is None or not record or self.judge.quality(record) >= quality:

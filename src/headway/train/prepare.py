@@ -93,7 +93,10 @@ class _Stores:
 
     def dev(self, corpus: Corpus) -> TokenStore | None:
         """That of the development set: nothing left out, and segmented as a trained model does it."""
-        return self._store("dev", corpus, None, 0.0)
+        store = self._store("dev", corpus, None, 0.0)
+        if store and store.counts.cut:
+            self.listener.say(f"{' + '.join(corpus.files)}: {store.counts}")
+        return store
 
     def _store(self, name: str, corpus: Corpus, filters: FilterConfig | None, dropout: float) -> TokenStore | None:
         folder, tokenizers = Path(self.recipe.data.folder), self.tokenizers
