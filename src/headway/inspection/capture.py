@@ -1,9 +1,10 @@
 """What a model attends to while it computes, seen through the taps of its attention modules.
 
 Every attention module of Headway hands its weights through ``self.weights``, an identity. Inside :func:`capture` a hook
-on each of them keeps what passes; afterwards the hooks are gone. Nothing is computed twice and no value is changed, so
-a model that is watched gives what it gives unwatched, bit for bit, and one that is not watched pays nothing. How much
-will pass can be asked before (:func:`numbers_in`).
+on each of them keeps what passes; afterwards the hooks are gone. No value is changed, so a model that is watched gives
+what it gives unwatched, bit for bit (where a fused kernel pays, it computes the output as ever, and the weights are
+computed beside it), and one that is not watched pays nothing. How much will pass can be asked before
+(:func:`numbers_in`).
 
 Dimensions: B batch, H heads, T queries, S keys.
 """
