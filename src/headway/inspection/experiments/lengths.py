@@ -69,7 +69,10 @@ def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]
 
 
 def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None:
-    """A line for each variant: the mean over seeds; each seed a faint point. What was not trained on is shaded."""
+    """A line for each variant: the mean over seeds; each seed a faint point. What was not trained on is shaded.
+
+    The legend is left to the figure, for lines may run anywhere.
+    """
     axes.axvspan(LONGEST_SEEN + 0.5, COUNTS[-1] + 0.3, color="#000000", alpha=0.06, linewidth=0)
     axes.annotate(
         "longer than trained on", (COUNTS[-1] + 0.25, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top"
@@ -84,4 +87,3 @@ def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None
     axes.set_xticks(COUNTS, ticks)
     axes.set_xlim(COUNTS[0] - 0.3, COUNTS[-1] + 0.3)
     axes.set_ylim(bottom=0)
-    axes.legend(loc="best")

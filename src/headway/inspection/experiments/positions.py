@@ -25,7 +25,7 @@ from headway.inspection.experiments.comparing import (
     strips,
 )
 from headway.inspection.experiments.corpora import MULTI30K
-from headway.inspection.experiments.drawing import label, panels
+from headway.inspection.experiments.drawing import label, panels, shared_legend
 from headway.inspection.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.inspection.experiments.lengths import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, retained
 
@@ -107,6 +107,7 @@ def draw(numbers: Numbers) -> Figure:
     label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
     strips(seen, {name: _mean(numbers, name, SEEN) for name in VARIANTS})
     label(seen, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3", "")
+    shared_legend(picture, curves)
     return picture
 
 
