@@ -84,4 +84,4 @@ def shared_legend(picture: Figure, *panels: Axes) -> None:
         handles, labels = axes.get_legend_handles_labels()
         found |= dict(zip(labels, handles, strict=True))
     labels, handles = list(found), list(found.values())
-    picture.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
+    picture.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4))

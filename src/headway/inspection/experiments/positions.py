@@ -119,6 +119,8 @@ def explain(numbers: Numbers) -> str:
         "no training row was long enough to reach is still the random vector it began as; a sinusoid has a value "
         "everywhere, but the model has never seen those values either.\n\nWithout positions the encoder sees a bag of "
         "words. The decoder can still tell how far it is, since a mask lets each position see one more than the last."
+        "\n\nAll have been trained for the same steps, few enough to train them all on one machine: this is how soon a "
+        "model learns to use its positions, and not what they are worth in the end."
     )
 
 
