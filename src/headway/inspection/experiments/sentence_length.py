@@ -104,8 +104,8 @@ def explain(numbers: Numbers) -> str:
         f"{LONGEST_SEEN} sentences; the shaded part is longer than that, and the order in which words stand there is "
         f"news to every model. The models have {_sizes(numbers)} weights.\n\nOn the right the bars say how "
         "much of its own quality at single sentences a model keeps, so that a model which is worse throughout is not "
-        "taken for one that forgets; black lines are 95 % intervals of the mean over seeds.\n\nAll have been trained for "
-        "the same steps, few enough to train them all on one machine. Which model is ahead then, of single sentences "
+        "taken for one that forgets; black lines are 95 % intervals of the mean over seeds.\n\nAll have been trained "
+        "for the same steps, few enough to train all on one machine. Which model is ahead then, of single sentences "
         "too, is not which will be ahead in the end: a Transformer needs more steps than recurrence with attention."
     )
 
