@@ -46,7 +46,7 @@ HOMES = {
     "zstandard": ["data/readers.py"],
     "torch": [
         *("nn/", "models/", "decode/", "train/", "inspection/", "interop/", "serve/"),
-        *("bundle.py", "hardware.py", "inference.py", "predict/"),
+        *("bundle.py", "hardware.py", "inference/", "predict/"),
     ],
 }
 

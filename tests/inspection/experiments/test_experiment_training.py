@@ -87,7 +87,7 @@ def test_changes_are_what_differs(quick: Settings) -> None:
 def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
     full = Settings(quick=False, seeds=(1,), data=None, work=quick.work, say=print)
     recipe = resolved(full, corpora(quick), 1)
-    assert (recipe.training.steps, recipe.data.max_tokens) == (800, 2048)
+    assert (recipe.training.steps, recipe.data.max_tokens) == (600, 2048)
     width, inner, vocabulary = 128, 256, 3000
     encoder, decoder = 2 * (4 * width**2 + 2 * width * inner), 2 * (8 * width**2 + 2 * width * inner)
     assert encoder + decoder + vocabulary * width == pytest.approx(1e6, rel=0.1)
