@@ -82,13 +82,17 @@ def test_all_in_order_and_what_is_done_is_done(replace_experiments: Replace, tmp
     assert done == [*before, "heads", *NAMES[NAMES.index("heads") :]]
 
 
-def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
+def failing_heads(error: Exception) -> Callable[[str, Settings], Numbers]:
     def measure(name: str, _: Settings) -> Numbers:
         if name == "heads":
-            raise DataError("no corpus; give one with --data")
+            raise error
         return {"value": 7}
 
-    replace_experiments(measure)
+    return measure
+
+
+def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
+    replace_experiments(failing_heads(DataError("no corpus; give one with --data")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
     assert len(ended.out.splitlines()) == len(NAMES) - 1
@@ -100,12 +104,7 @@ def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: P
 
 
 def test_any_failure_of_one_stops_no_other(replace_experiments: Replace, tmp_path: Path) -> None:
-    def measure(name: str, _: Settings) -> Numbers:
-        if name == "heads":
-            raise ZeroDivisionError("a mistake of ours")
-        return {"value": 7}
-
-    replace_experiments(measure)
+    replace_experiments(failing_heads(ZeroDivisionError("a mistake of ours")))
     ended = run("experiment", "all", "-o", tmp_path)
     assert ended.code == 2
     assert len(ended.out.splitlines()) == len(NAMES) - 1

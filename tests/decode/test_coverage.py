@@ -92,3 +92,6 @@ def test_a_model_that_does_not_tell_is_refused() -> None:
         run(table, numbered([3]), coverage_penalty=0.5)
     with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: this Ensemble does not tell what it attends to"):
         run(Ensemble([table, table]), numbered([3]), coverage_penalty=0.5)
+    ensemble = Ensemble([table, table])
+    with pytest.raises(ConfigError, match="this TableModel, of the ensemble, does not tell what it attends to"):
+        ensemble.advance_attending(ensemble.start(torch.tensor([[5, END]])), torch.tensor([BEGIN]))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from listening import Heard
 from torch.nn import functional as F
 
 from headway.bundle import ClassifierBundle, read_weights
@@ -162,16 +163,11 @@ def test_batches_hold_at_most_max_examples(folder: Path) -> None:
 
 
 def test_texts_over_the_limit_are_cut(folder: Path) -> None:
-    heard: list[str] = []
-
-    class Listener(Silence):
-        def say(self, message: str) -> None:
-            heard.append(message)
-
+    heard = Heard()
     chosen = recipe(folder, {"model": {"max_length": 4}})
-    prepared = prepare(chosen, folder / "run", Listener())
+    prepared = prepare(chosen, folder / "run", heard)
     assert int(prepared.train.source_lengths.max()) == 4
-    assert any("of them cut to the longest that the model reads" in message for message in heard)
+    assert any("of them cut to the longest that the model reads" in message for message in heard.messages)
 
 
 class TestRefusals:
@@ -235,16 +231,11 @@ def test_training_starts_from_a_classifier(folder: Path) -> None:
 
 
 def test_a_label_with_one_text_is_told(folder: Path) -> None:
-    heard: list[str] = []
-
-    class Listener(Silence):
-        def say(self, message: str) -> None:
-            heard.append(message)
-
+    heard = Heard()
     with (folder / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("warm\tsun b\n")
-    prepare(recipe(folder), folder / "run", Listener())
-    assert any(message.startswith("1 of 3 labels have a single training text ('warm')") for message in heard)
+    prepare(recipe(folder), folder / "run", heard)
+    assert any(message.startswith("1 of 3 labels have a single training text ('warm')") for message in heard.messages)
 
 
 def test_a_run_that_has_begun_needs_no_model_to_start_from(folder: Path) -> None:

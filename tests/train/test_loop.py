@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from listening import Heard
 
 from headway.bundle import Bundle, ClassifierBundle, read_weights
 from headway.data.batching import Batch
@@ -40,16 +41,6 @@ from headway.train.stream import MicroBatch, Stream, Work
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 TIMES = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
 Sections = dict[str, dict[str, Any]]
-
-
-class Listening(Silence):
-    """Keeps what is said."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.lines.append(message)
 
 
 def write_corpus(folder: Path, name: str, count: int, seed: int) -> list[tuple[str, str]]:
@@ -308,13 +299,13 @@ class TestValidation:
             "validation": {"every": 2, "metric": "bleu", "patience": 2},
             "checkpoints": {"every": 2, "keep": 9},
         }
-        heard = Listening()
+        heard = Heard()
         scores = self.scripted([10.0, 20.0, 20.0, 15.0, 30.0])
         found = train(recipe(corpus, changes), tmp_path, validate=scores, listener=heard)
         assert found.step == 8
         said = "stopped after step 8: the last 2 validations brought nothing better than step 4 did"
-        assert any(line.startswith(said) for line in heard.lines)
-        assert "the average of the last checkpoints:" in heard.lines
+        assert any(line.startswith(said) for line in heard.messages)
+        assert "the average of the last checkpoints:" in heard.messages
         assert found.scores["BLEU"] == 30.0  # of the average
         self.assert_best_is(tmp_path, 4)
         card = (tmp_path / "best" / "README.md").read_text()

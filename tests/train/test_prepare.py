@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from listening import Heard
 
 from headway.bundle import Bundle, TaskConfig
 from headway.cli import app
@@ -34,14 +35,6 @@ from headway.validation import validator
 GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
 ENGLISH = ["a house", "the red house", "the tree", "a red tree and a house", "the house and the tree"] * 4
 TINY = {"d_model": 16, "num_heads": 2, "d_ff": 16, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
-
-
-class Heard(Silence):
-    def __init__(self) -> None:
-        self.messages: list[str] = []
-
-    def say(self, message: str) -> None:
-        self.messages.append(message)
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headway.cli.lines import Report, in_place
+from headway.cli.lines import LineReader, Report, in_place
 from headway.cli.text import byte_windows, one_line, output_file, place_of
 
 if TYPE_CHECKING:
     from headway.errors import HeadwayError
+    from headway.predict import Source
     from headway.predict.attribution import Explanation
     from headway.predict.classifier import Classification
 
@@ -61,19 +62,24 @@ def classify(
         raise ConfigError("a TEXT and --input: give one of them")
     classifier = load_classifier(model)
     place = "TEXT" if text is not None else place_of(source)
+    reader = LineReader(place, "text")
     report = Report(place, on_error)
+
+    def classified(sources: Sequence[Source]) -> list[Classification | HeadwayError]:
+        return classifier.classify_each([each.text for each in sources])
+
     windows = [[text.encode(errors="surrogateescape")]] if text is not None else byte_windows(source)
     with output_file(output) as file:
         for window in windows:
-            texts = _decoded(window, place, report.lines)
-            found = in_place(texts, classifier.classify_each)
+            texts = reader.sources(window, report.lines + 1)
+            found = in_place(texts, classified)
             report.add(found)
             for each, line in zip(found, texts, strict=True):
                 if isinstance(each, HeadwayError) or isinstance(line, HeadwayError):
                     file.write(json.dumps({"error": str(each)}, ensure_ascii=False) + "\n" if form == "json" else "\n")
                     continue
-                why = classifier.explain(line, each.label) if explain else None
-                file.write(_as_json(line, each, why) if form == "json" else label_line(each, why))
+                why = classifier.explain(line.text, each.label) if explain else None
+                file.write(_as_json(line.text, each, why) if form == "json" else label_line(each, why))
             file.flush()
     report.finish()
 
@@ -92,17 +98,3 @@ def _as_json(text: str, found: Classification, why: Explanation | None) -> str:
     if why is not None:
         whole["explanation"] = asdict(why)
     return json.dumps(whole, ensure_ascii=False) + "\n"
-
-
-def _decoded(lines: Sequence[bytes], place: str, before: int) -> list[str | HeadwayError]:
-    """The text of each line, or why it is none; the place is put back where it is told."""
-    from headway.data.readers import decode_lines
-    from headway.errors import DataError
-
-    found: list[str | HeadwayError] = []
-    for number, line in enumerate(lines, start=before + 1):
-        try:
-            found.append(decode_lines(line, place, number - 1))
-        except DataError as error:
-            found.append(DataError(str(error).removeprefix(f"{place}, line {number}: ")))
-    return found

@@ -68,11 +68,11 @@ class Ensemble:
 
     def advance_attending(self, state: EnsembleState, tokens: Int[Tensor, " R"]) -> Attended:
         """The same with the mean of what the members attend to."""
-        found = [
-            model.advance_attending(one, tokens)
-            for model, one in zip(self.models, state.states, strict=True)
-            if attends(model)
-        ]
+        found = []
+        for model, one in zip(self.models, state.states, strict=True):
+            if not attends(model):
+                raise ConfigError(f"this {type(model).__name__}, of the ensemble, does not tell what it attends to")
+            found.append(model.advance_attending(one, tokens))
         attention = torch.stack([attended.attention.float() for attended in found]).mean(0)
         return _Attended(_mean([attended.logits for attended in found]), attention)
 

@@ -41,7 +41,7 @@ def figure(report: ClassificationReport) -> Figure:
     size = len(counts)
     totals = counts.sum(1, keepdims=True)
     shares = 100 * counts / np.maximum(totals, 1)
-    with styled(**_STYLE, **{"font.family": families("".join(report.labels))}):
+    with styled({**_STYLE, "font.family": families("".join(report.labels))}):
         side = min(max(2.4 + 0.72 * size, 4.6), 14)
         picture = Figure(figsize=(side + 1.2, side), layout="constrained")
         axes = picture.add_subplot()

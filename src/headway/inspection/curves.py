@@ -161,7 +161,7 @@ def _is_record(record: object) -> bool:
     return all(type(record.get(key)) in (int, float) for key in needed)
 
 
-@styled(**_STYLE)
+@styled(_STYLE)
 def figure(curves: Sequence[Curves], x: str) -> Figure:
     """The picture of some runs."""
     scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))

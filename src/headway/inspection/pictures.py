@@ -7,9 +7,10 @@ file, byte for byte: no dates, and no random names inside an SVG.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -46,8 +47,8 @@ _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 
 
 @contextmanager
-def styled(**more: Any) -> Iterator[None]:
-    """Inside, matplotlib draws in the common style with ``more`` settings, such as ``**{"font.size": 9}``."""
+def styled(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+    """Inside, matplotlib draws in the common style with ``more`` settings, such as ``{"font.size": 9}``."""
     settings: Any = {**_STYLE, **more}
     with mpl.rc_context(settings):
         yield

@@ -86,7 +86,7 @@ def figure(
             "inspect a part of it, or write .json, which holds all"
         )
     spoken = [*inspection.source_tokens, *(step.token for step in inspection.steps), *(inspection.labels or ())]
-    with styled(**_STYLE, **{"font.family": families("".join(map(visible, spoken)))}):
+    with styled({**_STYLE, "font.family": families("".join(map(visible, spoken)))}):
         if inspection.labels is not None and (kind, layer, head) == (None, None, None):
             return _decision(inspection)
         if not inspection.maps and (kind, layer, head) == (None, None, None):

@@ -37,7 +37,7 @@ _STYLE: dict[str, Any] = {
 
 def styled() -> AbstractContextManager[None]:
     """Inside, matplotlib draws in the common style; ``draw`` of an experiment is called there."""
-    return pictures.styled(**_STYLE)
+    return pictures.styled(_STYLE)
 
 
 def panels(
