@@ -50,7 +50,8 @@ def test_every_key_that_it_names_exists() -> None:
 
 
 def test_every_command_that_it_names_exists() -> None:
-    known = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    callbacks = [command.callback for command in app.registered_commands if command.callback is not None]
+    known = {callback.__name__.removesuffix("_") for callback in callbacks}
     named = set(re.findall(r"headway ([a-z]+)", GUIDE))
     assert {"train", "distill", "curves", "average", "prepare"} <= named
     assert named <= known

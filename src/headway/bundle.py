@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
-from headway.models.build import Model, TranslationModel, build_model, parse_model_config
+from headway.models.build import AnyConfig, Model, TranslationModel, build_model, parse_model_config
 from headway.models.classifier import EncoderClassifier
 from headway.storage import replaced_folder
 from headway.text.framing import Framing
@@ -39,7 +39,10 @@ __all__ = [
     "load_bundle",
     "load_weights",
     "named_weights",
+    "own_framing",
     "placed_like",
+    "read_framing",
+    "read_model_config",
     "read_task",
     "read_tokenizers",
     "read_weights",
@@ -77,7 +80,7 @@ class Bundle:
     @property
     def framing(self) -> Framing:
         """What stands around a sentence: for Headway's own models a language's tag, if any, and the end symbol."""
-        return self.imported_framing or _own_framing(self.source_tokenizer)
+        return self.imported_framing or own_framing(self.source_tokenizer)
 
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
@@ -143,11 +146,10 @@ def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
     """Read a model folder of either task; :class:`BundleError` names the file that is missing, damaged or foreign."""
     config = _read_config(folder)
     task = _task(folder, config)
+    model_config, framing = _model_config(folder, config), _framing(folder, config)
     try:
-        model_config = parse_model_config(config["model"], "model")
-        framing = Framing.parse(config["framing"], "framing") if "framing" in config else None
         labels = tuple(map(str, config["labels"])) if task.kind == "classification" else ()
-    except (KeyError, TypeError, ValueError, ConfigError) as error:
+    except (KeyError, TypeError) as error:
         raise _foreign(folder, error) from None
     source, target = read_tokenizers(folder)
     weights = read_weights(folder / "model.safetensors")
@@ -176,7 +178,32 @@ def _task(folder: Path, config: dict[str, Any]) -> TaskConfig:
         raise _foreign(folder, error) from None
 
 
-def _own_framing(tokenizer: TextTokenizer) -> Framing:
+def read_model_config(folder: Path) -> AnyConfig:
+    """How the model in ``folder`` is built."""
+    return _model_config(folder, _read_config(folder))
+
+
+def _model_config(folder: Path, config: dict[str, Any]) -> AnyConfig:
+    try:
+        return parse_model_config(config["model"], "model")
+    except (KeyError, TypeError, ConfigError) as error:
+        raise _foreign(folder, error) from None
+
+
+def read_framing(folder: Path) -> Framing | None:
+    """What stands around the sentences of the model in ``folder``, if it is an imported one; else None."""
+    return _framing(folder, _read_config(folder))
+
+
+def _framing(folder: Path, config: dict[str, Any]) -> Framing | None:
+    try:
+        return Framing.parse(config["framing"], "framing") if "framing" in config else None
+    except (TypeError, ConfigError) as error:
+        raise _foreign(folder, error) from None
+
+
+def own_framing(tokenizer: TextTokenizer) -> Framing:
+    """What stands around the sentences of a model that Headway trained from scratch."""
     languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
     return Framing(source_prefix=("target_language",), languages=languages) if languages else Framing()
 

@@ -32,7 +32,9 @@ def _translating(recipe: Recipe, dev: Corpus) -> Validate:
 
     def validate(bundle: Bundle | ClassifierBundle) -> list[Score]:
         assert isinstance(bundle, Bundle)
-        translations = Translator(bundle).translate(sources, options, target_language=dev.target_language)
+        translations = Translator(bundle).translate(
+            sources, options, source_language=dev.source_language, target_language=dev.target_language
+        )
         return [bleu([translation.text for translation in translations], references)]
 
     return validate

@@ -44,8 +44,8 @@ class Growing(Numbers):
 
 def store(folder: Path, pairs: list[tuple[list[int], list[int]]], segmentations: int = 1) -> TokenStore:
     examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
-    side = Side(Numbers(), Growing(segmentations) if segmentations > 1 else None)
-    built = open_or_build(folder, "key", lambda: iter(examples), Work((side, side), None, EOS))
+    side = Side(Numbers(), Growing(segmentations) if segmentations > 1 else None, after=(EOS,))
+    built = open_or_build(folder, "key", lambda: iter(examples), Work((side, side), None))
     assert built is not None
     return built
 
@@ -267,9 +267,9 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     corpus = Corpus(files=("train.de", "train.en"))
     texts = (text for pair in read_examples(corpus, folder) for text in pair)
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=8000))
-    side = Side(PackedEncoder(tokenizer))
+    side = Side(PackedEncoder(tokenizer), after=(EOS,))
     built = open_or_build(
-        tmp_path / "s", "key", partial(read_examples, corpus, folder), Work((side, side), FilterConfig(), EOS)
+        tmp_path / "s", "key", partial(read_examples, corpus, folder), Work((side, side), FilterConfig())
     )
     assert built is not None
     corpora = Corpora([built])

@@ -36,8 +36,8 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def work(tokenizer: Tokenizer) -> Work:
-    side = Side(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1))
-    return Work((side, side), FilterConfig(), EOS)
+    side = Side(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1), after=(EOS,))
+    return Work((side, side), FilterConfig())
 
 
 @pytest.fixture(autouse=True)

@@ -48,16 +48,16 @@ def test_a_label_is_one_token_and_no_padding() -> None:
 
 def test_a_label_stands_beside_every_segmentation_of_its_text() -> None:
     labels = LabelEncoder(("no", "yes"))
-    sides = Side(Letters(), Twice()), Side(labels, LabelEncoder(labels.labels, 2), ended=False)
-    piece = Work(sides, None, 9).piece([("ab", "yes"), ("c", "no")])
+    sides = Side(Letters(), Twice(), after=(9,)), Side(labels, LabelEncoder(labels.labels, 2))
+    piece = Work(sides, None).piece([("ab", "yes"), ("c", "no")])
     assert piece.tokens["source"].tolist() == [97, 98, 9, 98, 97, 9, 99, 9, 99, 9]
     assert piece.tokens["target"].tolist() == [2, 2, 1, 1]
     assert piece.lengths["target"].tolist() == [1, 1, 1, 1]
 
 
 def test_long_texts_are_cut_before_their_end_symbol_and_counted() -> None:
-    sides = Side(Letters(), before=(5,), longest=4), Side(LabelEncoder(("no", "yes")), ended=False)
-    piece = Work(sides, FilterConfig(max_length=1 << 40, max_length_ratio=1e12), 9).piece(
+    sides = Side(Letters(), before=(5,), after=(9,), longest=4), Side(LabelEncoder(("no", "yes")))
+    piece = Work(sides, FilterConfig(max_length=1 << 40, max_length_ratio=1e12)).piece(
         [("abcd", "no"), ("ab", "yes"), (" ", "no"), ("a", "no")]
     )
     assert piece.tokens["source"].tolist() == [5, 97, 98, 9, 5, 97, 98, 9, 5, 97, 9]

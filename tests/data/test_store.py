@@ -45,7 +45,7 @@ class Reversing(Numbers):
 
 def work(*vocab_sizes: int, filters: FilterConfig | None = None) -> Work:
     source, target = vocab_sizes or (100, 100)
-    return Work((Side(Numbers(source)), Side(Numbers(target))), filters, END)
+    return Work((Side(Numbers(source), after=(END,)), Side(Numbers(target), after=(END,))), filters)
 
 
 def built(folder: Path, key: str, examples: Callable[[], Iterator[tuple[str, ...]]], work: Work) -> TokenStore:
@@ -240,14 +240,14 @@ class Characters:
 
 def test_a_side_of_nothing_but_spaces_is_empty(tmp_path: Path) -> None:
     examples = [("ab", "c"), ("  ", "c"), ("ab", "\t"), ("ab", "")]
-    side = Side(Characters())
-    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig(), END))
+    side = Side(Characters(), after=(END,))
+    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig()))
     assert store.counts == FilterCounts(read=4, empty=3, too_long=0, ratio=0)
 
 
 def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Path) -> None:
     filters = FilterConfig(max_length=2)
-    tagged = Work((Side(Numbers(), before=(90, 91)), Side(Numbers())), filters, END)
+    tagged = Work((Side(Numbers(), before=(90, 91), after=(END,)), Side(Numbers(), after=(END,))), filters)
     examples = [("5 6", "7"), ("5 6 7", "7"), ("8", "9 9")]
     store = built(tmp_path / "s", "key", lambda: iter(examples), tagged)
     assert rows(store, "source") == [[90, 91, 5, 6, END], [90, 91, 8, END]]
@@ -256,9 +256,9 @@ def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Pa
 
 def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
     """Of the kept examples; the filters go by the encoder's one way to cut."""
-    side = Side(Numbers(), Reversing())
+    side = Side(Numbers(), Reversing(), after=(END,))
     examples = [("5 6", "7"), ("1 2 3", "4"), ("8", "9 4")]
-    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig(max_length=2), END))
+    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig(max_length=2)))
     assert len(store) == store.counts.kept == 2
     assert store.segmentations == 2
     found = [store.padded("source", np.array([row]))[0].tolist() for row in range(4)]

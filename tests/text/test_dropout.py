@@ -135,7 +135,7 @@ def test_occurrences_and_segmentations_differ(tokenizer: Tokenizer) -> None:
 def test_only_bpe_has_merges(kind: str) -> None:
     other = Tokenizer.train(CORPUS, TokenizerConfig.model_validate({"kind": kind}))
     with pytest.raises(
-        ConfigError, match=rf"data\.bpe_dropout = 0\.1: only bpe .* the tokenizer is '{kind}'; set token"
+        ConfigError, match=rf"data\.bpe_dropout = 0\.1: only Headway's own bpe .* the tokenizer is '{kind}'; set data"
     ):
         SampledEncoder(other, 0.1, 8, 1)
 

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from listening import Heard
 from headway.bundle import Bundle, TaskConfig
 from headway.cli import app
 from headway.cli.prepare import prepare as prepare_command
+from headway.config import to_toml
 from headway.data.building import Shard
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
@@ -25,11 +25,11 @@ from headway.models.build import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import load_translator
 from headway.text import EOS, Tokenizer, TokenizerConfig
-from headway.text.huggingface import FastTokenizer
 from headway.train.loop import train
 from headway.train.prepare import Prepared, prepare, prepare_shard
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
+from headway.train.start import completed
 from headway.validation import validator
 
 GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
@@ -144,6 +144,7 @@ class TestReuse:
         run = tmp_path / "run"
         first = prepare(recipe(corpus), run, Silence())
         own = first.source_tokenizer
+        assert isinstance(own, Tokenizer)
         foreign = Tokenizer("bpe", own._tokens[::-1], own._merges)
         foreign.save(run / "tokenizer", "joint")
         after = prepare(recipe(corpus), run, Silence())
@@ -336,7 +337,7 @@ class TestTechniques:
 
     def test_dropout_needs_merges(self, corpus: Path, tmp_path: Path) -> None:
         chosen = recipe(corpus, data={"bpe_dropout": 0.1}, tokenizer={"kind": "characters"})
-        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only bpe has merges to leave out"):
+        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tells"):
             prepare(chosen, tmp_path / "run", Silence())
 
 
@@ -348,7 +349,9 @@ class TestStartFrom:
         prepared = prepare(chosen, tmp_path / "run", Silence())
         assert prepared.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
         assert prepared.source_tokenizer is prepared.target_tokenizer
-        (tmp_path / "run" / "checkpoints" / "step-1").mkdir(parents=True)
+        run = tmp_path / "run"
+        (run / "recipe.toml").write_text(to_toml(completed(chosen, run).as_dict()), encoding="utf-8")  # as train() does
+        (run / "checkpoints" / "step-1").mkdir(parents=True)
         shutil.rmtree(tmp_path / "model")
         heard = Heard()
         again = prepare(chosen, tmp_path / "run", heard)
@@ -364,7 +367,7 @@ class TestStartFrom:
                 "tokenizer.kind = 'bpe', but .* has 'characters'; set the key to",
             ),
             ({"split_digits": True}, {"split_digits": False}, "tokenizer.split_digits = False, but .* has True"),
-            ({"joint": False}, {}, "tokenizer.joint = True, but .* has False"),
+            ({"joint": False}, {"joint": True}, "tokenizer.joint = True, but .* has False"),
         ],
     )
     def test_conflicts_are_told(
@@ -378,7 +381,9 @@ class TestStartFrom:
     def test_what_the_recipe_does_not_say_is_the_models(self, corpus: Path, tmp_path: Path) -> None:
         bundle(tmp_path / "model", split_digits=True)
         chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
-        assert prepare(chosen, tmp_path / "run", Silence()).source_tokenizer.split_digits
+        tokenizer = prepare(chosen, tmp_path / "run", Silence()).source_tokenizer
+        assert isinstance(tokenizer, Tokenizer)
+        assert tokenizer.split_digits
 
     @pytest.mark.parametrize(
         ("tags", "make", "message"),
@@ -394,18 +399,6 @@ class TestStartFrom:
         bundle(tmp_path / "model", tags=tags)
         with pytest.raises(ConfigError, match=message):
             prepare(make(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Silence())
-
-    def test_anothers_tokenizer_is_refused(self, corpus: Path, tmp_path: Path) -> None:
-        given = bundle(tmp_path / "model")
-        words = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3}
-        words |= {f"word{index}": index for index in range(4, given.source_tokenizer.vocab_size)}
-        library = {"model": {"type": "WordLevel", "vocab": words, "unk_token": "<unk>"}}
-        theirs = FastTokenizer(library, range(len(words)))
-        replace(given, source_tokenizer=theirs, target_tokenizer=theirs).save(tmp_path / "model", "")
-        with pytest.raises(
-            ConfigError, match=r"its tokenizer is another toolkit's \(huggingface\), and training knows"
-        ):
-            prepare(recipe(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Silence())
 
     def test_more_tags_than_needed_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
         bundle(tmp_path / "model", tags=["<2fr>", "<2en>", "<2de>"])

@@ -48,14 +48,14 @@ class Side:
         encoder: Cuts a text as a trained model meets it; filters go by these lengths.
         sampler: Where given, cuts what is stored instead.
         before: Tokens put in front of each row, such as a language tag.
-        ended: Whether the end symbol is put behind each row.
+        after: Tokens put behind each row, such as the end symbol.
         longest: Rows are cut to so many tokens, those around them included; None: never.
     """
 
     encoder: Encoder
     sampler: Sampler | None = None
     before: tuple[int, ...] = ()
-    ended: bool = True
+    after: tuple[int, ...] = ()
     longest: int | None = None
 
 
@@ -66,12 +66,10 @@ class Work:
     Attributes:
         sides: The source's and the target's.
         filters: None keeps everything (development sets).
-        end: The id of the end symbol.
     """
 
     sides: tuple[Side, Side]
     filters: FilterConfig | None
-    end: int
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -96,8 +94,7 @@ class Work:
                 packed = side.sampler.encode([texts[index] for index in np.flatnonzero(keep)])
             elif not keep.all():
                 packed = Packed(packed.ids[np.repeat(keep, packed.lengths)], packed.lengths[keep])
-            after = (self.end,) if side.ended else ()
-            tokens[name], lengths[name] = _framed(_cut(packed, side), side.before, after, self.dtype)
+            tokens[name], lengths[name] = _framed(_cut(packed, side), side.before, side.after, self.dtype)
         return Piece(tokens, lengths, counts)
 
     def _filtered(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
@@ -121,7 +118,7 @@ class Work:
 
 def _room(side: Side) -> int:
     """How many tokens a row may have beside those around it."""
-    return sys.maxsize if side.longest is None else side.longest - len(side.before) - side.ended
+    return sys.maxsize if side.longest is None else side.longest - len(side.before) - len(side.after)
 
 
 def _cut(packed: Packed, side: Side) -> Packed:

@@ -56,6 +56,12 @@ class Corpus(Config):
         gt=0,
         description="How many times an epoch shows each example; 0.5 shows half of them, drawn anew each epoch.",
     )
+    source_language: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        description="Training that starts from an imported model with several source languages: that of this corpus; "
+        "none: the one that the model takes where it is not told.",
+    )
     target_language: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]+$",

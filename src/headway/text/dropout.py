@@ -17,6 +17,7 @@ from itertools import pairwise
 from random import Random
 
 from headway.errors import ConfigError
+from headway.text.interface import TextTokenizer
 from headway.text.packed import Packed, id_bytes, pack, single_spaced
 from headway.text.tokenizer import Tokenizer
 
@@ -60,17 +61,18 @@ class SampledEncoder:
     """Several segmentations of each text by BPE-dropout.
 
     Args:
-        tokenizer: A byte-pair tokenizer.
+        tokenizer: A byte-pair tokenizer of Headway's own.
         probability: How likely each merge is left out.
         segmentations: How many segmentations of a text :meth:`encode` returns.
         seed: Another seed, other segmentations.
     """
 
-    def __init__(self, tokenizer: Tokenizer, probability: float, segmentations: int, seed: int) -> None:
-        if tokenizer.kind != "bpe":
+    def __init__(self, tokenizer: TextTokenizer, probability: float, segmentations: int, seed: int) -> None:
+        if not isinstance(tokenizer, Tokenizer) or tokenizer.kind != "bpe":
             raise ConfigError(
-                f"data.bpe_dropout = {probability}: only bpe has merges to leave out, and the tokenizer is "
-                f"{tokenizer.kind!r}; set tokenizer.kind = 'bpe' or data.bpe_dropout = 0"
+                f"data.bpe_dropout = {probability}: only Headway's own bpe tells which merges it makes, and the "
+                f"tokenizer is {tokenizer.kind!r}; set data.bpe_dropout = 0, or train from scratch with tokenizer.kind "
+                "= 'bpe'"
             )
         self.segmentations = segmentations
         self._tokenizer, self._probability, self._seed = tokenizer, probability, seed

@@ -16,7 +16,7 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.text.tokenizer import Tokenizer
+from headway.text.interface import TextTokenizer
 
 __all__ = ["Packed", "PackedEncoder", "id_bytes", "pack", "single_spaced"]
 
@@ -47,7 +47,7 @@ def single_spaced(text: str) -> list[str] | None:
 class PackedEncoder:
     """The ids of ``tokenizer``, for much text."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
         self._first = _Chunks(self._segment_each, "")
         self._later = _Chunks(self._segment_each, " ")

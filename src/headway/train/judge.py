@@ -76,7 +76,9 @@ class Judge:
         prepared, model = self._prepared, self._model.eval()
         if isinstance(model, EncoderClassifier):
             return ClassifierBundle(self._recipe.task, model, prepared.source_tokenizer, tuple(prepared.labels))
-        return Bundle(self._recipe.task, model, prepared.source_tokenizer, prepared.target_tokenizer)
+        return Bundle(
+            self._recipe.task, model, prepared.source_tokenizer, prepared.target_tokenizer, prepared.imported_framing
+        )
 
     @torch.inference_mode()
     def _loss(self, dev: Corpora) -> float:

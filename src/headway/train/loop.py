@@ -53,7 +53,7 @@ from headway.train.prepare import Prepared, prepare
 from headway.train.recipe import Recipe, refuse_changes
 from headway.train.report import Listener, Metrics, Silence
 from headway.train.sharding import ShardedCheckpoints, whole
-from headway.train.start import load_start
+from headway.train.start import completed, load_start
 from headway.train.state import Progress, average_weights, checkpoint_folders, load
 from headway.train.stream import Stream, Work, prefetched
 from headway.train.window import Window
@@ -85,6 +85,7 @@ def train(recipe: Recipe, run: Path, *, validate: Validate | None = None, listen
     keep_freed_memory()
     with joined(recipe.training.device) as world, ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(held_folder(run)))
+        recipe = world.on_main(partial(completed, recipe, run))
         world.on_main(partial(_check_recipe, recipe, run))
         listener = (listener if world.is_main else None) or Silence()
         prepared = world.main_first(partial(prepare, recipe, run, listener))

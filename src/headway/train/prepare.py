@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +16,14 @@ from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore
 from headway.errors import TrainingError
 from headway.text.dropout import SampledEncoder
+from headway.text.framing import Frame, Framing
+from headway.text.interface import TextTokenizer
 from headway.text.packed import PackedEncoder
-from headway.text.tokenizer import EOS, Tokenizer, language_tag
+from headway.text.tokenizer import EOS
 from headway.train.labels import run_labels
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
+from headway.train.start import completed
 from headway.train.vocabulary import Tokenizers, run_tokenizers
 
 __all__ = ["Prepared", "prepare", "prepare_shard"]
@@ -30,13 +33,15 @@ _ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # what
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokenizers and data, ready to train; for classification, how many training texts each label has."""
+    """Tokenizers and data, ready to train; for classification, how many training texts each label has; and what an
+    imported model that training starts from has around a sentence."""
 
-    source_tokenizer: Tokenizer
-    target_tokenizer: Tokenizer
+    source_tokenizer: TextTokenizer
+    target_tokenizer: TextTokenizer
     train: Corpora
     dev: Corpora | None
     labels: Mapping[str, int] = field(default_factory=dict)
+    imported_framing: Framing | None = None
 
     @property
     def target_size(self) -> int:
@@ -53,6 +58,7 @@ def prepare(recipe: Recipe, run: Path, listener: Listener) -> Prepared:
 
 def prepare_shard(recipe: Recipe, run: Path, listener: Listener, shard: Shard) -> Prepared | None:
     """One shard's part of what :func:`prepare` does; None while parts of other shards are missing."""
+    recipe = completed(recipe, run)
     hashes = ContentHashes(run / "tokens" / "inputs.json")
     labels = run_labels(recipe, run, hashes, listener) if recipe.task.kind == "classification" else {}
     stores = _Stores(recipe, run, run_tokenizers(recipe, run, hashes, listener), hashes, listener, shard, labels)
@@ -67,7 +73,8 @@ def prepare_shard(recipe: Recipe, run: Path, listener: Listener, shard: Shard) -
             "no training example is left after filtering; raise data.filter.max_length or max_length_ratio"
         )
     dev_set = Corpora([dev]) if dev else None
-    return Prepared(stores.tokenizers.source, stores.tokenizers.target, corpora, dev_set, labels)
+    tokenizers = stores.tokenizers
+    return Prepared(tokenizers.source, tokenizers.target, corpora, dev_set, labels, tokenizers.imported_framing)
 
 
 @dataclass(frozen=True)
@@ -104,13 +111,18 @@ class _Stores:
         if self.labels:
             longest = getattr(self.recipe.model, "max_length", None)
             target: object = tuple(self.labels)
+            around: list[object] = [longest]
             sides = _labelled_sides(tokenizers.source, tuple(self.labels), longest, sampling)
             examples: Callable[[], Iterator[tuple[str, ...]]] = partial(
                 read_labelled, corpus, folder, tuple(self.labels)
             )
         else:
-            longest, target = None, tokenizers.target.fingerprint
-            sides = _sides(tokenizers, corpus.target_language, sampling)
+            target = tokenizers.target.fingerprint
+            frame = tokenizers.framing.frame(
+                source_language=corpus.source_language, target_language=corpus.target_language
+            )
+            around = [asdict(frame)] if tokenizers.imported_framing else []
+            sides = _sides(tokenizers, frame, sampling)
             examples = partial(read_examples, corpus, folder)
         key = fingerprint(
             [self.hashes.of(folder / file) for file in corpus.files],
@@ -119,39 +131,37 @@ class _Stores:
             [tokenizers.source.fingerprint, target],
             filters.as_dict() if filters else None,
             sampling,
-            *([longest] if self.labels else []),
+            *around,
         )
         return open_or_build(
             self.run / "tokens" / name,
             key,
             examples,
-            Work(sides, filters, EOS),
+            Work(sides, filters),
             shard=self.shard,
             progress=partial(self.listener.work, "examples tokenised"),
         )
 
 
-def _sides(
-    tokenizers: Tokenizers, target_language: str | None, sampling: tuple[float, int, int] | None
-) -> tuple[Side, Side]:
+def _sides(tokenizers: Tokenizers, frame: Frame, sampling: tuple[float, int, int] | None) -> tuple[Side, Side]:
     """How both sides are cut. A joint vocabulary has one encoder, which remembers the words of both."""
-    tag = (tokenizers.source.tag_id(language_tag(target_language)),) if target_language else ()
-    source, target = tokenizers.source, tokenizers.target
-    encoder = PackedEncoder(source)
-    sampler = SampledEncoder(source, *sampling) if sampling else None
-    if target is source:
-        return Side(encoder, sampler, tag), Side(encoder, sampler)
+
+    def cutters(tokenizer: TextTokenizer) -> tuple[PackedEncoder, SampledEncoder | None]:
+        return PackedEncoder(tokenizer), SampledEncoder(tokenizer, *sampling) if sampling else None
+
+    source = cutters(tokenizers.source)
+    target = source if tokenizers.target is tokenizers.source else cutters(tokenizers.target)
     return (
-        Side(encoder, sampler, tag),
-        Side(PackedEncoder(target), SampledEncoder(target, *sampling) if sampling else None),
+        Side(*source, before=frame.source_prefix, after=frame.source_suffix),
+        Side(*target, before=frame.target_prefix, after=(EOS,)),
     )
 
 
 def _labelled_sides(
-    tokenizer: Tokenizer, labels: tuple[str, ...], longest: int | None, sampling: tuple[float, int, int] | None
+    tokenizer: TextTokenizer, labels: tuple[str, ...], longest: int | None, sampling: tuple[float, int, int] | None
 ) -> tuple[Side, Side]:
     """How a text is cut, at the longest that the model reads, and what stands for its label."""
     sampler = SampledEncoder(tokenizer, *sampling) if sampling else None
-    text = Side(PackedEncoder(tokenizer), sampler, longest=longest)
+    text = Side(PackedEncoder(tokenizer), sampler, after=(EOS,), longest=longest)
     repeated = LabelEncoder(labels, sampling[1]) if sampling else None
-    return text, Side(LabelEncoder(labels), repeated, ended=False)
+    return text, Side(LabelEncoder(labels), repeated)

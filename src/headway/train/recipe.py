@@ -103,8 +103,9 @@ class TrainingConfig(Config):
     )
     start_from: str | None = Field(
         None,
-        description="A model folder whose weights and tokenizers training starts from; of [tokenizer], kind, joint and "
-        "split_digits must then agree with it, and the rest is not used. None: from scratch.",
+        description="A model folder, trained or imported, whose weights and tokenizers training starts from. What "
+        "[model], [tokenizer] and the languages of [task] leave out is then the model's; what they say must agree with "
+        "it, but for dropout. None: from scratch.",
     )
     freeze: tuple[str, ...] = Field(
         (), description="Weights that stay as they start, by name; * stands for anything, as in 'encoder.*'."
@@ -206,6 +207,7 @@ class Recipe(Config):
         refused = {
             "data.filter": self.data.filter != FilterConfig(),
             "tokenizer.joint = false": not self.tokenizer.joint,
+            "source_language": any(corpus.source_language for corpus in corpora),
             "target_language": any(corpus.target_language for corpus in corpora),
             "task.target_language": self.task.target_language != TaskConfig().target_language,
             "validation.beam_size": self.validation.beam_size != 1,
@@ -218,7 +220,8 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _tie_only_what_is_one(self) -> Recipe:
-        if not self.tokenizer.joint and getattr(self.model, "tie", "none") == "all":
+        scratch = self.training.start_from is None  # an imported model may cut two languages into one vocabulary
+        if scratch and not self.tokenizer.joint and getattr(self.model, "tie", "none") == "all":
             raise ValueError(
                 "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
                 "each has a vocabulary of its own; set model.tie to 'target' or 'none'"

@@ -1,20 +1,61 @@
-"""Training that starts from a model: fine-tuning on other text."""
+"""Training that starts from a model, Headway's own or an imported one: fine-tuning on other text."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from headway.bundle import load_bundle, load_weights, named_weights
+from headway.bundle import load_bundle, load_weights, named_weights, read_model_config, read_task, read_tokenizers
+from headway.config import Config, read_toml
 from headway.errors import ConfigError
 from headway.models.build import Model
+from headway.train.recipe import Recipe
+from headway.train.state import checkpoint_folders
+from headway.train.vocabulary import Tokenizers, tokenizer_facts
 
-__all__ = ["load_start"]
+__all__ = ["completed", "load_start"]
 
 # What a model may be trained on with, whatever it was trained with before.
 _MAY_DIFFER = {
     *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),
     *("embedding_dropout", "word_dropout", "pooled_dropout"),
 }
+
+
+def completed(recipe: Recipe, run: Path) -> Recipe:
+    """``recipe`` with what it does not say of the languages, [tokenizer] and [model] taken from the model that it
+    starts from.
+
+    Once ``run`` has begun that is taken from the run's own recipe, whatever has become of the model's folder.
+    """
+    start = recipe.training.start_from
+    if start is None:
+        return recipe
+    begun = checkpoint_folders(run / "checkpoints") and (run / "recipe.toml").is_file()
+    theirs = read_toml(run / "recipe.toml") if begun else _sections(Path(start))
+    sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
+    said = {name: _said(section) for name, section in sections.items()}
+    kind = theirs.get("model", {}).get("kind")
+    if said["model"].get("kind", kind) != kind:
+        raise ConfigError(
+            f"training.start_from = {start!r}: the model there is a {kind}; set model.kind = {kind!r}, or leave "
+            "[model] out of the recipe"
+        )
+    whole = {name: {**theirs.get(name, {}), **said[name]} for name in sections}
+    return Recipe.parse({**recipe.as_dict(), **whole}, f"recipe, with what it does not say from {start}")
+
+
+def _sections(folder: Path) -> dict[str, dict[str, Any]]:
+    """What a recipe for the model in ``folder`` would say of it."""
+    task = read_task(folder)
+    sections = {"task": task.as_dict(), "model": read_model_config(folder).as_dict()}
+    return {**sections, "tokenizer": tokenizer_facts(Tokenizers(*read_tokenizers(folder)))}
+
+
+def _said(section: Config) -> dict[str, Any]:
+    """The keys that a section of a recipe has. That of an architecture is always there; alone it says nothing."""
+    said = section.model_dump(mode="json", include=section.model_fields_set)
+    return {} if said.keys() == {"kind"} and "d_model" in type(section).model_fields else said
 
 
 def load_start(model: Model, folder: Path) -> None:

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from headway.bundle import read_tokenizers
+from headway.bundle import own_framing, read_framing, read_tokenizers
 from headway.data.inputs import ContentHashes, fingerprint
 from headway.data.labels import read_labelled
 from headway.data.readers import count_lines, read_examples
 from headway.errors import BundleError, CheckpointError, ConfigError
 from headway.storage import locked, replaced_folder
+from headway.text.framing import Framing
+from headway.text.interface import TextTokenizer
+from headway.text.loading import load_tokenizer
 from headway.text.tokenizer import Tokenizer, language_tag
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.state import checkpoint_folders
 
-__all__ = ["Tokenizers", "run_tokenizers"]
+__all__ = ["Tokenizers", "run_tokenizers", "tokenizer_facts"]
 
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The source's and the target's, which may be the same."""
+    """The source's and the target's, which may be the same.
 
-    source: Tokenizer
-    target: Tokenizer
+    ``imported_framing`` is what stands around the sentences of an imported model that training starts from.
+    """
+
+    source: TextTokenizer
+    target: TextTokenizer
+    imported_framing: Framing | None = None
+
+    @property
+    def framing(self) -> Framing:
+        """What stands around a sentence."""
+        return self.imported_framing or own_framing(self.source)
 
 
 def run_tokenizers(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Listener) -> Tokenizers:
@@ -67,21 +81,28 @@ def _from_bundle(recipe: Recipe, run: Path) -> Tokenizers:
     if checkpoint_folders(run / "checkpoints") and (found := _saved(recipe, run, key)):
         return found
     folder, config = Path(recipe.training.start_from or ""), recipe.tokenizer
-    source, target = read_tokenizers(folder)
-    if not isinstance(source, Tokenizer) or not isinstance(target, Tokenizer):
-        raise ConfigError(
-            f"training.start_from = {folder}: its tokenizer is another toolkit's ({source.kind}), and training knows "
-            "Headway's own (bpe, characters, whitespace); start from a model that Headway trained"
-        )
-    theirs = {"kind": source.kind, "joint": source.fingerprint == target.fingerprint}
-    theirs |= {"split_digits": source.split_digits}
-    for name, value in theirs.items():
-        # What the recipe does not say is taken from the model, but for what shapes the rest of the recipe.
-        if getattr(config, name) != value and (name in config.model_fields_set or name == "joint"):
+    found = Tokenizers(*read_tokenizers(folder), read_framing(folder))
+    for name, value in tokenizer_facts(found).items():
+        if getattr(config, name) != value:
             raise ConfigError(
                 f"tokenizer.{name} = {getattr(config, name)!r}, but training.start_from = {folder} has {value!r}; "
                 "set the key to that, or train from scratch"
             )
+    if found.imported_framing is None:
+        _check_tags(recipe, found.source)
+    return _save(found, recipe, run, key)
+
+
+def tokenizer_facts(tokenizers: Tokenizers) -> dict[str, Any]:
+    """What a recipe's [tokenizer] must say, if anything, to train a model that has these."""
+    source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
+    own = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
+    return {**own, "joint": joint}
+
+
+def _check_tags(recipe: Recipe, source: TextTokenizer) -> None:
+    """Refuse languages that a model of Headway's own cannot be told, and a model that is not told its own."""
+    folder = recipe.training.start_from
     if missing := set(_tags(recipe)) - set(source.tags):
         raise ConfigError(
             f"training.start_from = {folder}: its vocabulary has no tag {min(missing)} "
@@ -93,7 +114,6 @@ def _from_bundle(recipe: Recipe, run: Path) -> Tokenizers:
             f"training.start_from = {folder}: the model is told the target language by {', '.join(source.tags)}; "
             "set target_language in every corpus of data.train"
         )
-    return _save(Tokenizers(source, target), recipe, run, key)
 
 
 def _tags(recipe: Recipe) -> list[str]:
@@ -109,9 +129,14 @@ def _saved(recipe: Recipe, run: Path, key: str) -> Tokenizers | None:
     try:
         if (home / "key").read_text(encoding="utf-8") != key:
             return None
-        first = Tokenizer.load(home, source)
-        return Tokenizers(first, first if source == target else Tokenizer.load(home, target))
-    except (OSError, BundleError):
+        first = load_tokenizer(home, source)
+        framing = home / "framing.json"
+        return Tokenizers(
+            first,
+            first if source == target else load_tokenizer(home, target),
+            Framing.parse(json.loads(framing.read_text(encoding="utf-8")), str(framing)) if framing.exists() else None,
+        )
+    except (OSError, ValueError, ConfigError, BundleError):
         return None
 
 
@@ -121,6 +146,9 @@ def _save(tokenizers: Tokenizers, recipe: Recipe, run: Path, key: str) -> Tokeni
         tokenizers.source.save(aside, source)
         if target != source:
             tokenizers.target.save(aside, target)
+        if tokenizers.imported_framing is not None:
+            framing = json.dumps(tokenizers.imported_framing.as_dict(), ensure_ascii=False)
+            (aside / "framing.json").write_text(framing, encoding="utf-8")
         (aside / "key").write_text(key, encoding="utf-8")
     return tokenizers
 

@@ -1,0 +1,162 @@
+"""Imported models in training: as `transformers` trains them, and as folders to go on with."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from foreign import SENTENCES, bart, corpus, m2m, marian, nllb, transformers
+
+from headway.bundle import Bundle
+from headway.errors import ConfigError
+from headway.interop.exporting import export_to
+from headway.interop.importing import import_huggingface
+from headway.predict import Translator
+from headway.train.loop import train
+from headway.train.objective import batch_loss, to_device
+from headway.train.prepare import prepare
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.train.start import completed
+from headway.validation import validator
+
+MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
+LANGUAGES = {"m2m": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn")}
+each_family = pytest.mark.parametrize("family", MAKERS)
+PAIRS = [(source, target) for source, target in zip(corpus()[:24], corpus()[1:25], strict=True)]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """FAMILY and FAMILY-headway, the same model twice, for each family; pairs.de and pairs.en."""
+    torch.set_num_threads(1)
+    home = tmp_path_factory.mktemp("families")
+    for family, make in MAKERS.items():
+        found = import_huggingface(make(home / family), **_languages(family, "source_language", "target_language"))
+        found.bundle.save(home / f"{family}-headway", found.card)
+    for number, name in enumerate(("pairs.de", "pairs.en")):
+        (home / name).write_text("".join(f"{pair[number]}\n" for pair in PAIRS), encoding="utf-8")
+    return home
+
+
+def _languages(family: str, source: str, target: str) -> dict[str, str]:
+    return dict(zip((source, target), LANGUAGES[family], strict=True)) if family in LANGUAGES else {}
+
+
+def recipe(home: Path, family: str, corpus: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Recipe:
+    pairs = {"files": ["pairs.de", "pairs.en"], **(corpus or {})}
+    whole: dict[str, dict[str, Any]] = {
+        "data": {"folder": str(home), "train": [pairs], "dev": pairs},
+        "training": {"start_from": str(home / f"{family}-headway"), "steps": 12, "label_smoothing": 0.0, "seed": 3},
+        "optimizer": {"learning_rate": 5e-3, "warmup_steps": 2, "schedule": "constant"},
+        "validation": {"every": 6},
+    }
+    for name, keys in sections.items():
+        whole[name] = {**whole.get(name, {}), **keys}
+    return Recipe.parse(whole, "test")
+
+
+@each_family
+def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Path, tmp_path: Path) -> None:
+    """So everything around the sentences is as the model has seen it."""
+    prepared = prepare(recipe(home, family), tmp_path / "run", Silence())
+    assert prepared.dev is not None
+    rows = next(iter(prepared.dev.sequential(max_tokens=10_000)))
+    batch = to_device(prepared.dev.batch(rows), torch.device("cpu"))
+    with torch.inference_mode():
+        ours = float(batch_loss(Bundle.load(home / f"{family}-headway").model, batch, 0.0)) / batch.targets.numel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # MarianTokenizer recommends a package
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            home / family, **_languages(family, "src_lang", "tgt_lang")
+        )
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(home / family).eval()
+    sources, targets = ([pair[number] for pair in PAIRS] for number in (0, 1))
+    theirs: Any = tokenizer(sources, text_target=targets, return_tensors="pt", padding=True)
+    if family == "bart":  # its tokenizer begins with <s>, but this configuration forces no first token
+        theirs["labels"] = theirs.labels[:, 1:]
+    labels = theirs.labels.masked_fill(theirs.labels == tokenizer.pad_token_id, -100)
+    with torch.inference_mode():
+        expected = float(model(input_ids=theirs.input_ids, attention_mask=theirs.attention_mask, labels=labels).loss)
+    assert int((labels >= 0).sum()) == batch.targets.numel()
+    assert ours == pytest.approx(expected, abs=1e-4)
+
+
+@each_family
+def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path) -> None:
+    """A fine-tuned model is framed as before, scores better on what it saw, and goes back to where it came from."""
+    chosen = recipe(home, family, model={"dropout": 0.05})
+    result = train(chosen, tmp_path / "run", validate=validator(chosen))
+    before, after = Bundle.load(home / f"{family}-headway"), Bundle.load(result.model or tmp_path)
+    assert (after.framing, after.task) == (before.framing, before.task)
+    assert after.source_tokenizer.fingerprint == before.source_tokenizer.fingerprint
+    sources, targets = ([pair[number] for pair in PAIRS] for number in (0, 1))
+    old, new = (Translator(each).score(sources, targets) for each in (before, after))
+    assert sum(found.log_probability for found in new) > sum(found.log_probability for found in old)
+    if family != "marian":  # the only one that is written as a folder of Hugging Face
+        export_to("ctranslate2", after, tmp_path / "back")
+        assert (tmp_path / "back" / "model.bin").is_file()
+        return
+    export_to("huggingface", after, tmp_path / "back")
+    again = import_huggingface(tmp_path / "back").bundle
+    texts = SENTENCES[:3]
+    assert [each.text for each in Translator(again).translate(texts)] == [
+        each.text for each in Translator(after).translate(texts)
+    ]
+
+
+def test_a_run_that_has_begun_needs_the_import_no_more(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "nllb-headway", tmp_path / "start")
+    start = {"start_from": str(tmp_path / "start")}
+    train(recipe(home, "nllb", training={**start, "steps": 2}), tmp_path / "run")
+    shutil.rmtree(tmp_path / "start")
+    result = train(recipe(home, "nllb", training={**start, "steps": 3}), tmp_path / "run")
+    assert Bundle.load(result.model or tmp_path).framing.target_language == "eng_Latn"
+
+
+def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
+    tokens = {}
+    for name, languages in {
+        "usual": {},
+        "other": {"source_language": "eng_Latn", "target_language": "rus_Cyrl"},
+    }.items():
+        prepared = prepare(recipe(home, "nllb", languages), tmp_path / name, Silence())
+        batch = prepared.train.batch(next(iter(prepared.train.sequential(max_tokens=10_000))))
+        tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
+    codes = Bundle.load(home / "nllb-headway").framing.languages
+    assert tokens["usual"] == ({codes["deu_Latn"]}, {codes["eng_Latn"]})
+    assert tokens["other"] == ({codes["eng_Latn"]}, {codes["rus_Cyrl"]})
+
+
+@pytest.mark.parametrize(
+    ("family", "corpus", "sections", "message"),
+    [
+        ("nllb", {"target_language": "tlh"}, {}, r"must be told which: got 'tlh'; give one of deu_Latn, eng_Latn"),
+        ("marian", {"source_language": "de"}, {}, "source language 'de': this model has one source language"),
+        ("marian", {}, {"data": {"bpe_dropout": 0.1}}, "only Headway's own bpe tells .* 'sentencepiece'"),
+        ("marian", {}, {"model": {"norm": "pre"}}, r"built otherwise: norm is 'pre', there 'post'"),
+        (
+            "marian",
+            {},
+            {"model": {"kind": "recurrent", "cell": "gru"}},
+            "the model there is a transformer; set model.k",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    family: str, corpus: dict[str, Any], sections: dict[str, Any], message: str, home: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        train(recipe(home, family, corpus, **sections), tmp_path / "run")
+
+
+def test_what_a_recipe_leaves_out_is_the_models(home: Path, tmp_path: Path) -> None:
+    found = completed(recipe(home, "m2m", model={"dropout": 0.3}), tmp_path)
+    model = Bundle.load(home / "m2m-headway").model.config
+    assert found.model.as_dict() == {**model.as_dict(), "dropout": 0.3}
+    assert (found.task.source_language, found.task.target_language) == ("de", "en")
