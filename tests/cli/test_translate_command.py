@@ -90,6 +90,8 @@ class TestOptions:
         [
             (["--top-k", 3], r"--top-k is an option of sampling; add --sample"),
             (["--beam-size", 4, "--groups", 3], r"options: groups = 3 does not divide beam_size = 4"),
+            (["--diversity", 1], r"options: diversity is a cost between groups of a beam; set groups"),
+            (["--sample", "--beam-size", 2], r"options: beam_size and sampling exclude each other"),
             (["--sample", "--temperature", 0], r"sampling\.temperature = 0\.0: .*greater than 0"),
             (["--mbr"], r"--mbr chooses among candidates; ask for some with --n-best"),
             (["--with", "gone"], r"gone: no such folder"),
@@ -429,7 +431,7 @@ class TestRerank:
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n3\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", "--mbr", "--best", *lists[2:]), "expected candidates for line 2, got those for 3")
         assert run("rerank", "--mbr", *lists[2:]).out == "1\t100.0000\tdas\n3\t100.0000\tdas\n"
-        for words in (["--weight", 2], lists[:2]):
+        for words in (["--weight", 2], ["--length-penalty", 0], ["--to", "en"], ["--from", "de"], lists[:2]):
             assert_refused(run("rerank", "--mbr", *words, *lists[2:]), rf"{words[0]} is for models; with --mbr")
         assert_refused(run("rerank", "--mbr", "--best", "--format", "json", *lists[2:]), "--best writes lines of text")
         for wrong in ("1\tnan\tdas\n", "1\tinf\tdas\n"):

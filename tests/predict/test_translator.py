@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+from headway.bundle import TaskConfig
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
 from headway.models.transformer import Transformer
@@ -561,6 +562,12 @@ class TestEnsembles:
     def test_models_that_do_not_fit(self, make_translator: Make) -> None:
         with pytest.raises(ConfigError, match=r"model 2 of the ensemble has another source tokenizer than the first"):
             Translator.ensemble([make_translator("bpe"), make_translator("whitespace")])
+        models = [make_translator(), make_translator()]
+        for model, languages in zip(models, (("de", "en"), ("en", "de")), strict=True):
+            task = TaskConfig(source_language=languages[0], target_language=languages[1])
+            model.bundle = replace(model.bundle, task=task)
+        with pytest.raises(ConfigError, match="model 2 of the ensemble translates en to de, the first de to en"):
+            Translator.ensemble(models)
         with pytest.raises(ConfigError, match="an ensemble of no models"):
             Translator.ensemble([])
 

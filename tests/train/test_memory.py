@@ -189,6 +189,13 @@ class TestAvailable:
         found = available_memory(CPU)
         assert found is None or 0 <= found < 1 << 50
 
+    def test_processes_share_the_machines(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(memory, "_group_limits", lambda *_: [])
+        monkeypatch.setattr(memory, "_available", lambda _: 4000)
+        assert available_memory(CPU) == 4000
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+        assert available_memory(CPU) == 1000
+
     def test_of_the_machine(self, tmp_path: Path) -> None:
         (tmp_path / "meminfo").write_text("MemTotal:  100 kB\nMemAvailable:   40 kB\n")
         assert memory._available(tmp_path / "meminfo") == 40 * 1024

@@ -64,6 +64,7 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("optimizer.halve_every=0", r"optimizer\.halve_every = 0: .*greater than or equal to 1"),
         ("optimizer.weight_decay=-1", r"optimizer\.weight_decay = -1: .*greater than or equal to 0"),
         ("model.layer_dropout=1", r"model\.layer_dropout = 1: .*less than 1"),
+        ("data.segmentations=4", r"data\.segmentations counts what bpe_dropout draws"),
         ("task.kind=summary", r"task\.kind = 'summary'"),
     ],
 )
@@ -189,3 +190,10 @@ class TestRefusal:
     def test_the_same_recipe_and_what_may_change_pass(self, tmp_path: Path) -> None:
         refuse_changes(load(tmp_path), load(tmp_path), tmp_path)
         refuse_changes(load(tmp_path), load(tmp_path, MINIMAL, "training.steps=7", "checkpoints.every=3"), tmp_path)
+
+
+def test_r_drop_needs_dropout(tmp_path: Path) -> None:
+    still = load(tmp_path, MINIMAL, "training.r_drop=5")
+    assert still.training.r_drop == 5
+    with pytest.raises(ConfigError, match=r"training\.r_drop = 5\.0 compares two passes with different dropout"):
+        load(tmp_path, MINIMAL, "training.r_drop=5", "model.dropout=0")

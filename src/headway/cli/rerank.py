@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["rerank"]
 
+_PAPERS_ALPHA = 0.6
+
 
 def rerank(
     candidates: Annotated[
@@ -34,8 +36,8 @@ def rerank(
         list[float] | None, typer.Option(help="The weight of a model, once for each in their order; default: all 1.")
     ] = None,
     length_penalty: Annotated[
-        float, typer.Option(min=0, help="Exponent of the length penalty; 0 ranks by probability.")
-    ] = 0.6,
+        float | None, typer.Option(min=0, help="Exponent of the length penalty; 0 ranks by probability; default: 0.6.")
+    ] = None,
     mbr: Annotated[
         bool, typer.Option("--mbr", help="Rank by how much each agrees with the others (chrF), not by models.")
     ] = False,
@@ -57,12 +59,20 @@ def rerank(
         raise ConfigError("rank by models or by --mbr: give one or more model folders, or --mbr, and not both")
     if best and form == "json":
         raise ConfigError("--best writes lines of text: leave it out with --format json, which has the best in front")
-    if mbr and (given := [name for name, value in (("--weight", weight), ("--source", source)) if value]):
+    of_models = {
+        "--weight": weight,
+        "--source": source,
+        "--length-penalty": length_penalty,
+        "--to": to,
+        "--from": from_,
+    }
+    if mbr and (given := [name for name, value in of_models.items() if value is not None and value != []]):
         raise ConfigError(f"{given[0]} is for models; with --mbr candidates are compared with each other: leave it out")
     lists = list(_lists(candidates))
     if best:
         _check_all_there(candidates, [number for number, _ in lists])
-    ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, length_penalty, to, from_)
+    alpha = _PAPERS_ALPHA if length_penalty is None else length_penalty
+    ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, alpha, to, from_)
     with output_file(output) as file:
         for (number, _), texts in zip(lists, ranked, strict=True):
             if form == "json":

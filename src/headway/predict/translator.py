@@ -81,7 +81,7 @@ class Translator:
         """One translator out of several, whose probabilities are averaged; device and settings are the first's.
 
         Raises:
-            ConfigError: There is none, or their tokenizers differ.
+            ConfigError: There is none, or their tokenizers or languages differ.
         """
         if not translators:
             raise ConfigError("an ensemble of no models; give at least one")
@@ -95,6 +95,9 @@ class Translator:
                         f"({theirs.vocab_size} and {ours.vocab_size} tokens); only models that were trained with the "
                         "same one can be averaged"
                     )
+            ours, theirs = _direction(first.bundle), _direction(other.bundle)
+            if ours and theirs and ours != theirs:
+                raise ConfigError(f"model {number} of the ensemble translates {theirs}, the first {ours}")
             if other.device != first.device:
                 raise ConfigError(f"model {number} of the ensemble is on {other.device}, the first on {first.device}")
         joined = copy.copy(first)
@@ -295,6 +298,13 @@ def _joined_parts(plan: Plan, found: list[list[Candidate]]) -> Translation | Hea
     return ConfigError(
         "no target is left: banned phrases, min_length, no_repeat_ngram and the like exclude every one; ask for less"
     )
+
+
+def _direction(bundle: Bundle) -> str | None:
+    """From which language into which a model translates, if it says so and has one direction."""
+    task = bundle.task
+    told = _differ(task.source_language, task.target_language) and not bundle.framing.target_languages
+    return f"{task.source_language} to {task.target_language}" if told else None
 
 
 def _differ(source_language: str, target_language: str) -> bool:

@@ -10,6 +10,7 @@ costs with the temporaries of the backward pass and the gaps between blocks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -203,12 +204,14 @@ def check_memory(estimate: Estimate, available: int | None) -> str | None:
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that this process can still get: of the GPU, or of the machine within its control group's limit."""
+    """Bytes that this process can still get: of the GPU, or of the machine within its control group's limit, which it
+    shares with the other processes that torchrun has started there."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     known = [_available(Path("/proc/meminfo")), *_group_limits(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))]
-    return min((each for each in known if each is not None), default=None)
+    found = min((each for each in known if each is not None), default=None)
+    return None if found is None else found // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def _available(meminfo: Path) -> int | None:

@@ -219,6 +219,18 @@ class Recipe(Config):
             )
 
     @model_validator(mode="after")
+    def _refuse_what_would_do_nothing(self) -> Recipe:
+        data, model = self.data, self.model.as_dict()
+        if data.segmentations != DataConfig.model_fields["segmentations"].default and not data.bpe_dropout:
+            raise ValueError("data.segmentations counts what bpe_dropout draws; set data.bpe_dropout, or leave it out")
+        if self.training.r_drop and not any(value for key, value in model.items() if key.endswith("dropout")):
+            raise ValueError(
+                f"training.r_drop = {self.training.r_drop} compares two passes with different dropout, and the model "
+                "has none; set model.dropout, or r_drop to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tie_only_what_is_one(self) -> Recipe:
         scratch = self.training.start_from is None  # an imported model may cut two languages into one vocabulary
         if scratch and not self.tokenizer.joint and getattr(self.model, "tie", "none") == "all":

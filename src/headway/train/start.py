@@ -35,7 +35,9 @@ def completed(recipe: Recipe, run: Path) -> Recipe:
     theirs = read_toml(run / "recipe.toml") if begun else _sections(Path(start))
     sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
     said = {name: _said(section) for name, section in sections.items()}
-    kind = theirs.get("model", {}).get("kind")
+    task, kind = (theirs.get(name, {}).get("kind") for name in ("task", "model"))
+    if task != recipe.task.kind:
+        raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
     if said["model"].get("kind", kind) != kind:
         raise ConfigError(
             f"training.start_from = {start!r}: the model there is a {kind}; set model.kind = {kind!r}, or leave "
