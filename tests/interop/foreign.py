@@ -210,3 +210,12 @@ def mbart50(folder: Path) -> Path:
     config = transformers.MBartConfig(**SIZES, vocab_size=size, decoder_start_token_id=2)
     transformers.MBartForConditionalGeneration(config).save_pretrained(folder)
     return folder
+
+
+def mbart(folder: Path, seed: int = 0) -> Path:
+    """The same with weights that have learned something."""
+    mbart50(folder)
+    tokenizer = transformers.MBart50Tokenizer.from_pretrained(folder)
+    model = transformers.MBartForConditionalGeneration.from_pretrained(folder)
+    taught(model, tokenizer, seed).save_pretrained(folder)
+    return folder

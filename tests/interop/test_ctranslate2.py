@@ -19,7 +19,7 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from foreign import SENTENCES, bart, m2m, marian
+from foreign import SENTENCES, bart, m2m, marian, mbart
 from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig, named_weights
@@ -153,7 +153,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle
     torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("families")
     found = {}
-    for name, make in (("marian", marian), ("m2m", m2m), ("bart", bart)):
+    for name, make in (("marian", marian), ("m2m", m2m), ("bart", bart), ("mbart", mbart)):
         bundle = import_huggingface(make(home / name)).bundle
         files = home / f"{name}-ct2"
         files.mkdir()
@@ -162,7 +162,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle
     return found
 
 
-@pytest.mark.parametrize("family", ["marian", "m2m", "bart"])
+@pytest.mark.parametrize("family", ["marian", "m2m", "bart", "mbart"])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_imported_models_translate_alike(family: str, beam_size: int, imported: dict[str, tuple[Bundle, Path]]) -> None:
     bundle, folder = imported[family]
