@@ -107,12 +107,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     translate = Translator.translate
 
     def observed(
-        self: Translator, text: list[str], options: DecodingOptions, *, target_language: str | None
+        self: Translator,
+        text: list[str],
+        options: DecodingOptions,
+        *,
+        source_language: str | None,
+        target_language: str | None,
     ) -> list[Translation]:
         texts.extend(text)
         if len(texts) > texts.limit:
             raise KeyboardInterrupt
-        return translate(self, text, options, target_language=target_language)
+        return translate(self, text, options, source_language=source_language, target_language=target_language)
 
     monkeypatch.setattr(Translator, "translate", observed)
     return texts

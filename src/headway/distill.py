@@ -58,7 +58,7 @@ def distill(
     weights and all other options of a corpus stay. What an earlier call has translated is not translated again.
 
     A teacher that knows several target languages is asked for that of the corpus (``target_language``), or else for the
-    task's.
+    task's; one that is told the source's is told the corpus's (``source_language``), or else its own default.
 
     A source longer than data.filter.max_length, counted in the teacher's tokens, is not translated; its distilled
     pair has an empty target, which training leaves out.
@@ -73,9 +73,9 @@ def distill(
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     translator = load_translator(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
-    languages = [_language(teacher, translator, recipe.task, corpus) for corpus in corpora]
-    for language in languages:  # refuses a bad beam or language now, not after the corpora have been read
-        translator.translate([], options, target_language=language)
+    languages = [_languages(teacher, translator, recipe.task, corpus) for corpus in corpora]
+    for asked in languages:  # refuses a bad beam or language now, not after the corpora have been read
+        translator.translate([], options, source_language=asked.source, target_language=asked.target)
     pieces = _Pieces(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
     with locked(home / "lock"):  # of several processes one translates; the others wait and find it done
         every = _pieces(corpora, languages, folder)
@@ -104,8 +104,16 @@ def distill(
     return _student(recipe, home, keep_original)
 
 
-def _language(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> str | None:
-    """What to ask the teacher for; None where it translates into one language."""
+@dataclass(frozen=True)
+class _Languages:
+    """What a teacher is told; None where it has one language or is left to its default."""
+
+    source: str | None
+    target: str | None
+
+
+def _languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> _Languages:
+    """What to ask the teacher for."""
     has, target = translator.bundle.task, corpus.target_language or task.target_language
     several = bool(translator.target_languages)
     if has.source_language != task.source_language or not (several or has.target_language == target):
@@ -114,7 +122,8 @@ def _language(teacher: Path, translator: Translator, task: TaskConfig, corpus: C
             f"{task.source_language} to {target} ({' + '.join(corpus.files)}); choose another teacher, or set "
             f"task.source_language = {has.source_language!r} and task.target_language = {has.target_language!r}"
         )
-    return target if several else None
+    told = corpus.source_language if translator.bundle.framing.source_languages else None
+    return _Languages(told, target if several else None)
 
 
 def _student(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
@@ -141,10 +150,10 @@ def _write_pairs(path: Path, records: Iterable[dict[str, str]]) -> None:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Sources to translate together, into ``language`` where the teacher knows several."""
+    """Sources to translate together."""
 
     sources: list[str]
-    language: str | None
+    languages: _Languages
 
 
 def _cut(corpus: Corpus, folder: Path) -> Iterator[list[tuple[str, ...]]]:
@@ -154,10 +163,10 @@ def _cut(corpus: Corpus, folder: Path) -> Iterator[list[tuple[str, ...]]]:
         yield some
 
 
-def _pieces(corpora: Iterable[Corpus], languages: Iterable[str | None], folder: Path) -> Iterator[_Piece]:
-    for corpus, language in zip(corpora, languages, strict=True):
+def _pieces(corpora: Iterable[Corpus], languages: Iterable[_Languages], folder: Path) -> Iterator[_Piece]:
+    for corpus, asked in zip(corpora, languages, strict=True):
         for some in _cut(corpus, folder):
-            yield _Piece([source for source, _ in some], language)
+            yield _Piece([source for source, _ in some], asked)
 
 
 def _pairs(corpus: Corpus, folder: Path) -> Iterator[dict[str, str]]:
@@ -165,9 +174,9 @@ def _pairs(corpus: Corpus, folder: Path) -> Iterator[dict[str, str]]:
         yield {"source": source, "target": target}
 
 
-def _distilled(corpus: Corpus, language: str | None, folder: Path, pieces: _Pieces) -> Iterator[dict[str, str]]:
+def _distilled(corpus: Corpus, asked: _Languages, folder: Path, pieces: _Pieces) -> Iterator[dict[str, str]]:
     for some in _cut(corpus, folder):
-        targets = pieces.read(_Piece([source for source, _ in some], language))
+        targets = pieces.read(_Piece([source for source, _ in some], asked))
         assert targets is not None
         for (source, original), target in zip(some, targets, strict=True):
             yield {"source": source, "target": target, "original": original}
@@ -199,10 +208,15 @@ class _Pieces:
         different = list(dict.fromkeys(piece.sources))
         bundle, longest = self._translator.bundle, self._max_length
         if bundle.model.max_length is not None:  # positions, of which the end symbol and a tag take some
-            longest = min(longest, bundle.model.max_length - 1 - (piece.language is not None))
+            longest = min(longest, bundle.model.max_length - 1 - (piece.languages.target is not None))
         lengths = map(len, bundle.source_tokenizer.encode_batch(different))
         short = [text if n <= longest else "" for text, n in zip(different, lengths, strict=True)]
-        found = self._translator.translate(short, self._options, target_language=piece.language)
+        found = self._translator.translate(
+            short,
+            self._options,
+            source_language=piece.languages.source,
+            target_language=piece.languages.target,
+        )
         texts = {text: translation.text for text, translation in zip(different, found, strict=True)}
         with replaced_file(self.path(piece)) as aside:
             aside.write_text(json.dumps([texts[text] for text in piece.sources], ensure_ascii=False), encoding="utf-8")
@@ -214,8 +228,9 @@ class _Pieces:
 
     def path(self, piece: _Piece) -> Path:
         """Where the translations of a piece are, or will be."""
-        decisive = (self.teacher_key, self._options.beam_size, self._max_length, piece.language, piece.sources)
-        path = self.folder / f"{fingerprint(*decisive)}.json"
+        told = piece.languages
+        decisive = (self.teacher_key, self._options.beam_size, self._max_length, told.target, piece.sources)
+        path = self.folder / f"{fingerprint(*decisive, *([told.source] if told.source else []))}.json"
         self._used.add(path)
         return path
 

@@ -13,16 +13,20 @@ import torch
 from foreign import SENTENCES, bart, corpus, m2m, marian, nllb, transformers
 
 from headway.bundle import Bundle
+from headway.data.readers import read_examples
+from headway.decode import DecodingOptions
+from headway.distill import distill
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
+from headway.models.build import build_model
 from headway.predict import Translator
 from headway.train.loop import train
 from headway.train.objective import batch_loss, to_device
 from headway.train.prepare import prepare
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.start import completed
+from headway.train.start import completed, load_start
 from headway.validation import validator
 
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
@@ -128,6 +132,9 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         prepared = prepare(recipe(home, "nllb", languages), tmp_path / name, Silence())
         batch = prepared.train.batch(next(iter(prepared.train.sequential(max_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
+        assert prepared.imported_framing is not None
+        defaults = prepared.imported_framing.source_language, prepared.imported_framing.target_language
+        assert defaults == tuple(languages.values() or LANGUAGES["nllb"])
     codes = Bundle.load(home / "nllb-headway").framing.languages
     assert tokens["usual"] == ({codes["deu_Latn"]}, {codes["eng_Latn"]})
     assert tokens["other"] == ({codes["eng_Latn"]}, {codes["rus_Cyrl"]})
@@ -160,3 +167,30 @@ def test_what_a_recipe_leaves_out_is_the_models(home: Path, tmp_path: Path) -> N
     model = Bundle.load(home / "m2m-headway").model.config
     assert found.model.as_dict() == {**model.as_dict(), "dropout": 0.3}
     assert (found.task.source_language, found.task.target_language) == ("de", "en")
+
+
+def test_tokens_that_are_forbidden_weigh_little_in_means(home: Path) -> None:
+    """Label smoothing and Adafactor take means over the vocabulary; a bias of -10,000 would be all that they see."""
+    bundle = Bundle.load(home / "nllb-headway")
+    model = build_model(bundle.model.config, bundle.source_tokenizer.vocab_size, bundle.target_tokenizer.vocab_size)
+    before = bundle.model.projection.bias.detach()
+    load_start(model, home / "nllb-headway")
+    after = model.projection.bias.detach()
+    assert before.min() < -1000
+    assert after.min() == -200
+    torch.testing.assert_close((after - 9).exp(), (before - 9).exp(), rtol=0, atol=0)  # to a softmax all the same
+
+
+def test_a_teacher_is_told_the_language_of_each_corpus(home: Path, tmp_path: Path) -> None:
+    """And what the recipe leaves out is the student's start, here too."""
+    corpus = {"source_language": "rus_Cyrl"}
+    chosen = completed(recipe(home, "nllb", corpus), tmp_path / "run")
+    student = distill(home / "nllb-headway", chosen, tmp_path / "run", beam_size=1)
+    taught = [target for _, target in read_examples(student.data.train[0], Path(student.data.folder))]
+    translator = Translator(Bundle.load(home / "nllb-headway"))
+    sources, options = [source for source, _ in PAIRS], DecodingOptions(beam_size=1)
+    told, untold = (
+        [each.text for each in translator.translate(sources, options, source_language=language)]
+        for language in ("rus_Cyrl", None)
+    )
+    assert taught == told != untold

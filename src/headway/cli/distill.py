@@ -40,6 +40,7 @@ def distill(
     from headway.distill import distill as translate_corpora
     from headway.train.loop import train
     from headway.train.recipe import Recipe
+    from headway.train.start import completed
     from headway.validation import validator
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -54,7 +55,12 @@ def distill(
             shutil.copytree(earlier / "distilled", folder / "distilled")
         try:
             student = translate_corpora(
-                teacher, loaded, folder, beam_size=beam_size, keep_original=keep_original, listener=listener
+                teacher,
+                completed(loaded, folder),
+                folder,
+                beam_size=beam_size,
+                keep_original=keep_original,
+                listener=listener,
             )
         except KeyboardInterrupt:
             listener.say(f"stopped; what has been translated is kept, go on with: {same_command()}")

@@ -10,7 +10,7 @@ from headway.config import Config
 
 __all__ = ["DecodingOptions", "Sampling"]
 
-_OF_A_BEAM = {"beam_size", "stopping"}
+_IDLE = ("beam_size", "stopping", "diversity")  # without a beam, or groups of one
 
 
 class Sampling(Config):
@@ -72,9 +72,10 @@ class DecodingOptions(Config):
             raise ValueError(f"n_best = {self.n_best}: expected from 1 to beam_size, which is {self.beam_size}")
         if self.beam_size % self.groups:
             raise ValueError(f"groups = {self.groups} does not divide beam_size = {self.beam_size}; choose a divisor")
-        if "diversity" in self.model_fields_set and self.groups == 1:
+        idle = {name for name in _IDLE if getattr(self, name) != type(self).model_fields[name].default}
+        if "diversity" in idle and self.groups == 1:
             raise ValueError("diversity is a cost between groups of a beam; set groups, or leave it out")
-        if self.sampling is not None and (idle := _OF_A_BEAM & self.model_fields_set):
+        if self.sampling is not None and idle:
             raise ValueError(f"{min(idle)} and sampling exclude each other: draws have no beam; leave one out")
         if self.sampling is not None and self.groups > 1:
             raise ValueError("groups and sampling exclude each other: drawn texts differ by chance already")

@@ -11,7 +11,7 @@ from headway.bundle import TaskConfig
 from headway.config import Config, override, read_toml
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
-from headway.errors import CheckpointError
+from headway.errors import CheckpointError, ConfigError
 from headway.models.build import ModelConfig
 from headway.models.classifier import ClassifierConfig
 from headway.models.recurrent import RecurrentConfig
@@ -67,6 +67,10 @@ class DataConfig(Config):
         known = {corpus.target_language for corpus in self.train}
         if None in known and len(known) > 1:
             raise ValueError("train: some corpora have a target_language and others none; give it to all or to none")
+        if self.dev and self.dev.source_language not in {corpus.source_language for corpus in self.train}:
+            raise ValueError(
+                f"dev: source_language is {self.dev.source_language or 'not given'}, and no corpus of train has that"
+            )
         if self.dev and self.dev.target_language not in known:
             languages = ", ".join(sorted(language for language in known if language)) or "none"
             raise ValueError(
@@ -104,8 +108,9 @@ class TrainingConfig(Config):
     start_from: str | None = Field(
         None,
         description="A model folder, trained or imported, whose weights and tokenizers training starts from. What "
-        "[model], [tokenizer] and the languages of [task] leave out is then the model's; what they say must agree with "
-        "it, but for dropout. None: from scratch.",
+        "[model], tokenizer.joint and the languages of [task] leave out is then the model's; what [model] and "
+        "[tokenizer] say must agree with it, but for dropout and for what is used only to learn a vocabulary. None: "
+        "from scratch.",
     )
     freeze: tuple[str, ...] = Field(
         (), description="Weights that stay as they start, by name; * stands for anything, as in 'encoder.*'."
@@ -218,17 +223,18 @@ class Recipe(Config):
                 "model.max_length are cut)"
             )
 
-    @model_validator(mode="after")
-    def _refuse_what_would_do_nothing(self) -> Recipe:
+    def _refuse_what_would_do_nothing(self, origin: str) -> None:
+        """What somebody has just written; the recipe of a run that has begun is what it is."""
         data, model = self.data, self.model.as_dict()
         if data.segmentations != DataConfig.model_fields["segmentations"].default and not data.bpe_dropout:
-            raise ValueError("data.segmentations counts what bpe_dropout draws; set data.bpe_dropout, or leave it out")
-        if self.training.r_drop and not any(value for key, value in model.items() if key.endswith("dropout")):
-            raise ValueError(
-                f"training.r_drop = {self.training.r_drop} compares two passes with different dropout, and the model "
-                "has none; set model.dropout, or r_drop to 0"
+            raise ConfigError(
+                f"{origin}: data.segmentations counts what bpe_dropout draws; set data.bpe_dropout, or leave it out"
             )
-        return self
+        if self.training.r_drop and not any(value for key, value in model.items() if key.endswith("dropout")):
+            raise ConfigError(
+                f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, and "
+                "the model has none; set model.dropout, or r_drop to 0"
+            )
 
     @model_validator(mode="after")
     def _tie_only_what_is_one(self) -> Recipe:
@@ -283,7 +289,9 @@ class Recipe(Config):
     @classmethod
     def load(cls, path: Path, assignments: tuple[str, ...] | list[str] = ()) -> Recipe:
         """Read a recipe file, with ``section.key=value`` assignments from the command line put in."""
-        return cls.parse(override(read_toml(path), assignments), str(path))
+        recipe = cls.parse(override(read_toml(path), assignments), str(path))
+        recipe._refuse_what_would_do_nothing(str(path))
+        return recipe
 
 
 # What may differ when a run is resumed: nothing that decides the path of the weights so far, but for their last bits.

@@ -21,6 +21,10 @@ _MAY_DIFFER = {
     *("embedding_dropout", "word_dropout", "pooled_dropout"),
 }
 
+# The least output bias that is trained from: e^-200 is zero in float32. Imported models forbid tokens by -10,000 and
+# less, which would dwarf all else in what label smoothing and Adafactor take means of.
+_NEVER = -200.0
+
 
 def completed(recipe: Recipe, run: Path) -> Recipe:
     """``recipe`` with what it does not say of the languages, [tokenizer] and [model] taken from the model that it
@@ -44,7 +48,8 @@ def completed(recipe: Recipe, run: Path) -> Recipe:
             "[model] out of the recipe"
         )
     whole = {name: {**theirs.get(name, {}), **said[name]} for name in sections}
-    return Recipe.parse({**recipe.as_dict(), **whole}, f"recipe, with what it does not say from {start}")
+    origin = run / "recipe.toml" if begun else start
+    return Recipe.parse({**recipe.as_dict(), **whole}, f"recipe, with what it does not say taken from {origin}")
 
 
 def _sections(folder: Path) -> dict[str, dict[str, Any]]:
@@ -78,4 +83,7 @@ def load_start(model: Model, folder: Path) -> None:
             f"training.start_from = {str(folder)!r}: the recipe's [model] is built otherwise: {'; '.join(differing)}. "
             "Give the recipe the model's own values"
         )
-    load_weights(model, named_weights(start), folder)
+    weights = named_weights(start)
+    if (bias := weights.get("projection.bias")) is not None:
+        weights["projection.bias"] = bias.clamp(min=_NEVER)
+    load_weights(model, weights, folder)

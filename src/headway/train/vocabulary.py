@@ -15,7 +15,7 @@ from headway.data.labels import read_labelled
 from headway.data.readers import count_lines, read_examples
 from headway.errors import BundleError, CheckpointError, ConfigError
 from headway.storage import locked, replaced_folder
-from headway.text.framing import Framing
+from headway.text.framing import Framing, LanguageSide
 from headway.text.interface import TextTokenizer
 from headway.text.loading import load_tokenizer
 from headway.text.tokenizer import Tokenizer, language_tag
@@ -81,7 +81,8 @@ def _from_bundle(recipe: Recipe, run: Path) -> Tokenizers:
     if checkpoint_folders(run / "checkpoints") and (found := _saved(recipe, run, key)):
         return found
     folder, config = Path(recipe.training.start_from or ""), recipe.tokenizer
-    found = Tokenizers(*read_tokenizers(folder), read_framing(folder))
+    framing = read_framing(folder)
+    found = Tokenizers(*read_tokenizers(folder), framing and _by_default(framing, recipe))
     for name, value in tokenizer_facts(found).items():
         if getattr(config, name) != value:
             raise ConfigError(
@@ -91,6 +92,18 @@ def _from_bundle(recipe: Recipe, run: Path) -> Tokenizers:
     if found.imported_framing is None:
         _check_tags(recipe, found.source)
     return _save(found, recipe, run, key)
+
+
+def _by_default(framing: Framing, recipe: Recipe) -> Framing:
+    """Where all corpora are in one language, that is what the trained model takes when it is not told."""
+    spoken: dict[LanguageSide, set[str | None]] = {
+        "source_language": {corpus.source_language for corpus in recipe.data.train},
+        "target_language": {corpus.target_language for corpus in recipe.data.train},
+    }
+    only: dict[str, str | None] = {
+        side: next(iter(codes)) for side, codes in spoken.items() if len(codes) == 1 and None not in codes
+    }
+    return framing.model_copy(update=only)
 
 
 def tokenizer_facts(tokenizers: Tokenizers) -> dict[str, Any]:
