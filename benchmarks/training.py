@@ -106,6 +106,8 @@ def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contesta
     plain = partial(run_trainee, "plain", "float32", preset, place)
     listed.append(Contestant("torch.nn.Transformer", "float32", plain, Settings(), {}))
     for name, peer in peers.PEERS.items() if with_peers else ():
+        if peer.precision.startswith("bfloat16") and own_type == "float32":
+            continue  # emulated, a hundred times slower
         run = partial(run_peer, name, preset, place)
         listed.append(Contestant(f"{peer.toolkit} {peer.version}", peer.precision, run, peer.start, peer.axes))
     return listed
@@ -133,9 +135,10 @@ def peaks(preset: str, place: Place) -> dict[str, Product]:
     setting, prepared = prepare_corpus(place.data, place.workdir, preset)
     device, vocab_size = choose_device("cpu"), prepared.source_tokenizer.vocab_size
     torch.set_num_threads(place.threads)
+    types = (torch.float32, torch.bfloat16) if computes_bfloat16(device) else (torch.float32,)
     return {
         str(dtype).removeprefix("torch."): best_product(dtype, device, sizes(setting), vocab_size, TOKENS_A_STEP)
-        for dtype in (torch.float32, torch.bfloat16)
+        for dtype in types
     }
 
 
