@@ -13,6 +13,8 @@ as tokenizer.spm), and config.json has the framing: what stands around a sentenc
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -147,10 +149,8 @@ def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
     config = _read_config(folder)
     task = _task(folder, config)
     model_config, framing = _model_config(folder, config), _framing(folder, config)
-    try:
+    with _explained(folder):
         labels = tuple(map(str, config["labels"])) if task.kind == "classification" else ()
-    except (KeyError, TypeError) as error:
-        raise _foreign(folder, error) from None
     source, target = read_tokenizers(folder)
     weights = read_weights(folder / "model.safetensors")
     try:
@@ -172,10 +172,8 @@ def read_task(folder: Path) -> TaskConfig:
 
 
 def _task(folder: Path, config: dict[str, Any]) -> TaskConfig:
-    try:
+    with _explained(folder):
         return TaskConfig.parse(config["task"], "task")
-    except (KeyError, TypeError, ConfigError) as error:
-        raise _foreign(folder, error) from None
 
 
 def read_model_config(folder: Path) -> AnyConfig:
@@ -184,10 +182,8 @@ def read_model_config(folder: Path) -> AnyConfig:
 
 
 def _model_config(folder: Path, config: dict[str, Any]) -> AnyConfig:
-    try:
+    with _explained(folder):
         return parse_model_config(config["model"], "model")
-    except (KeyError, TypeError, ConfigError) as error:
-        raise _foreign(folder, error) from None
 
 
 def read_framing(folder: Path) -> Framing | None:
@@ -196,10 +192,8 @@ def read_framing(folder: Path) -> Framing | None:
 
 
 def _framing(folder: Path, config: dict[str, Any]) -> Framing | None:
-    try:
+    with _explained(folder):
         return Framing.parse(config["framing"], "framing") if "framing" in config else None
-    except (TypeError, ConfigError) as error:
-        raise _foreign(folder, error) from None
 
 
 def own_framing(tokenizer: TextTokenizer) -> Framing:
@@ -211,13 +205,20 @@ def own_framing(tokenizer: TextTokenizer) -> Framing:
 def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer]:
     """The source's and the target's tokenizer of a model folder; the same object where they are one."""
     config = _read_config(folder)
-    try:
+    with _explained(folder):
         names = config["tokenizers"]
         source_name, target_name = str(names["source"]), str(names["target"])
-    except (KeyError, TypeError) as error:
-        raise _foreign(folder, error) from None
     source = load_tokenizer(folder, source_name)
     return source, source if target_name == source_name else load_tokenizer(folder, target_name)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Inside, what is missing from config.json or makes no sense there becomes a :class:`BundleError`."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
+        raise _foreign(folder, error) from None
 
 
 def _foreign(folder: Path, error: Exception) -> BundleError:

@@ -207,16 +207,16 @@ class _Pieces:
         """Translate a piece: each different text once, and one that is too long into an empty one."""
         different = list(dict.fromkeys(piece.sources))
         bundle, longest = self._translator.bundle, self._max_length
+        source, target = piece.languages.source, piece.languages.target
         if bundle.model.max_length is not None:  # positions, of which the end symbol and a tag take some
-            longest = min(longest, bundle.model.max_length - 1 - (piece.languages.target is not None))
+            longest = min(
+                longest,
+                bundle.model.max_length
+                - bundle.framing.frame(source_language=source, target_language=target).source_extra,
+            )
         lengths = map(len, bundle.source_tokenizer.encode_batch(different))
         short = [text if n <= longest else "" for text, n in zip(different, lengths, strict=True)]
-        found = self._translator.translate(
-            short,
-            self._options,
-            source_language=piece.languages.source,
-            target_language=piece.languages.target,
-        )
+        found = self._translator.translate(short, self._options, source_language=source, target_language=target)
         texts = {text: translation.text for text, translation in zip(different, found, strict=True)}
         with replaced_file(self.path(piece)) as aside:
             aside.write_text(json.dumps([texts[text] for text in piece.sources], ensure_ascii=False), encoding="utf-8")

@@ -32,7 +32,7 @@ from headway.validation import validator
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
 LANGUAGES = {"m2m": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn")}
 each_family = pytest.mark.parametrize("family", MAKERS)
-PAIRS = [(source, target) for source, target in zip(corpus()[:24], corpus()[1:25], strict=True)]
+PAIRS = list(zip(corpus()[:24], corpus()[1:25], strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["rerank"]
 
-_PAPERS_ALPHA = 0.6
-
 
 def rerank(
     candidates: Annotated[
@@ -71,8 +69,7 @@ def rerank(
     lists = list(_lists(candidates))
     if best:
         _check_all_there(candidates, [number for number, _ in lists])
-    alpha = _PAPERS_ALPHA if length_penalty is None else length_penalty
-    ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, alpha, to, from_)
+    ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, length_penalty, to, from_)
     with output_file(output) as file:
         for (number, _), texts in zip(lists, ranked, strict=True):
             if form == "json":
@@ -132,10 +129,11 @@ def _by_models(
     models: list[Path],
     source: Path | None,
     weights: list[float] | None,
-    alpha: float,
+    alpha: float | None,
     to: str | None,
     from_: str | None,
 ) -> list[list[Ranked]]:
+    from headway.decode import DecodingOptions
     from headway.predict import load_translator, rank_by_models
 
     if source is None:
@@ -149,7 +147,7 @@ def _by_models(
         [sources[number - 1] for number, _ in lists],
         [[text for _, text in rows] for _, rows in lists],
         weights=weights or [1.0] * len(models),
-        alpha=alpha,
+        alpha=DecodingOptions().length_penalty if alpha is None else alpha,
         target_language=to,
         source_language=from_,
     )

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.bundle import load_weights, named_weights
-from headway.config import read_toml, to_toml
+from headway.config import to_toml
 from headway.errors import CheckpointError, DivergenceError, LengthError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.build import Model, build_model
@@ -53,7 +53,7 @@ from headway.train.prepare import Prepared, prepare
 from headway.train.recipe import Recipe, refuse_changes
 from headway.train.report import Listener, Metrics, Silence
 from headway.train.sharding import ShardedCheckpoints, whole
-from headway.train.start import completed, load_start
+from headway.train.start import begun_recipe, completed, load_start
 from headway.train.state import Progress, average_weights, checkpoint_folders, load
 from headway.train.stream import Stream, Work, prefetched
 from headway.train.window import Window
@@ -113,8 +113,8 @@ def _checkpoints(recipe: Recipe, run: Path, world: World) -> Checkpoints:
 def _check_recipe(recipe: Recipe, run: Path) -> None:
     """Refuse to resume another recipe's run; write down the one that is run."""
     path = run / "recipe.toml"
-    if path.exists() and checkpoint_folders(run / "checkpoints"):
-        refuse_changes(Recipe.parse(read_toml(path), str(path)), recipe, run)
+    if begun := begun_recipe(run):
+        refuse_changes(begun, recipe, run)
     with replaced_file(path) as aside:
         aside.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
 

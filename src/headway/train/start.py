@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from headway.bundle import load_bundle, load_weights, named_weights, read_model_config, read_task, read_tokenizers
-from headway.config import Config, read_toml
+from headway.config import read_toml
 from headway.errors import ConfigError
 from headway.models.build import Model
 from headway.train.recipe import Recipe
 from headway.train.state import checkpoint_folders
 from headway.train.vocabulary import Tokenizers, tokenizer_facts
 
-__all__ = ["completed", "load_start"]
+__all__ = ["begun_recipe", "completed", "load_start"]
 
 # What a model may be trained on with, whatever it was trained with before.
 _MAY_DIFFER = {
@@ -26,6 +26,14 @@ _MAY_DIFFER = {
 _NEVER = -200.0
 
 
+def begun_recipe(run: Path) -> Recipe | None:
+    """The recipe of ``run``, if training has begun there."""
+    path = run / "recipe.toml"
+    if not path.exists() or not checkpoint_folders(run / "checkpoints"):
+        return None
+    return Recipe.parse(read_toml(path), str(path))
+
+
 def completed(recipe: Recipe, run: Path) -> Recipe:
     """``recipe`` with what it does not say of the languages, [tokenizer] and [model] taken from the model that it
     starts from.
@@ -35,11 +43,15 @@ def completed(recipe: Recipe, run: Path) -> Recipe:
     start = recipe.training.start_from
     if start is None:
         return recipe
-    begun = checkpoint_folders(run / "checkpoints") and (run / "recipe.toml").is_file()
-    theirs = read_toml(run / "recipe.toml") if begun else _sections(Path(start))
+    begun = begun_recipe(run)
+    theirs = begun.as_dict() if begun else _sections(Path(start))
     sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
-    said = {name: _said(section) for name, section in sections.items()}
-    task, kind = (theirs.get(name, {}).get("kind") for name in ("task", "model"))
+    said = {
+        name: section.model_dump(mode="json", include=section.model_fields_set) for name, section in sections.items()
+    }
+    if said["model"].keys() == {"kind"}:  # which is always there, and alone says nothing
+        said["model"] = {}
+    task, kind = theirs["task"]["kind"], theirs["model"]["kind"]
     if task != recipe.task.kind:
         raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
     if said["model"].get("kind", kind) != kind:
@@ -47,7 +59,7 @@ def completed(recipe: Recipe, run: Path) -> Recipe:
             f"training.start_from = {start!r}: the model there is a {kind}; set model.kind = {kind!r}, or leave "
             "[model] out of the recipe"
         )
-    whole = {name: {**theirs.get(name, {}), **said[name]} for name in sections}
+    whole = {name: {**theirs[name], **said[name]} for name in sections}
     origin = run / "recipe.toml" if begun else start
     return Recipe.parse({**recipe.as_dict(), **whole}, f"recipe, with what it does not say taken from {origin}")
 
@@ -57,12 +69,6 @@ def _sections(folder: Path) -> dict[str, dict[str, Any]]:
     task = read_task(folder)
     sections = {"task": task.as_dict(), "model": read_model_config(folder).as_dict()}
     return {**sections, "tokenizer": tokenizer_facts(Tokenizers(*read_tokenizers(folder)))}
-
-
-def _said(section: Config) -> dict[str, Any]:
-    """The keys that a section of a recipe has. That of an architecture is always there; alone it says nothing."""
-    said = section.model_dump(mode="json", include=section.model_fields_set)
-    return {} if said.keys() == {"kind"} and "d_model" in type(section).model_fields else said
 
 
 def load_start(model: Model, folder: Path) -> None:
