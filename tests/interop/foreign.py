@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import sacremoses
 import sentencepiece
 import tokenizers
 import torch
@@ -195,6 +196,47 @@ def bart(folder: Path, seed: int = 0) -> Path:
     tokenizer = transformers.BartTokenizer(vocab=learned["vocab"], merges=[tuple(pair) for pair in learned["merges"]])
     config = transformers.BartConfig(**SIZES, vocab_size=len(tokenizer), forced_bos_token_id=0)
     return saved(taught(transformers.BartForConditionalGeneration(config), tokenizer, seed), tokenizer, folder)
+
+
+MOSES_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
+
+
+@cache
+def moses() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """Pieces and merges as fairseq has them, learned from words that Moses's rules cut; a few pieces are left out."""
+    library = tokenizers.Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    rules = sacremoses.MosesTokenizer(lang="de")
+    texts = [rules.tokenize(text, return_str=True, aggressive_dash_splits=True) for text in corpus()]
+    library.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=300, end_of_word_suffix="</w>", show_progress=False)
+    )
+    learned = json.loads(library.to_str())["model"]
+    return tuple(sorted(learned["vocab"]))[:-5], tuple((left, right) for left, right in learned["merges"])
+
+
+def fsmt_tokenizer(folder: Path, **changes: Any) -> Any:
+    """An FSMT tokenizer, German to English, and its files: a vocabulary for each side, in different orders."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known, merges = moses()
+    for name, tokens in (("src", known), ("tgt", known[::-1])):
+        numbered = {token: index for index, token in enumerate((*MOSES_SPECIAL, *tokens))}
+        (folder / f"vocab-{name}.json").write_text(json.dumps(numbered), encoding="utf-8")
+    (folder / "merges.txt").write_text("".join(f"{left} {right} 1\n" for left, right in merges), encoding="utf-8")
+    names = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
+    return transformers.FSMTTokenizer(["de", "en"], *(str(folder / name) for name in names), **changes)
+
+
+def fsmt(folder: Path, seed: int = 0) -> Path:
+    """An FSMT folder as the hub has them."""
+    tokenizer = fsmt_tokenizer(folder)
+    sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
+    config = transformers.FSMTConfig(**SIZES, **sizes, langs=["de", "en"], decoder_start_token_id=2)
+    model = transformers.FSMTForConditionalGeneration(config)
+    for layer in model.modules():
+        if type(layer).__name__ == "SinusoidalPositionalEmbedding":
+            layer.weight.requires_grad_(False)  # so that they stay sinusoids
+    return saved(taught(model, tokenizer, seed, steps=100), tokenizer, folder)
 
 
 MBART_LANGUAGES = ["de_DE", "en_XX", "ru_RU"]

@@ -21,7 +21,20 @@ from typing import Any
 
 import pytest
 import torch
-from foreign import MBART_LANGUAGES, SENTENCES, bart, corpus, m2m, marian, mbart50, nllb, pieces, spm, transformers
+from foreign import (
+    MBART_LANGUAGES,
+    SENTENCES,
+    bart,
+    corpus,
+    fsmt,
+    m2m,
+    marian,
+    mbart50,
+    nllb,
+    pieces,
+    spm,
+    transformers,
+)
 from torch import Tensor
 
 from headway import cli
@@ -36,7 +49,7 @@ from headway.predict import Translator
 from headway.text import Tokenizer, TokenizerConfig
 from headway.text.exporting import token_names
 
-MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
+MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart, "fsmt": fsmt}
 LIMIT = 25
 each_family = pytest.mark.parametrize("family", MAKERS)
 each_beam = pytest.mark.parametrize("beam_size", [1, 4])
@@ -254,7 +267,7 @@ def edit(name: str, **changes: Any) -> Callable[[Path], None]:
         ("m2m", lambda f: without(f, "vocab.json"), r"a m2m_100 folder has tokenizer\.json, or sentencepiece\.bpe"),
         ("bart", lambda f: without(f, "tokenizer.json"), r"a bart folder has tokenizer\.json, or vocab\.json and"),
         ("bart", edit("config.json", model_type="fsmt"), r"model_type|supported"),
-        ("marian", edit("config.json", model_type="fsmt", architectures=None), r"own tokenizer runs the Moses scripts"),
+        ("marian", edit("config.json", model_type="fsmt", architectures=None), r"json, or vocab-src\.json, vocab-tgt"),
         ("marian", lambda f: (f / "vocab.json").write_text('{"a": "b"}'), r"vocab\.json: expected an object of tokens"),
         ("marian", lambda f: (f / "vocab.json").write_text('{"a": 1}'), r"no piece '<unk>' in it"),
         ("bart", edit("tokenizer_config.json", unk_token="[U]"), r"no token '\[U\]' in it"),

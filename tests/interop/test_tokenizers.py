@@ -10,15 +10,18 @@ from typing import Any
 import pytest
 import sentencepiece
 import tokenizers
-from foreign import SENTENCES, corpus, pieces, spm
+from foreign import MOSES_SPECIAL, SENTENCES, corpus, fsmt_tokenizer, moses, pieces, spm, transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
+from headway.text.exporting import tokenizer_files
+from headway.text.foreign import ForeignTokenizer
 from headway.text.framing import Frame, Framing
 from headway.text.huggingface import FastTokenizer
 from headway.text.interface import TextTokenizer
 from headway.text.loading import load_tokenizer
+from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.tokenizer import EOS, NUM_SPECIAL, UNK
 
@@ -76,12 +79,20 @@ def order(content: dict[str, Any], spare: int = 2) -> list[int]:
     return [*first, *(index for index in range(made.get_vocab_size() + spare) if index not in first)]
 
 
+def from_moses() -> MosesTokenizer:
+    """Fairseq's pieces behind the four special ones, and a mask and a language at the end."""
+    known, merges = moses()
+    names = ["<pad>", "</s>", "</s>", "<unk>", *known, "<mask>", "__de__"]
+    return MosesTokenizer("de", merges, names, [len(names) - 2, len(names) - 1])
+
+
 FAST = {kind: library(kind) for kind in ("unigram", "bytes", "words")}
 MADE: dict[str, TextTokenizer] = {
     **{kind: FastTokenizer(content, order(content)) for kind, content in FAST.items()},
     "spm unigram": from_spm(spm("unigram")),
     "spm bpe": from_spm(spm("bpe")),
     "spm bytes": from_spm(spm("unigram", byte_fallback=True)),
+    "moses": from_moses(),
 }
 each_kind = pytest.mark.parametrize("kind", MADE)
 
@@ -119,6 +130,53 @@ def test_sentencepiece_ids_are_its_own(kind: str, model_type: str, fallback: boo
         assert ours.decode(ids) == theirs.decode(theirs.encode(text)).strip(" ")
 
 
+@pytest.fixture(scope="module")
+def fairseqs(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return fsmt_tokenizer(tmp_path_factory.mktemp("fsmt"), split_special_tokens=True)
+
+
+@settings(max_examples=50)
+@given(text=TEXTS)
+def test_moses_ids_are_fairseqs(fairseqs: Any, text: str) -> None:
+    ours = from_moses()
+    ids = ours.encode(text)
+    expected = fairseqs.encode(text, add_special_tokens=False)
+    names = [*MOSES_SPECIAL, *moses()[0]]
+    assert [ours.spelled[index] for index in ids] == [names[index] for index in expected]
+    assert ours.decode(ids) == ours.decode([index for index in ids if index != UNK])
+
+
+@pytest.mark.parametrize("text", [*SENTENCES, "das 3-4-jährige „Kind“ ruft: a < b & c … ja!", "It's the dog's house."])
+def test_moses_text_is_fairseqs(fairseqs: Any, text: str) -> None:
+    known, merges = moses()
+    target = MosesTokenizer("en", merges, ["<pad>", "</s>", "</s>", "<unk>", *known])
+    ids = [index for index in target.encode(text) if index != UNK]
+    pieces_of_text = [target.spelled[index] for index in ids]
+    assert target.decode(ids) == fairseqs.convert_tokens_to_string(pieces_of_text)
+
+
+def test_moses_lower_cases_where_it_did(tmp_path: Path) -> None:
+    known, merges = moses()
+    names = ["<pad>", "</s>", "</s>", "<unk>", *known]
+    ours = MosesTokenizer("de", merges, names, lower_case=True)
+    expected = fsmt_tokenizer(tmp_path, do_lower_case=True).tokenize("Die KLEINE Katze")
+    assert [ours.spelled[index] for index in ours.encode("Die KLEINE Katze")] == [
+        piece if piece in known else "<unk>" for piece in expected
+    ]
+
+
+def test_moses_files_are_fairseqs_again(tmp_path: Path) -> None:
+    known, merges = moses()
+    source, target = from_moses(), MosesTokenizer("en", merges, ["<pad>", "</s>", "</s>", "<unk>", *known[::-1]])
+    for name, content in tokenizer_files(source, target, Frame((), (EOS,), ()), ("de", "en")).items():
+        (tmp_path / name).write_bytes(content)
+    theirs = transformers.FSMTTokenizer.from_pretrained(tmp_path)
+    for text in [*SENTENCES, *FORGED]:
+        assert theirs(text).input_ids == [*source.encode(text), EOS]
+        ids = [index for index in target.encode(text) if index != UNK]
+        assert theirs.decode(ids, skip_special_tokens=True) == target.decode(ids)
+
+
 def test_byte_fallback_knows_every_character() -> None:
     ours = MADE["spm bytes"]
     assert UNK not in ours.encode("龍 😹")
@@ -133,7 +191,7 @@ def test_byte_fallback_knows_every_character() -> None:
 @given(text=TEXTS)
 def test_text_makes_no_special_id(kind: str, text: str) -> None:
     tokenizer = MADE[kind]
-    assert isinstance(tokenizer, FastTokenizer | SentencePieceTokenizer)
+    assert isinstance(tokenizer, ForeignTokenizer)
     reserved = tokenizer.reserved - {UNK}
     assert reserved >= {0, 1, 2}
     assert not reserved & set(tokenizer.encode(text))
@@ -147,7 +205,7 @@ def test_a_text_about_special_tokens_stays_text(text: str) -> None:
 @each_kind
 def test_special_ids_are_no_text(kind: str) -> None:
     tokenizer = MADE[kind]
-    assert isinstance(tokenizer, FastTokenizer | SentencePieceTokenizer)
+    assert isinstance(tokenizer, ForeignTokenizer)
     ids = tokenizer.encode("der Hund")
     between = [each for index in ids for each in (*sorted(tokenizer.reserved), index)]
     assert tokenizer.decode(between) == tokenizer.decode(ids) == "der Hund"
@@ -189,6 +247,7 @@ def damaged(folder: Path, kind: str, **changes: Any) -> Path:
         ("bytes", {"reserved": [10**6]}, r"reserved id 1000000 is not in a vocabulary of"),
         ("words", {"library": {"model": {"type": "Other", "vocab": {}}}}, r"the library `tokenizers` cannot read it"),
         ("spm bpe", {"pieces": None}, r"tokenizer\.json: damaged \(KeyError"),
+        ("moses", {"merges": [["a"]]}, r"tokenizer\.json: damaged \(ValueError"),
         ("spm bpe", {"model": "0"}, r"tokenizer\.spm: not the model that tokenizer\.json was saved with"),
     ],
 )
@@ -210,6 +269,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(MissingPackageError, match=r"'sentencepiece', which is not installed; pip install 'headway\["):
         SentencePieceTokenizer(spm(), ["<pad>"] * NUM_SPECIAL)
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(MissingPackageError, match=r"'sacremoses', which is not installed; pip install 'headway\[moses"):
+        MosesTokenizer("de", [], ["<pad>"] * NUM_SPECIAL)
 
 
 @each_kind

@@ -5,6 +5,7 @@
     mBART              tokenizer.json; or sentencepiece.bpe.model, numbered as fairseq does: <s> <pad> </s> <unk>, then
                        the model's pieces from its fourth on, the languages, <mask>
     BART               tokenizer.json; or vocab.json and merges.txt of byte-level pairs
+    FSMT               vocab-src.json, vocab-tgt.json (one for each side), merges.txt; Moses's rules before the merges
     any family         tokenizer.json
 
 A side read here knows the old ids; :meth:`Side.tokenizer` puts it in Headway's order.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,13 @@ from headway.interop.languages import M2M_LANGUAGES
 from headway.interop.vocabulary import Vocabulary
 from headway.text.huggingface import FastTokenizer, library_tokens
 from headway.text.interface import TextTokenizer
+from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 
 __all__ = ["Side", "Sides", "read_json", "read_sides"]
 
 _SPM = "sentencepiece.bpe.model"
+_FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
 # How the families write the code of a language.
 _CODES = {
@@ -84,6 +87,8 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[Side, Sid
 
     if family == "marian" and has("source.spm", "target.spm", "vocab.json"):
         return _opus(folder)
+    if family == "fsmt" and has(*_FSMT):
+        return _moses(folder, config)
     if has("tokenizer.json"):
         side = _fast(read_json(folder / "tokenizer.json"), family, config, folder / "tokenizer.json")
         if has("target/tokenizer.json"):  # as Headway exports a model with a vocabulary for each side
@@ -106,12 +111,8 @@ def _expected(family: str) -> str:
         "m2m_100": f"tokenizer.json, or {_SPM} and vocab.json",
         "mbart": f"tokenizer.json, or {_SPM}",
         "bart": "tokenizer.json, or vocab.json and merges.txt",
+        "fsmt": "tokenizer.json, or vocab-src.json, vocab-tgt.json and merges.txt",
     }
-    if family == "fsmt":
-        return (
-            "no tokenizer.json; an FSMT model's own tokenizer runs the Moses scripts before its merges, which Headway "
-            "does not have; convert it to a fast tokenizer (tokenizer.json) first"
-        )
     return f"no tokenizer that Headway reads; a {family} folder has {files.get(family, 'tokenizer.json')}"
 
 
@@ -123,6 +124,29 @@ def _opus(folder: Path) -> tuple[Side, Side]:
         _pieces((folder / "source.spm"), vocabulary, _codes("marian", vocabulary), folder / "vocab.json"),
         _pieces((folder / "target.spm"), target_vocabulary, _codes("marian", target_vocabulary), folder / "vocab.json"),
     )
+
+
+def _moses(folder: Path, config: dict[str, Any]) -> tuple[Side, Side]:
+    languages = config.get("langs")
+    if not isinstance(languages, list) or len(languages) != 2:
+        raise BundleError(
+            f"{folder / 'tokenizer_config.json'}: langs = {languages!r}; expected the source's and the target's "
+            "language, whose rules for words Moses is to apply"
+        )
+    lines = _bytes(folder / "merges.txt").decode("utf-8", errors="replace").splitlines()
+    merges = [(left, right) for left, right, *_ in (line.split() for line in lines if line)]
+    lower_case = bool(config.get("do_lower_case", False))
+
+    def side(name: str, language: str) -> Side:
+        vocabulary, origin = _vocabulary(folder / name), folder / name
+
+        def tokenizer(ids: Vocabulary) -> TextTokenizer:
+            pieces, reserved = _numbered(ids, vocabulary, ())
+            return MosesTokenizer(language, merges, pieces, reserved, lower_case=lower_case, origin=str(origin))
+
+        return Side(_unknown(vocabulary, origin), {}, tokenizer)
+
+    return side("vocab-src.json", str(languages[0])), side("vocab-tgt.json", str(languages[1]))
 
 
 def _m2m(folder: Path, config: dict[str, Any]) -> Side:
@@ -157,17 +181,27 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> Side:
 def _pieces(model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path) -> Side:
     """A side whose text is cut by a SentencePiece model and whose pieces are numbered by ``vocabulary``."""
     content = _bytes(model)
-    if "<unk>" not in vocabulary:
-        raise BundleError(f"{origin}: no piece '<unk>' in it, which stands for unknown text")
-    names = {index: piece for piece, index in vocabulary.items()}
-    special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages.values())
 
     def tokenizer(ids: Vocabulary) -> TextTokenizer:
-        pieces = [names.get(old, f"<unused {new}>") for new, old in enumerate(ids.order)]
-        reserved = [new for new, old in enumerate(ids.order) if old in special or old not in names]
+        pieces, reserved = _numbered(ids, vocabulary, languages.values())
         return SentencePieceTokenizer(content, pieces, reserved, str(model))
 
-    return Side(vocabulary["<unk>"], languages, tokenizer)
+    return Side(_unknown(vocabulary, origin), languages, tokenizer)
+
+
+def _unknown(vocabulary: Mapping[str, int], origin: Path) -> int:
+    if "<unk>" not in vocabulary:
+        raise BundleError(f"{origin}: no piece '<unk>' in it, which stands for unknown text")
+    return vocabulary["<unk>"]
+
+
+def _numbered(ids: Vocabulary, vocabulary: Mapping[str, int], languages: Iterable[int]) -> tuple[list[str], list[int]]:
+    """The piece of each of our ids, and those that text never makes."""
+    names = {index: piece for piece, index in vocabulary.items()}
+    special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages)
+    pieces = [names.get(old, f"<unused {new}>") for new, old in enumerate(ids.order)]
+    reserved = [new for new, old in enumerate(ids.order) if old in special or old not in names]
+    return pieces, reserved
 
 
 def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: Path) -> Side:

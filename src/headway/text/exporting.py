@@ -3,7 +3,7 @@
 Headway's own and imported fast tokenizers become a fast tokenizer (``tokenizer.json``) that ``AutoTokenizer`` loads.
 What stands around a sentence goes into its template, languages chosen. Special tokens must not be found inside text:
 ``split_special_tokens`` in ``tokenizer_config.json`` sees to it. A pair of SentencePiece models becomes the files of
-``MarianTokenizer``, OPUS-MT's own.
+``MarianTokenizer``, OPUS-MT's own, and a pair of Moses's those of ``FSMTTokenizer``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from headway.errors import ConfigError
 from headway.text.framing import Frame
 from headway.text.huggingface import FastTokenizer
 from headway.text.interface import TextTokenizer
+from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, SPECIALS, UNK, Tokenizer
 
@@ -32,8 +33,11 @@ def tokenizer_files(
     """
     if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
         return _marian(source, target, frame, task_languages)
-    if isinstance(source, SentencePieceTokenizer) or isinstance(target, SentencePieceTokenizer):
-        raise ConfigError("a SentencePiece tokenizer on one side alone cannot be exported to `transformers`")
+    if isinstance(source, MosesTokenizer) and isinstance(target, MosesTokenizer):
+        return _fsmt(source, target)
+    for side in (source, target):
+        if isinstance(side, SentencePieceTokenizer | MosesTokenizer):
+            raise ConfigError(f"a {side.kind} tokenizer on one side alone cannot be exported to `transformers`")
     files = _fast(source, frame)
     if source.fingerprint != target.fingerprint:
         plain = Frame((), (EOS,), ())
@@ -51,7 +55,7 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
         names = [*SPECIALS, *tokenizer.tags]
         if tokenizer.kind == "whitespace":  # any word between spaces is looked up, but no word has a space
             names = [f" {name} " for name in names]
-    elif isinstance(tokenizer, SentencePieceTokenizer | FastTokenizer):
+    elif isinstance(tokenizer, SentencePieceTokenizer | FastTokenizer | MosesTokenizer):
         spelled = {index: name for index, name in enumerate(tokenizer.spelled) if index not in tokenizer.reserved}
         names = [name if index in tokenizer.reserved else "" for index, name in enumerate(tokenizer.spelled)]
     else:
@@ -180,6 +184,29 @@ def _marian(
         "clean_up_tokenization_spaces": False,
     }
     return files | {"tokenizer_config.json": _json(config)}
+
+
+def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
+    names = token_names(source), token_names(target)
+    merges = "".join(f"{left} {right}\n" for left, right in source.merges)
+    config = {
+        "tokenizer_class": "FSMTTokenizer",
+        "langs": [source.language, target.language],
+        "do_lower_case": source.lower_case,
+        "pad_token": names[0][PAD],
+        "bos_token": names[0][BOS],
+        "sep_token": names[0][EOS],
+        "unk_token": names[0][UNK],
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    vocabularies = [{name: index for index, name in enumerate(side)} for side in names]
+    return {
+        "vocab-src.json": _json(vocabularies[0]),
+        "vocab-tgt.json": _json(vocabularies[1]),
+        "merges.txt": merges.encode(),
+        "tokenizer_config.json": _json(config),
+    }
 
 
 def _numbered(tokenizer: SentencePieceTokenizer) -> Mapping[str, int]:

@@ -1,5 +1,5 @@
 """What every tokenizer offers, whoever made it: Headway's own (:class:`~headway.text.tokenizer.Tokenizer`) and those of
-imported models (:mod:`headway.text.huggingface`, :mod:`headway.text.sentencepiece`).
+imported models (:mod:`headway.text.huggingface`, :mod:`headway.text.sentencepiece`, :mod:`headway.text.moses`).
 
 Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> in all of them. No text ever makes a special id, except <unk> for what a
 vocabulary does not hold.
@@ -23,7 +23,7 @@ class TextTokenizer(Protocol):
     @property
     def kind(self) -> str:
         """What a token is: "bpe", "characters", "whitespace", or whose tokenizer it is: "huggingface",
-        "sentencepiece"."""
+        "sentencepiece", "moses"."""
 
     @property
     def tags(self) -> tuple[str, ...]:

@@ -9,12 +9,13 @@ from typing import Any
 from headway.text.foreign import VERSION
 from headway.text.huggingface import FastTokenizer
 from headway.text.interface import TextTokenizer
+from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.tokenizer import Tokenizer
 
 __all__ = ["load_tokenizer"]
 
-_FOREIGN = {kind.kind: kind for kind in (FastTokenizer, SentencePieceTokenizer)}
+_FOREIGN = {kind.kind: kind for kind in (FastTokenizer, SentencePieceTokenizer, MosesTokenizer)}
 
 
 def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
