@@ -196,12 +196,12 @@ EOLE = Peer(
     },
 )
 PEERS = {
-    # Its package does not ask for importlib_metadata, which it imports. It has no 16-bit training on a CPU, and no way
-    # to group sentences by length.
+    # Its package does not ask for importlib_metadata, which it imports, and calls what later releases of SentencePiece
+    # no longer have. It has no 16-bit training on a CPU, and no way to group sentences by length.
     "joeynmt": Peer(
         toolkit="joeynmt",
         version="2.3.0",
-        requirements=("joeynmt==2.3.0", "importlib_metadata"),
+        requirements=("joeynmt==2.3.0", "importlib_metadata", "sentencepiece==0.2.0"),
         precision="float32",
         config=joeynmt_config,
         probe=JOEYNMT_PROBE,
