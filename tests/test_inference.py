@@ -16,6 +16,7 @@ from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
 from headway.inference import InferenceTransformer, choose_precision, unsupported, vocabulary
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn import quantized
 from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
 
 needs_int8 = pytest.mark.skipif(not int8_supported(), reason="this processor has no integer products for PyTorch")
@@ -208,6 +209,52 @@ def test_in_integers_a_row_does_not_depend_on_its_neighbours() -> None:
     together = layer(quantize_rows(x))
     alone = torch.cat([layer(quantize_rows(row)) for row in x.unsqueeze(1)])
     assert torch.equal(together, alone)
+
+
+@needs_int8
+def test_onednn_gives_fbgemms_numbers() -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(24, 32), torch.randn(24)
+    x = torch.randn(9, 32) * torch.logspace(-3, 3, 9).unsqueeze(1)
+    x[0] = torch.arange(-16, 16) / 2 + 0.5  # levels halfway between two integers
+    x[0, 0] = 127
+    x[1, 1:] = 0.49999997  # which is a half in float32 when 128 is added to it
+    x[1, 0] = 127
+    fbgemm, onednn = Int8Linear(weight, bias), Int8Linear(weight, bias, onednn_from=5)
+    assert torch.equal(onednn(quantize_rows(x)), fbgemm(quantize_rows(x)))
+    assert torch.equal(onednn(quantize_rows(x[:4])), fbgemm(quantize_rows(x[:4])))
+
+
+@pytest.mark.parametrize(
+    ("onednn_s", "fewest"),
+    [((1.0, 1.0, 1.0), 16), ((1.0, 1.0, 1.9), 64), ((1.0, 1.9, 1.0), 256), ((1.9, 1.0, 1.0), None)],
+)
+def test_onednn_is_chosen_where_it_wins_with_all_more_rows(
+    onednn_s: tuple[float, float, float], fewest: int | None
+) -> None:
+    seconds = dict(zip((256, 64, 16), onednn_s, strict=True))
+    assert quantized._faster_from(lambda rows, onednn: 2.0 if onednn is None else seconds[rows]) == fewest
+
+
+@needs_int8
+def test_onednn_is_measured_once_where_it_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    monkeypatch.setattr(quantized, "_MEASURED", (2,))
+    asked: list[int | None] = []
+    measure = quantized._measured
+
+    def measured(rows: int, onednn_from: int | None) -> float:
+        asked.append(onednn_from)
+        return measure(rows, onednn_from)
+
+    monkeypatch.setattr(quantized, "_measured", measured)
+    quantized.onednn_rows.cache_clear()
+    try:
+        assert quantized.onednn_rows() in (2, None)
+        assert quantized.onednn_rows() == quantized.onednn_rows()
+        assert asked == [2, None]
+    finally:
+        quantized.onednn_rows.cache_clear()
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("int8", marks=needs_int8)])

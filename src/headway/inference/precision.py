@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
+from headway.nn.quantized import Int8Linear, int8_supported, onednn_rows, quantize_rows
 
 __all__ = ["Linear", "Precision", "Preparer", "Rows", "choose_precision"]
 
@@ -50,7 +50,7 @@ class Preparer:
     def linear(self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None) -> Linear:
         """A layer that computes x W^T + b."""
         if self._int8:
-            return Int8Linear(weight, bias)
+            return Int8Linear(weight, bias, onednn_from=onednn_rows())
         weight = weight.detach().to(self.dtype)
         bias = None if bias is None else bias.detach().to(self.dtype)
         return lambda x: F.linear(x, weight, bias)
