@@ -46,7 +46,7 @@ class TestOwnTranslation:
         assert seen.log_probability == pytest.approx(told.candidates[0].log_probability, abs=1e-3)
         assert told.alignment is not None
         assert seen.alignment == told.alignment.pairs
-        assert seen.alignment_layer == 2  # of three, the last but one
+        assert seen.alignment_layer == 3  # of three, the last
 
     def test_another_layer_may_align(self, make_translator: MakeTranslator) -> None:
         for layer in (0, -1):

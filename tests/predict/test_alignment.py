@@ -13,7 +13,7 @@ from headway.models.build import TranslationModel
 from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
 from headway.predict import Candidate, Translator
-from headway.predict.alignment import attention_maps, hard_alignment, word_pairs, words_of
+from headway.predict.alignment import aligning_layer, attention_maps, hard_alignment, word_pairs, words_of
 from headway.text.tokenizer import BOS, EOS
 
 Make = Callable[..., Translator]
@@ -30,13 +30,13 @@ def tap_of(model: TranslationModel, layer: int) -> nn.Module:
 
 @pytest.mark.parametrize("layer", [None, 0, 1, 2, -1])
 def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, layer: int | None) -> None:
-    """The second way: one token at a time, alone in its batch, hooked at the block. None is the last but one of 3."""
+    """The second way: one token at a time, alone in its batch, hooked at the block. None is the last of 3."""
     model = make_translator(decoder_layers=3).bundle.model
     assert isinstance(model, Transformer)
     together = attention_maps(model, SOURCES, TARGETS, begin=BOS, layer=layer)
     for source, target, found in zip(SOURCES, TARGETS, together, strict=True):
         seen: list[Tensor] = []
-        tap = tap_of(model, 1 if layer is None else layer)
+        tap = tap_of(model, 2 if layer is None else layer)
         handle = tap.register_forward_hook(lambda _m, _i, weights: seen.append(weights))  # noqa: B023
         state = model.start(torch.tensor([source]))
         for token in [BOS, *target][: len(target)]:
@@ -46,7 +46,11 @@ def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, l
         for row, weights in zip(found, seen, strict=True):
             assert torch.allclose(row, weights[0].mean(0).squeeze(0), atol=1e-6)
             assert float(row.sum()) == pytest.approx(1, abs=1e-5)
-    assert not tap_of(model, 1)._forward_hooks  # nothing is left behind
+    assert not tap_of(model, 2)._forward_hooks  # nothing is left behind
+
+
+def test_which_block_aligns_depends_on_depth() -> None:
+    assert [aligning_layer(blocks) for blocks in (1, 2, 3, 4, 6, 12)] == [0, 1, 2, 2, 4, 10]
 
 
 @pytest.mark.parametrize("layer", [3, -4])

@@ -65,7 +65,10 @@ def translate(
         bool, typer.Option("--alignment", help="Also which word comes from which: 0-0 1-2, source word first.")
     ] = False,
     alignment_layer: Annotated[
-        int | None, typer.Option(help="The decoder block whose attention aligns; default: the last but one.")
+        int | None,
+        typer.Option(
+            help="The decoder block whose attention aligns; default: the last, of four or more the last but one."
+        ),
     ] = None,
     guard: Annotated[
         bool, typer.Option(help="Where the best hypothesis loops, copies or is cut short, take the next that does not.")

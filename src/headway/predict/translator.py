@@ -44,7 +44,7 @@ class Translator:
         guard: Whether a best hypothesis that is flagged (see :mod:`headway.predict.quality`) falls back to the most
             probable one of the same search that is not.
         alignment_layer: The decoder block whose attention gives alignments, counted from 0 or, negative, from the end;
-            None: the last but one.
+            None: the last, of four or more the last but one.
         precision: Of the matrix products of searches; see :func:`headway.inference.choose_precision`. Scores of given
             targets and alignments are computed in float32.
         engine: The same model exported to ONNX, which then computes searches and scores in place of ``bundle.model``;

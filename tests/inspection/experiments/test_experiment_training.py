@@ -156,7 +156,7 @@ def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Tran
         each.text
         for each in Translator(bundle, device="cpu", guard=False).translate(sources, DecodingOptions(beam_size=1))
     ]
-    (links,) = what_heads_see._aligned(bundle, [("das Haus", "ein Baum")])
+    (links,) = what_heads_see._aligned(bundle, [("das Haus", "ein Baum")], layer=0)
     assert links <= set(product(range(2), range(2)))
     example = what_heads_see._maps(bundle, ("das Haus", "ein Baum"))
     assert len(example["source"]) == len(source)

@@ -40,7 +40,7 @@ from headway.inspection.experiments.experiment import Claim, Experiment, Numbers
 from headway.inspection.experiments.training import encoded, kept_as, loaded, train_variant, translated
 from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
-from headway.predict.alignment import attention_maps, word_pairs, words_of
+from headway.predict.alignment import aligning_layer, attention_maps, word_pairs, words_of
 from headway.text.tokenizer import BOS, EOS
 
 CHEAP = 0.5  # BLEU; what the paper counts as a difference between numbers of heads is .4 and more (table 3, A)
@@ -82,9 +82,15 @@ def measure(settings: Settings) -> Numbers:
         }
         for index, row in enumerate(runs[0]["heads"])
     ]
-    pair = _example(pairs)
-    example = _maps(loaded(models[0]), pair)
-    return {"runs": runs, "example": example, "tables": {"BLEU that is lost without a head, mean over seeds": table}}
+    found = [
+        {"layer": layer + 1, "links found": fmean(run["attention"][layer] for run in runs)}
+        for layer in range(len(runs[0]["attention"]))
+    ]
+    tables = {
+        "BLEU that is lost without a head, mean over seeds": table,
+        "share of dictionary links that a decoder layer's attention finds, mean over seeds": found,
+    }
+    return {"runs": runs, "example": _maps(loaded(models[0]), _example(pairs)), "tables": tables}
 
 
 def _costs(run: dict[str, Any], index: int, head: int) -> float:
@@ -92,7 +98,8 @@ def _costs(run: dict[str, Any], index: int, head: int) -> float:
 
 
 def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callable[[str], None]) -> Numbers:
-    """BLEU whole and without each head; the share of dictionary links that attention and the diagonal find."""
+    """BLEU whole and without each head; the share of dictionary links that each layer's attention finds, and the
+    diagonal."""
     bundle = loaded(folder)
     if not isinstance(bundle.model, Transformer):
         raise ConfigError(f"{folder}: a {bundle.model.config.kind} model has no heads to remove; give a Transformer")
@@ -102,7 +109,8 @@ def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callab
         return bleu(translated(bundle, sources), references).value
 
     say(f"translating {len(pairs)} sentences without each head in turn")
-    attention, diagonal, found = _agreement(bundle, pairs, links)
+    layers = range(len(bundle.model.decoder.blocks))
+    attention, diagonal, found = _agreement([list(_aligned(bundle, pairs, layer)) for layer in layers], pairs, links)
     heads = []
     for kind, layer, tap in _taps(bundle.model):
         scores = []
@@ -160,29 +168,33 @@ def _words(text: str) -> list[str]:
     return [word.strip(".,").lower() for word in text.split()]
 
 
-def _agreement(bundle: Bundle, pairs: Sequence[Pair], links: set[Pair]) -> tuple[float, float, int]:
-    """The shares of the links that attention and the diagonal find, and how many there are.
+def _agreement(
+    aligned: Sequence[Sequence[set[tuple[int, int]]]], pairs: Sequence[Pair], links: set[Pair]
+) -> tuple[list[float], float, int]:
+    """The shares of the links that each layer's attention and the diagonal find, and how many there are.
 
-    A link counts where both words stand once in their sentence. Attention is that of the layer which Headway reads
-    alignments from, as a mean over heads; the reference is given, so all models are asked about the same words.
+    A link counts where both words stand once in their sentence. ``aligned`` has each layer's alignment of each pair.
+    The reference is given, so all models are asked about the same words.
     """
-    by_attention = by_diagonal = total = 0
-    for (source, target), aligned in zip(pairs, _aligned(bundle, pairs), strict=True):
+    by_attention, by_diagonal, total = [0] * len(aligned), 0, 0
+    for number, (source, target) in enumerate(pairs):
         sides = _words(source), _words(target)
         for at, word in enumerate(sides[1]):
             for place, other in enumerate(sides[0]):
                 if (other, word) in links and sides[0].count(other) == sides[1].count(word) == 1:
                     total += 1
-                    by_attention += (place, at) in aligned
+                    for layer, alignments in enumerate(aligned):
+                        by_attention[layer] += (place, at) in alignments[number]
                     by_diagonal += place == round(at * (len(sides[0]) - 1) / max(len(sides[1]) - 1, 1))
-    return by_attention / max(total, 1), by_diagonal / max(total, 1), total
+    return [each / max(total, 1) for each in by_attention], by_diagonal / max(total, 1), total
 
 
-def _aligned(bundle: Bundle, pairs: Sequence[Pair]) -> Iterator[set[tuple[int, int]]]:
-    """For each pair the words that attention links: those of a target token and of the source token it sees most."""
+def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
+    """For each pair the words that a layer's attention, as a mean over heads, links: those of a target token and of the
+    source token it sees most."""
     tokenizers, frame = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.framing.frame()
     rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
-    maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], begin=BOS, layer=None)
+    maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], begin=BOS, layer=layer)
     # What the frame puts around a sentence is no word.
     said = slice(len(frame.target_prefix), None)
     for row, weights in zip(rows, maps, strict=True):
@@ -206,7 +218,7 @@ def _maps(bundle: Bundle, pair: Pair) -> Numbers:
     ((source, target),) = encoded(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
     blocks = cast("list[DecoderBlock]", list(bundle.model.decoder.blocks))
-    layer = max(len(blocks) - 2, 0)
+    layer = aligning_layer(len(blocks))
     seen: list[Tensor] = []
     handle = blocks[layer].cross_attention.weights.register_forward_hook(lambda *args: seen.append(args[2]))
     try:
@@ -236,7 +248,10 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     )
     return (
         judge_greater(
-            difference([run["attention"] for run in runs], [run["diagonal"] for run in runs]),
+            difference(
+                [run["attention"][aligning_layer(len(run["attention"]))] for run in runs],
+                [run["diagonal"] for run in runs],
+            ),
             "share of dictionary links that attention finds, less that of the diagonal",
         ),
         judge_greater(interval(cheap), f"share of heads that cost less than {CHEAP:g} BLEU", than=0.5),
@@ -296,13 +311,15 @@ def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
 
 
 def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
-    for number, key in enumerate(("diagonal", "attention")):
-        values = [100 * run[key] for run in runs]
+    layers = range(len(runs[0]["attention"]))
+    shares = [[run["diagonal"] for run in runs], *([run["attention"][layer] for run in runs] for layer in layers)]
+    for number, share in enumerate(shares):
+        values = [100 * each for each in share]
         axes.bar_label(
             axes.bar(number, fmean(values), color="#56B4E9" if number else "#BBBBBB"), fmt="%.0f", label_type="center"
         )
         axes.plot([number] * len(values), values, "o", color="black", markersize=4)
-    axes.set_xticks((0, 1), ("diagonal", "attention"))
+    axes.set_xticks(range(len(shares)), ("diagonal", *(f"layer {layer + 1}" for layer in layers)))
     axes.set_ylim(0, 110)
     axes.grid(visible=False, axis="x")
     label(axes, "Words aligned rightly", "% of links found (dots: seeds)", "")
@@ -317,7 +334,8 @@ def explain(numbers: Numbers) -> str:
         "on the end of the sentence or spread out.\n\nBelow, every head of the model is removed in turn and the test "
         "sentences are translated again. Numbers near 0 are heads that others can stand in for. On the right, links "
         f"between words ({runs[0]['links']} in the test sentences) which follow from counting in the training text "
-        "alone: how many does attention find, and how many the source word at the same relative place? Dots are seeds."
+        "alone: how many does each decoder layer's attention find, as a mean over its heads, and how many the source "
+        "word at the same relative place, the diagonal? Dots are seeds."
     )
 
 
