@@ -158,6 +158,22 @@ def test_a_part_may_have_no_token_left() -> None:
     assert nothing.end.isfinite()
 
 
+@pytest.mark.usefixtures("_how_vocabularies_are_ranked")
+@pytest.mark.parametrize("largest", [20.0, 700.0, 1e6, 1e30])
+def test_what_is_sure_has_probability_1(largest: float) -> None:
+    """And no more: a search takes for granted that scores only fall."""
+    model = make(9000, output_bias=True)
+    with torch.no_grad():
+        model.projection.weight.zero_()
+        model.projection.bias.zero_()
+        model.projection.bias[77] = largest * 1.2345678
+    engine = InferenceTransformer(model)
+    best = engine.best(engine.start(sources(3)), torch.tensor([1]), 3, (0, 1))
+    assert best.tokens[0, 0] == 77
+    assert -1e-4 < float(best.log_probs[0, 0]) <= 0
+    assert (best.log_probs <= 0).all()
+
+
 def test_of_equal_logits_the_first_tokens_come_first() -> None:
     model = make(194, output_bias=True)
     with torch.no_grad():

@@ -236,7 +236,7 @@ def fsmt(folder: Path, seed: int = 0) -> Path:
     for layer in model.modules():
         if type(layer).__name__ == "SinusoidalPositionalEmbedding":
             layer.weight.requires_grad_(False)  # so that they stay sinusoids
-    return saved(taught(model, tokenizer, seed, steps=100), tokenizer, folder)
+    return saved(taught(model, tokenizer, seed, steps=200), tokenizer, folder)
 
 
 MBART_LANGUAGES = ["de_DE", "en_XX", "ru_RU"]

@@ -19,7 +19,7 @@ from typing import Any
 import ctranslate2
 import pytest
 import torch
-from foreign import SENTENCES, bart, m2m, marian, mbart
+from foreign import SENTENCES, bart, fsmt, m2m, marian, mbart
 from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig, named_weights
@@ -153,7 +153,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle
     torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("families")
     found = {}
-    for name, make in (("marian", marian), ("m2m", m2m), ("bart", bart), ("mbart", mbart)):
+    for name, make in (("marian", marian), ("m2m", m2m), ("bart", bart), ("mbart", mbart), ("fsmt", fsmt)):
         bundle = import_huggingface(make(home / name)).bundle
         files = home / f"{name}-ct2"
         files.mkdir()
@@ -171,9 +171,9 @@ def test_imported_models_translate_alike(family: str, beam_size: int, imported: 
     requests = [Request(source=tuple(ids), limit=LIMIT, prefix=frame.target_prefix) for ids in sources]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
     ours = search(bundle.model, requests, options, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
-    names = token_names(bundle.target_tokenizer)
+    source_names, names = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     theirs = opened(folder).translate_batch(
-        [[names[index] for index in ids] for ids in sources],
+        [[source_names[index] for index in ids] for ids in sources],
         target_prefix=[[names[index] for index in frame.target_prefix]] * len(sources) if frame.target_prefix else None,
         beam_size=beam_size,
         length_penalty=0,
@@ -193,7 +193,7 @@ def test_imported_models_translate_alike(family: str, beam_size: int, imported: 
     assert len({tuple(one) for one, _ in pairs}) > 2
 
 
-@pytest.mark.parametrize("family", ["marian", "m2m", "bart"])
+@pytest.mark.parametrize("family", ["marian", "m2m", "bart", "fsmt"])
 def test_the_readmes_code_gives_the_same_text(
     family: str,
     imported: dict[str, tuple[Bundle, Path]],

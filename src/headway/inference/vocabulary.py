@@ -19,7 +19,7 @@ _BLOCK = 64  # tokens that are ranked by the greatest of them first
 _PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 rows, 8 MiB, which a cache holds
 _AT_ONCE = 1 << 19  # logits that are ranked at once; 2 MiB
 _LOG2_E = math.log2(math.e)
-_LEAST = torch.finfo(torch.float32).min / 2  # its multiple by log2(e), too, is a number
+_LEAST = torch.finfo(torch.float32).min
 
 
 class Vocabulary:
@@ -70,9 +70,8 @@ class Vocabulary:
             values.append(blocks.gather(1, chosen.expand(-1, -1, _BLOCK)).flatten(1))
             tokens.append((chosen * _BLOCK + self._offsets(start, logits.device)).flatten(1))
             largest = maxima[:, :1].clamp(min=_LEAST)  # -inf, where a part has no token left, would make NaN
-            # Powers of 2 take half the time of exp, which is MKL's; the scaling is part of the subtraction.
-            torch.add(largest * -_LOG2_E, logits, alpha=_LOG2_E, out=logits)
-            sums.append(logits.exp2_().sum(1, keepdim=True).log_().add_(largest))
+            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # in half the time of exp, which is MKL's
+            sums.append(powers.sum(1, keepdim=True).log_().add_(largest))
         assert ending is not None
         normalizer = torch.cat(sums, dim=1).logsumexp(1, keepdim=True)
         found, places = top(torch.cat(values, dim=1), min(count, self._size))

@@ -13,7 +13,9 @@ from headway.interop.transformer import transformer_of
 from headway.storage import replaced_folder
 from headway.text.exporting import token_names, tokenizer_files
 from headway.text.framing import Frame
+from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
+from headway.text.tokenizer import EOS
 
 __all__ = ["Form", "export_to"]
 
@@ -106,6 +108,16 @@ def _ctranslate2_use(bundle: Bundle, frame: Frame, *, has_tokenizer: bool) -> st
     forced = [target[index] for index in frame.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
     shown = f"[{len(forced)}:]" if forced else ""
+    if isinstance(bundle.source_tokenizer, MosesTokenizer):
+        code = f"""import ctranslate2
+from transformers import AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+translator = ctranslate2.Translator("THIS_FOLDER")
+tokens = [*tokenizer.tokenize("TEXT"), {source[EOS]!r}]
+found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
+print(tokenizer.convert_tokens_to_string(found))"""
+        return f"```python\n{code}\n```\n"
     if has_tokenizer:
         code = f"""import ctranslate2
 from transformers import AutoTokenizer
@@ -113,7 +125,7 @@ from transformers import AutoTokenizer
 tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
 translator = ctranslate2.Translator("THIS_FOLDER")
 tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))
-found = translator.translate_batch([tokens]{prefix}, beam_size=4)[0].hypotheses[0]{shown}
+found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
 print(tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True))"""
     else:
         before, after = ([source[index] for index in ids] for ids in (frame.source_prefix, frame.source_suffix))
@@ -124,7 +136,7 @@ reader = SentencePieceProcessor(model_file="THIS_FOLDER/source.spm")
 writer = SentencePieceProcessor(model_file="THIS_FOLDER/target.spm")
 translator = ctranslate2.Translator("THIS_FOLDER")
 tokens = [*{before}, *reader.encode("TEXT", out_type=str), *{after}]
-found = translator.translate_batch([tokens]{prefix}, beam_size=4)[0].hypotheses[0]{shown}
+found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
 print(writer.decode(found))"""
     return f"```python\n{code}\n```\n{_SIDES}{_told(bundle, frame)}"
 

@@ -133,8 +133,7 @@ def _moses(folder: Path, config: dict[str, Any]) -> tuple[Side, Side]:
             f"{folder / 'tokenizer_config.json'}: langs = {languages!r}; expected the source's and the target's "
             "language, whose rules for words Moses is to apply"
         )
-    lines = _bytes(folder / "merges.txt").decode("utf-8", errors="replace").splitlines()
-    merges = [(left, right) for left, right, *_ in (line.split() for line in lines if line)]
+    merges = _merges(folder / "merges.txt")
     lower_case = bool(config.get("do_lower_case", False))
 
     def side(name: str, language: str) -> Side:
@@ -221,12 +220,26 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
 
 def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     """The ``tokenizer.json`` of GPT-2's files: byte-level pairs."""
-    lines = _bytes(folder / "merges.txt").decode("utf-8", errors="replace").splitlines()
-    merges = [line.split(" ") for line in lines if line and not line.startswith("#version")]
     space = bool(config.get("add_prefix_space", False))
     alphabet = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
-    model = {"type": "BPE", "vocab": _vocabulary(folder / "vocab.json"), "merges": merges}
+    model = {"type": "BPE", "vocab": _vocabulary(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
     return {"version": "1.0", "added_tokens": [], "pre_tokenizer": alphabet, "decoder": alphabet, "model": model}
+
+
+def _merges(path: Path) -> list[tuple[str, str]]:
+    """The pairs of a ``merges.txt``, whose lines may begin with the version and may end with how often a pair was."""
+    try:
+        lines = _bytes(path).decode("utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise BundleError(f"{path}: not UTF-8 ({error.reason}); copy or download it again") from None
+    merges = []
+    for number, line in enumerate(lines, start=1):
+        parts = line.split()
+        if len(parts) == 1:
+            raise BundleError(f"{path}, line {number}: expected two pieces that are joined, got {line!r}")
+        if parts and not line.startswith("#version"):
+            merges.append((parts[0], parts[1]))
+    return merges
 
 
 def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:

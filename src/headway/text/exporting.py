@@ -187,6 +187,11 @@ def _marian(
 
 
 def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
+    if (source.merges, source.lower_case) != (target.merges, target.lower_case):
+        raise ConfigError(
+            "the two sides' Moses tokenizers differ in merges or lower-casing, and FSMTTokenizer has one of each; they "
+            "cannot be exported to `transformers`"
+        )
     names = token_names(source), token_names(target)
     merges = "".join(f"{left} {right}\n" for left, right in source.merges)
     config = {

@@ -5,11 +5,15 @@ Text is normalised and cut into words and punctuation by the rules of Moses (Koe
 for Statistical Machine Translation", 2007), which the package `sacremoses` ports; then merges join each word's
 characters (Sennrich et al., 2016), a word's last character marked by ``</w>``. Moses's detokenizer puts text together
 again. That way loses what it does not care for: the kind of quotation marks and of spaces, control characters.
+
+Departure: tabs and line ends are spaces here. `transformers` drops them with the other control characters, and so joins
+the words that they part.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +30,7 @@ from headway.text.tokenizer import UNK, refuse_surrogates
 __all__ = ["MosesTokenizer"]
 
 _END = "</w>"
+_UNKNOWN = _END  # the library's name of an unknown character: no piece of text, since no word is empty
 
 
 class MosesTokenizer(ForeignTokenizer):
@@ -52,10 +57,13 @@ class MosesTokenizer(ForeignTokenizer):
         lower_case: bool = False,
         origin: str = "a Moses tokenizer",
     ) -> None:
+        if any("\ud800" <= character <= "\udfff" for character in "".join(pieces)):
+            raise BundleError(f"{origin}: a piece holds a lone surrogate; the file is damaged, copy or import it again")
         super().__init__([_readable(piece) for piece in pieces], reserved)
         self.language, self.lower_case, self.merges = language, lower_case, tuple(merges)
         self._pieces = tuple(pieces)
-        self._ids = {piece: index for index, piece in enumerate(pieces) if index not in self.reserved}
+        text = (index for index in range(len(pieces)) if index not in self.reserved and pieces[index] != _UNKNOWN)
+        self._ids = {pieces[index]: index for index in text}
         self._rules = _Rules(language, origin)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -96,7 +104,7 @@ class MosesTokenizer(ForeignTokenizer):
             pieces = [str(piece) for piece in saved["pieces"]]
             reserved = [int(index) for index in saved["reserved"]]
             language, lower_case = str(saved["language"]), bool(saved["lower_case"])
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise BundleError(f"{path}: damaged ({error!r}); copy or import it again") from None
         return cls(language, merges, pieces, reserved, lower_case=lower_case, origin=str(path))
 
@@ -115,11 +123,11 @@ class MosesTokenizer(ForeignTokenizer):
         """The merges. They may pass through pieces that the vocabulary does not hold, so the library gets one of all
         pieces that there can be, and ours is looked up after it."""
         parts = (part for left, right in self.merges for part in (left, right, left + right))
-        every = dict.fromkeys((_END, *self._ids, *parts))  # no text has a word "</w>": Moses escapes "<"
+        every = dict.fromkeys((_UNKNOWN, *self._ids, *parts))
         model = models.BPE(
             vocab={piece: index for index, piece in enumerate(every)},
             merges=list(self.merges),
-            unk_token=_END,
+            unk_token=_UNKNOWN,
             end_of_word_suffix=_END,
         )
         return tokenizers.Tokenizer(model)
@@ -139,7 +147,7 @@ class _Rules:
 
     def words(self, text: str) -> list[str]:
         """Words and punctuation, with "@-@" for a dash inside a word, and XML's special characters escaped."""
-        text = self._normalizer.normalize(text)
+        text = self._normalizer.normalize(re.sub(r"\s", " ", text))
         text = "".join(character for character in text if not unicodedata.category(character).startswith("C"))
         words: list[str] = self._tokenizer.tokenize(text, aggressive_dash_splits=True, escape=True)
         return [word for word in words if word]

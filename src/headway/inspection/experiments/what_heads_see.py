@@ -69,7 +69,7 @@ def measure(settings: Settings) -> Numbers:
     )
     runs = [
         settings.once(
-            kept_as(settings, folder, "heads", pairs, sorted(links)),
+            kept_as(settings, folder, "heads-by-layer", pairs, sorted(links)),
             partial(_examined, folder, pairs, links, settings.say),
         )
         for folder in models
