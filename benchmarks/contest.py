@@ -82,6 +82,15 @@ class Trial:
     failure: str = ""
 
 
+def place(threads: int) -> dict[str, str]:
+    """The environment of a process that computes on the processor, in so many threads."""
+    return os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "MKL_NUM_THREADS": str(threads),
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+
+
 def watch(
     command: Sequence[str], log: Path, seconds: float, threads: int, *, keep_freed_memory: bool
 ) -> tuple[list[Step], int]:
@@ -89,11 +98,7 @@ def watch(
 
     What else it prints goes to ``log``.
     """
-    environment = os.environ | {
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
+    environment = place(threads)
     if keep_freed_memory:
         environment |= KEEP_FREED_MEMORY
     steps: list[Step] = []

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from contest import ContestantError
+from contest import ContestantError, place
 from matplotlib.figure import Figure
 from peers import PEERS, ROOT, install
 from rich.console import Console
@@ -205,13 +205,12 @@ def lines(path: Path) -> list[str]:
 
 def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
     """Let them train beside each other until the time is up or both are done; one that fails ends it."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     start = time.monotonic()
     running = {}
     for racer in racers:
         with (workdir / f"{racer.name}.log").open("w") as log:
             running[racer.name] = subprocess.Popen(
-                racer.command, stdout=log, stderr=log, env=environment, cwd=workdir, start_new_session=True
+                racer.command, stdout=log, stderr=log, env=place(1), cwd=workdir, start_new_session=True
             )
     try:
         while time.monotonic() - start < seconds and any(process.poll() is None for process in running.values()):

@@ -108,25 +108,21 @@ def _ctranslate2_use(bundle: Bundle, frame: Frame, *, has_tokenizer: bool) -> st
     forced = [target[index] for index in frame.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
     shown = f"[{len(forced)}:]" if forced else ""
-    if isinstance(bundle.source_tokenizer, MosesTokenizer):
-        code = f"""import ctranslate2
-from transformers import AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
-translator = ctranslate2.Translator("THIS_FOLDER")
-tokens = [*tokenizer.tokenize("TEXT"), {source[EOS]!r}]
-found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
-print(tokenizer.convert_tokens_to_string(found))"""
-        return f"```python\n{code}\n```\n"
+    told = f"{_SIDES}{_told(bundle, frame)}"
     if has_tokenizer:
+        read = 'tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))'
+        write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
+        if isinstance(bundle.source_tokenizer, MosesTokenizer):  # one tokenizer, whose ids go from source to target
+            read, write = f'[*tokenizer.tokenize("TEXT"), {source[EOS]!r}]', "tokenizer.convert_tokens_to_string(found)"
+            told = ""
         code = f"""import ctranslate2
 from transformers import AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
 translator = ctranslate2.Translator("THIS_FOLDER")
-tokens = tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))
+tokens = {read}
 found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
-print(tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True))"""
+print({write})"""
     else:
         before, after = ([source[index] for index in ids] for ids in (frame.source_prefix, frame.source_suffix))
         code = f"""import ctranslate2
@@ -138,7 +134,7 @@ translator = ctranslate2.Translator("THIS_FOLDER")
 tokens = [*{before}, *reader.encode("TEXT", out_type=str), *{after}]
 found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
 print(writer.decode(found))"""
-    return f"```python\n{code}\n```\n{_SIDES}{_told(bundle, frame)}"
+    return f"```python\n{code}\n```\n{told}"
 
 
 def _told(bundle: Bundle, frame: Frame) -> str:

@@ -85,8 +85,7 @@ class Int8Linear:
             quantized = torch._make_per_channel_quantized_tensor(levels, scale.double(), zeros, 0)
             self._packed = torch.ops.quantized.linear_prepack(quantized, None)
         self.bias = None if bias is None else bias.detach().float()
-        self._onednn_from = onednn_from
-        self._plain = None if onednn_from is None else (levels.t(), scale)
+        self._onednn = None if onednn_from is None else (onednn_from, levels.t(), scale)
 
     def __call__(self, x: QuantizedRows) -> Float[Tensor, "R N"]:
         """The layer's output in float32."""
@@ -95,8 +94,8 @@ class Int8Linear:
 
     def unscaled(self, x: QuantizedRows) -> Float[Tensor, "R N"]:
         """The product without bias, each row still to be multiplied by its scale."""
-        if self._plain is not None and self._onednn_from is not None and len(x.levels) >= self._onednn_from:
-            levels, scale = self._plain
+        if self._onednn is not None and len(x.levels) >= self._onednn[0]:
+            _, levels, scale = self._onednn
             return torch._int_mm(x.integers, levels).float().mul_(scale)
         y: Tensor = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x.levels, 1.0, 128, self._packed)
         return y

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError, ConfigError
+from headway.storage import replaced_file
 from headway.text.tokenizer import NUM_SPECIAL, MergeStep
 
-__all__ = ["FORMAT", "VERSION", "ForeignTokenizer", "read_saved"]
+__all__ = ["FORMAT", "VERSION", "ForeignTokenizer"]
 
 FORMAT, VERSION = "headway-tokenizer", 2
 
@@ -81,6 +82,11 @@ class ForeignTokenizer:
         """SHA-256 of the saved file, in hexadecimal."""
         return hashlib.sha256(self.content.encode()).hexdigest()
 
+    def save(self, folder: Path, name: str) -> None:
+        """Write ``folder/name.json``, whole or not at all."""
+        with replaced_file(folder / f"{name}.json") as aside:
+            aside.write_text(self.content, encoding="utf-8", newline="\n")
+
     def merges_applied(self, text: str) -> list[MergeStep]:
         """Nothing: these libraries do not tell how they segment."""
         return []
@@ -97,14 +103,3 @@ class ForeignTokenizer:
         """Those of ``ids`` that stand for text."""
         self.check_ids(ids)
         return [index for index in ids if index not in self.reserved]
-
-
-def read_saved(path: Path) -> dict[str, Any]:
-    """A saved foreign tokenizer's JSON; :class:`BundleError` where it is none."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{path}: cannot be read ({error}); copy or save it again") from None
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("version") != VERSION:
-        raise BundleError(f"{path}: not an imported tokenizer (version {VERSION} of {FORMAT!r})")
-    return data

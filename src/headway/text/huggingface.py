@@ -17,8 +17,7 @@ from typing import Any
 import tokenizers
 
 from headway.errors import BundleError
-from headway.storage import replaced_file
-from headway.text.foreign import ForeignTokenizer, read_saved
+from headway.text.foreign import ForeignTokenizer
 from headway.text.tokenizer import NUM_SPECIAL, UNK, readable_piece, refuse_surrogates
 
 __all__ = ["FastTokenizer", "library_tokens", "special_ids"]
@@ -94,17 +93,6 @@ class FastTokenizer(ForeignTokenizer):
     def order(self) -> tuple[int, ...]:
         """The library's id of each of ours."""
         return self._order
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write ``folder/name.json``, whole or not at all."""
-        with replaced_file(folder / f"{name}.json") as aside:
-            aside.write_text(self.content, encoding="utf-8", newline="\n")
-
-    @classmethod
-    def load(cls, folder: Path, name: str) -> FastTokenizer:
-        """Read what :meth:`save` wrote."""
-        path = folder / f"{name}.json"
-        return cls.restored(read_saved(path), path)
 
     @classmethod
     def restored(cls, saved: dict[str, Any], path: Path) -> FastTokenizer:

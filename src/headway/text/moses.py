@@ -23,8 +23,7 @@ import tokenizers
 from tokenizers import models
 
 from headway.errors import BundleError, MissingPackageError
-from headway.storage import replaced_file
-from headway.text.foreign import ForeignTokenizer, read_saved
+from headway.text.foreign import ForeignTokenizer
 from headway.text.tokenizer import UNK, refuse_surrogates
 
 __all__ = ["MosesTokenizer"]
@@ -84,17 +83,6 @@ class MosesTokenizer(ForeignTokenizer):
     def spelled(self) -> tuple[str, ...]:
         """The piece of each id, with its mark of a word's end."""
         return self._pieces
-
-    def save(self, folder: Path, name: str) -> None:
-        """Write ``folder/name.json``, whole or not at all."""
-        with replaced_file(folder / f"{name}.json") as aside:
-            aside.write_text(self.content, encoding="utf-8", newline="\n")
-
-    @classmethod
-    def load(cls, folder: Path, name: str) -> MosesTokenizer:
-        """Read what :meth:`save` wrote."""
-        path = folder / f"{name}.json"
-        return cls.restored(read_saved(path), path)
 
     @classmethod
     def restored(cls, saved: dict[str, Any], path: Path) -> MosesTokenizer:

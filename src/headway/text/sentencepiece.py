@@ -15,7 +15,7 @@ from typing import Any
 
 from headway.errors import BundleError, MissingPackageError
 from headway.storage import replaced_file
-from headway.text.foreign import ForeignTokenizer, read_saved
+from headway.text.foreign import ForeignTokenizer
 from headway.text.tokenizer import UNK, refuse_surrogates
 
 __all__ = ["SentencePieceTokenizer", "sentencepiece_pieces"]
@@ -69,14 +69,7 @@ class SentencePieceTokenizer(ForeignTokenizer):
         """Write ``folder/name.json`` and the model beside it, ``folder/name.spm``."""
         with replaced_file(folder / f"{name}.spm") as aside:
             aside.write_bytes(self._model)
-        with replaced_file(folder / f"{name}.json") as aside:
-            aside.write_text(self.content, encoding="utf-8", newline="\n")
-
-    @classmethod
-    def load(cls, folder: Path, name: str) -> SentencePieceTokenizer:
-        """Read what :meth:`save` wrote."""
-        path = folder / f"{name}.json"
-        return cls.restored(read_saved(path), path)
+        super().save(folder, name)
 
     @classmethod
     def restored(cls, saved: dict[str, Any], path: Path) -> SentencePieceTokenizer:
