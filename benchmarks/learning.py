@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from contest import ContestantError, place
+from contest import ContestantError, Settings, place
 from matplotlib.figure import Figure
-from peers import PEERS, ROOT, install
+from peers import PEERS, ROOT, install, joeynmt_config
 from rich.console import Console
 from rich.table import Table
 from trainees import SOURCE, TARGET
@@ -38,11 +38,12 @@ from trainees import SOURCE, TARGET
 from headway.evaluate import bleu
 from headway.hardware import processor_name
 from headway.inspection.pictures import COLOURS, save, styled
+from headway.models.transformer import TransformerConfig
 
 VOCABULARY = 4_000
 MAX_TOKENS = 2_048
 DROPOUT = 0.1
-WIDTH, HEADS, FEED_FORWARD, LAYERS = 128, 4, 512, 2
+PRESET = "tiny"
 WARM_UP = 500
 POLL_S = 1.0
 LONGEST = 50  # tokens of JoeyNMT's translations; the development set's references have fewer
@@ -82,7 +83,7 @@ max_tokens = {MAX_TOKENS}
 [tokenizer]
 vocab_size = {VOCABULARY}
 [model]
-preset = "tiny"
+preset = "{PRESET}"
 positions = "rotary"
 dropout = {DROPOUT}
 [optimizer]
@@ -128,56 +129,23 @@ def joeynmt(data: Path, workdir: Path, every: int) -> Racer:
         "tokenizer_type": "sentencepiece",
         "tokenizer_cfg": {"model_file": f"{pieces}.model"},
     }
-    stack = {
-        "type": "transformer",
-        "num_layers": LAYERS,
-        "num_heads": HEADS,
-        "embeddings": {"embedding_dim": WIDTH, "scale": True, "dropout": 0.0},
-        "hidden_size": WIDTH,
-        "ff_size": FEED_FORWARD,
-        "dropout": DROPOUT,
-        "layer_norm": "pre",
-    }
     run = workdir / "joeynmt-run"
-    config: dict[str, Any] = {
-        "name": "race",
-        "model_dir": str(run),
-        "use_cuda": False,
-        "random_seed": 1,
-        "data": {
-            "dataset_type": "plain",
-            "train": str(data / "train"),
-            "dev": str(data / "dev"),
-            "src": {"lang": SOURCE, **side},
-            "trg": {"lang": TARGET, **side},
-        },
-        "testing": {"batch_size": 4_096, "batch_type": "token", "max_output_length": LONGEST},
-        "training": {
-            "overwrite": True,
-            "optimizer": "adamw",
-            "adam_betas": [0.9, 0.98],
-            "scheduling": "warmupinversesquareroot",
-            "learning_rate": 3e-3,
-            "learning_rate_warmup": WARM_UP,
-            "clip_grad_norm": 1.0,
-            "label_smoothing": 0.1,
-            "normalization": "tokens",
-            "batch_size": MAX_TOKENS,
-            "batch_type": "token",
-            "epochs": 1_000,
-            "logging_freq": 50,
-            "validation_freq": every,
-            "keep_best_ckpts": -1,
-        },
-        "model": {
-            "initializer": "xavier_uniform",
-            "embed_initializer": "xavier_uniform",
-            "tied_embeddings": True,
-            "tied_softmax": True,
-            "encoder": stack,
-            "decoder": stack,
-        },
+    model = TransformerConfig.preset(PRESET)
+    config = joeynmt_config(data, run, model, Settings(max_tokens=MAX_TOKENS))
+    sides = {"src": {"lang": SOURCE, **side}, "trg": {"lang": TARGET, **side}}
+    config["data"] |= {"dev": str(data / "dev"), **sides}
+    config["testing"] = {"batch_size": 4_096, "batch_type": "token", "max_output_length": LONGEST}
+    config["training"] |= {
+        "optimizer": "adamw",
+        "scheduling": "warmupinversesquareroot",
+        "learning_rate": 3e-3,
+        "learning_rate_warmup": WARM_UP,
+        "logging_freq": 50,
+        "validation_freq": every,
+        "keep_best_ckpts": -1,
     }
+    for stack in ("encoder", "decoder"):
+        config["model"][stack]["embeddings"] = {"embedding_dim": model.d_model, "scale": True, "dropout": 0.0}
     path = workdir / "joeynmt.yaml"
     path.write_text(json.dumps(config, indent=2))  # JSON is YAML
 
