@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Request, search_all
 from headway.hardware import keep_freed_memory
 from headway.inference import InferenceTransformer
 from headway.interop.transformer import transformer_of
@@ -56,12 +56,19 @@ class Headway:
         return InferenceTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """Through search, as the translator does."""
+        """As the translator does, all sentences at a time."""
         requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
         options = DecodingOptions(
             beam_size=beam, min_length=target, max_length=target, normalization="average", length_penalty=ALPHA
         )
-        found = search(self.model, requests, options, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+        found = search_all(
+            *(self.model, requests, options),
+            begin=BOS,
+            end=EOS,
+            forbidden=(PAD, BOS, UNK),
+            max_tokens=len(sources) * max(len(ids) + 1 for ids in sources),
+            max_sentences=len(sources),
+        )
         return [list(hypotheses[0].tokens) for hypotheses in found]
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:

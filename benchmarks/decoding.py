@@ -23,7 +23,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,12 +35,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.evaluate import bleu
 from headway.hardware import computes_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
 from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent
@@ -86,7 +88,7 @@ def contestants(folder: Path, threads: int, sweep: bool) -> dict[str, dict[str, 
     found: dict[str, dict[str, Any]] = {"headway float32": {**shared, "engine": "headway", "precision": "float32"}}
     if computes_bfloat16(torch.device("cpu")):
         found["headway bfloat16"] = {**shared, "engine": "headway", "precision": "bfloat16"}
-    if int8_supported():
+    if kernels.available():
         found["headway int8"] = {**shared, "engine": "headway", "precision": "int8"}
     types = ["float32", "int8_float32"]
     if sweep:
@@ -132,8 +134,16 @@ def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> di
     return answers
 
 
-def floor_seconds(config: TransformerConfig, vocabulary: int, sentences: int, beam: int, precision: str) -> float:
-    """How long the matrix products of a case take alone: every product at its own shape, the best of ten."""
+def floor_seconds(
+    config: TransformerConfig, vocabulary: int, sentences: int, beam: int, precision: str, threads: int
+) -> float:
+    """How long the matrix products of a case take alone: every product at its own shape, the best of ten.
+
+    In int8 each thread has its own sentences, where there are several; so one thread's share is measured on one.
+    """
+    if precision == "int8" and sentences > 1:
+        torch.set_num_threads(1)
+        sentences = -(-sentences // threads)
     rows, tokens, d, f = sentences * beam, sentences * LENGTH, config.d_model, config.d_ff
     encoder = [(tokens, d, 3 * d), (tokens, d, d), (tokens, d, f), (tokens, f, d)]
     decoder = [(rows, d, 3 * d), (rows, d, d), (rows, d, d), (rows, d, d), (rows, d, f), (rows, f, d)]
@@ -141,22 +151,20 @@ def floor_seconds(config: TransformerConfig, vocabulary: int, sentences: int, be
     step += _product_seconds(rows, d, vocabulary, precision)
     once = config.encoder_layers * sum(_product_seconds(*shape, precision) for shape in encoder)
     once += _product_seconds(tokens, d, 2 * d * config.decoder_layers, precision)
+    torch.set_num_threads(threads)
     return once + (LENGTH + 1) * step
 
 
 def _product_seconds(rows: int, inner: int, columns: int, precision: str) -> float:
     x, weight = torch.randn(rows, inner), torch.randn(columns, inner)
+    run: Callable[[], object]
     if precision == "int8":
-        layer, levels = Int8Linear(weight), quantize_rows(x)
+        from headway.kernels.linear import QuantizedLinear
 
-        def run() -> torch.Tensor:
-            return layer.unscaled(levels)
+        run = partial(QuantizedLinear(weight.numpy()), x.numpy())
     else:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-        left, right = x.to(dtype), weight.to(dtype)
-
-        def run() -> torch.Tensor:
-            return torch.nn.functional.linear(left, right)
+        run = partial(torch.nn.functional.linear, x.to(dtype), weight.to(dtype))
 
     best = float("inf")
     for _ in range(10):
@@ -239,7 +247,7 @@ def forced_lengths(
             for name, found in answers.items()
         }
         ours = _best(speeds[case], "headway")
-        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[-1])
+        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[-1], threads)
         speeds[case]["floor share"] = floor / (speeds[case][ours]["p50_ms"] / 1e3)
         ranked = sorted(answers, key=lambda name: -speeds[case][name]["tokens_per_s"])
         console.print(f"{case}: " + ", ".join(f"{name} {speeds[case][name]['tokens_per_s']:,.0f}" for name in ranked))

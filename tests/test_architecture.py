@@ -18,7 +18,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LEVELS = [
     {"errors"},
     {"storage", "config", "hardware"},
-    {"nn", "text"},
+    {"kernels", "nn", "text"},
     {"models", "data", "decode", "evaluate"},
     {"bundle", "inference"},
     {"interop"},
@@ -44,9 +44,11 @@ HOMES = {
     "onnx": ["interop/onnx.py", "interop/onnx_graph.py"],
     "onnxruntime": ["interop/onnx.py"],
     "zstandard": ["data/readers.py"],
+    "numba": ["kernels/"],
+    "llvmlite": ["kernels/"],
     "torch": [
         *("nn/", "models/", "decode/", "train/", "inspection/", "interop/", "serve/"),
-        *("bundle.py", "hardware.py", "inference/", "predict/"),
+        *("bundle.py", "hardware.py", "inference/", "kernels/", "predict/"),
     ],
 }
 

@@ -11,15 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from headway import kernels
 from headway.decode.ranking import best_of
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.inference import InferenceTransformer, choose_precision, unsupported, vocabulary
+from headway.inference import InferenceTransformer, Precision, choose_precision, unsupported, vocabulary
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.nn import quantized
-from headway.nn.quantized import Int8Linear, int8_supported, quantize_rows
 
-needs_int8 = pytest.mark.skipif(not int8_supported(), reason="this processor has no integer products for PyTorch")
+needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {},
@@ -118,9 +117,12 @@ def test_sentences_that_join_later_are_not_disturbed_and_disturb_nobody() -> Non
         newcomer.append(token + 1)
 
 
-def assert_ranks_all(model: Transformer, count: int, forbidden: Sequence[int] = ()) -> None:
+PRECISIONS = ["float32", pytest.param("int8", marks=needs_int8)]
+
+
+def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbidden: Sequence[int] = ()) -> None:
     """That ranking by parts equals ranking all logits."""
-    engine, tokens = InferenceTransformer(model), torch.tensor([1, 1])
+    engine, tokens = InferenceTransformer(model, precision), torch.tensor([1, 1])
     expected = best_of(engine.advance(engine.start(sources(5, 3)), tokens), count, forbidden, 2)
     found = engine.best(engine.start(sources(5, 3)), tokens, count, forbidden)
     left = expected.log_probs > -torch.inf
@@ -134,143 +136,112 @@ def assert_ranks_all(model: Transformer, count: int, forbidden: Sequence[int] = 
 def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are ranked in one piece, many part by part."""
     monkeypatch.setattr(vocabulary, "_AT_ONCE", request.param)
+    if kernels.available():
+        from headway.inference import compiled
+
+        monkeypatch.setattr(compiled, "_SHARED", request.param)
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
 @pytest.mark.parametrize("vocab_size", [150, 8192, 8200, 20_000])
 @pytest.mark.parametrize("forbidden", [(), (0, 1, 3), (0, 2, 149), (2, 0, 0, 2)])
 @pytest.mark.parametrize("count", [1, 6, 140])
-def test_ranking_by_parts_equals_ranking_all_logits(vocab_size: int, forbidden: tuple[int, ...], count: int) -> None:
-    assert_ranks_all(make(vocab_size, output_bias=True), count, forbidden)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_ranking_by_parts_equals_ranking_all_logits(
+    vocab_size: int, forbidden: tuple[int, ...], count: int, precision: Precision
+) -> None:
+    assert_ranks_all(make(vocab_size, output_bias=True), precision, count, forbidden)
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
-def test_a_part_may_have_no_token_left() -> None:
-    assert_ranks_all(make(8194), 6, (0, 8192, 8193))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_part_may_have_no_token_left(precision: Precision) -> None:
+    assert_ranks_all(make(8194), precision, 6, (0, 8192, 8193))
     ruled_out_by_the_model = make(8300, output_bias=True)
     with torch.no_grad():
         ruled_out_by_the_model.projection.bias[8190:] = -torch.inf
-    assert_ranks_all(ruled_out_by_the_model, 6, (0,))
-    nothing = InferenceTransformer(make()).best(
-        InferenceTransformer(make()).start(sources(5)), torch.tensor([1]), 3, range(150)
-    )
+    assert_ranks_all(ruled_out_by_the_model, precision, 6, (0,))
+    engine = InferenceTransformer(make(), precision)
+    nothing = engine.best(engine.start(sources(5)), torch.tensor([1]), 3, range(150))
     assert (nothing.log_probs == -torch.inf).all()
     assert nothing.end.isfinite()
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
 @pytest.mark.parametrize("largest", [20.0, 700.0, 1e6, 1e30])
-def test_what_is_sure_has_probability_1(largest: float) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_sure_has_probability_1(largest: float, precision: Precision) -> None:
     """And no more: a search takes for granted that scores only fall."""
     model = make(9000, output_bias=True)
     with torch.no_grad():
         model.projection.weight.zero_()
         model.projection.bias.zero_()
         model.projection.bias[77] = largest * 1.2345678
-    engine = InferenceTransformer(model)
+    engine = InferenceTransformer(model, precision)
     best = engine.best(engine.start(sources(3)), torch.tensor([1]), 3, (0, 1))
     assert best.tokens[0, 0] == 77
     assert -1e-4 < float(best.log_probs[0, 0]) <= 0
     assert (best.log_probs <= 0).all()
 
 
-def test_of_equal_logits_the_first_tokens_come_first() -> None:
+@pytest.mark.usefixtures("_how_vocabularies_are_ranked")
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_of_equal_logits_the_first_tokens_come_first(precision: Precision) -> None:
     model = make(194, output_bias=True)
     with torch.no_grad():
         model.projection.weight.zero_()
         model.projection.bias.fill_(-torch.inf)
         for token, logit in ((192, 3.0), (193, 2.0), (70, 2.0), (2, 2.0)):
             model.projection.bias[token] = logit
-    assert_ranks_all(model, 4)
-    assert_ranks_all(model, 9)  # four are left, and the last block's other 62 are no tokens
+    assert_ranks_all(model, precision, 4)
+    assert_ranks_all(model, precision, 9)  # four are left, and the last block's other 62 are no tokens
 
 
-def test_damaged_weights_are_seen_in_the_ranking() -> None:
+@pytest.mark.usefixtures("_how_vocabularies_are_ranked")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("where", ["projection.weight", "encoder.blocks.1.feed_forward.inner.weight"])
+def test_damaged_weights_are_seen_in_the_ranking(precision: Precision, where: str) -> None:
     model = make()
     with torch.no_grad():
-        model.projection.weight[7, 3] = torch.nan
-    engine = InferenceTransformer(model)
+        model.get_parameter(where)[7, 3] = torch.nan
+    engine = InferenceTransformer(model, precision)
     assert engine.best(engine.start(sources(3)), torch.tensor([1]), 4, ()).log_probs.isnan().any()
 
 
 @needs_int8
-def test_integers_on_their_grid_multiply_exactly_at_the_largest_values() -> None:
-    torch.manual_seed(0)
-    x = torch.randint(-127, 128, (5, 512)).float()
-    weight = torch.randint(-63, 64, (70, 512)).float()
-    x[:, 0], weight[:, 0] = 127, 63  # so that both scales are 1
-    x[0], weight[0] = 127, 63  # the largest sums that there are
-    x[1], weight[1] = -127, -63
-    assert torch.equal(Int8Linear(weight)(quantize_rows(x)), x @ weight.T)
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[str, Any]) -> None:
+    """Bit for bit: neither other sentences, nor padding, nor the beams that it shares a tree with."""
+    model = make(**changes)
+    engine = InferenceTransformer(model, "int8")
+    source = sources(7, 3, 5)
+    state, prefixes = engine.start(source), [[1], [1], [1]]
+    generator = torch.Generator().manual_seed(0)
+    for step in range(12):
+        logits = engine.advance(state, torch.tensor([prefix[-1] for prefix in prefixes]))
+        beams = len(prefixes) // 3
+        if step in (0, 1, 5, 11):
+            for row, prefix in enumerate(prefixes):
+                ids = source[row // beams]
+                alone = engine.start(ids[ids != 0].unsqueeze(0))
+                for token in prefix:
+                    expected = engine.advance(alone, torch.tensor([token]))
+                assert torch.equal(logits[row], expected[0])
+        rows = torch.cat([s * beams + torch.randint(beams, (4,), generator=generator) for s in range(3)])
+        state.select(rows)
+        chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
+        prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
 
 
 @needs_int8
-def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
-    torch.manual_seed(0)
-    x, weight, bias = torch.randn(6, 64), torch.randn(40, 64), torch.randn(40)
-    x[3] *= 1e4
-    x[4] = 0
-    found = Int8Linear(weight, bias)(quantize_rows(x))
-    level_x, level_w = x.abs().amax(1, keepdim=True) / 127, weight.abs().amax(1, keepdim=True) / 63
-    bound = 0.5 * (level_x * weight.abs().sum(1) + x.abs().sum(1, keepdim=True) * level_w.T) + 16 * level_x * level_w.T
-    assert ((found - (x @ weight.T + bias)).abs() <= bound + 1e-3).all()
-    assert torch.equal(found[4], bias)
-
-
-@needs_int8
-def test_in_integers_a_row_does_not_depend_on_its_neighbours() -> None:
-    torch.manual_seed(0)
-    layer = Int8Linear(torch.randn(24, 32))
-    x = torch.randn(9, 32) * torch.logspace(-3, 3, 9).unsqueeze(1)
-    together = layer(quantize_rows(x))
-    alone = torch.cat([layer(quantize_rows(row)) for row in x.unsqueeze(1)])
-    assert torch.equal(together, alone)
-
-
-@needs_int8
-def test_onednn_gives_fbgemms_numbers() -> None:
-    torch.manual_seed(0)
-    weight, bias = torch.randn(24, 32), torch.randn(24)
-    x = torch.randn(9, 32) * torch.logspace(-3, 3, 9).unsqueeze(1)
-    x[0] = torch.arange(-16, 16) / 2 + 0.5  # levels halfway between two integers
-    x[0, 0] = 127
-    x[1, 1:] = 0.49999997  # which is a half in float32 when 128 is added to it
-    x[1, 0] = 127
-    fbgemm, onednn = Int8Linear(weight, bias), Int8Linear(weight, bias, onednn_from=5)
-    assert torch.equal(onednn(quantize_rows(x)), fbgemm(quantize_rows(x)))
-    assert torch.equal(onednn(quantize_rows(x[:4])), fbgemm(quantize_rows(x[:4])))
-
-
-@pytest.mark.parametrize(
-    ("onednn_s", "fewest"),
-    [((1.0, 1.0, 1.0), 16), ((1.0, 1.0, 1.9), 64), ((1.0, 1.9, 1.0), 256), ((1.9, 1.0, 1.0), None)],
-)
-def test_onednn_is_chosen_where_it_wins_with_all_more_rows(
-    onednn_s: tuple[float, float, float], fewest: int | None
-) -> None:
-    seconds = dict(zip((256, 64, 16), onednn_s, strict=True))
-    assert quantized._faster_from(lambda rows, onednn: 2.0 if onednn is None else seconds[rows]) == fewest
-
-
-@needs_int8
-def test_onednn_is_measured_once_where_it_may_win(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    monkeypatch.setattr(quantized, "_MEASURED", (2,))
-    asked: list[int | None] = []
-    measure = quantized._measured
-
-    def measured(rows: int, onednn_from: int | None) -> float:
-        asked.append(onednn_from)
-        return measure(rows, onednn_from)
-
-    monkeypatch.setattr(quantized, "_measured", measured)
-    quantized.onednn_rows.cache_clear()
-    try:
-        assert quantized.onednn_rows() in (2, None)
-        assert quantized.onednn_rows() == quantized.onednn_rows()
-        assert asked == [2, None]
-    finally:
-        quantized.onednn_rows.cache_clear()
+def test_long_sources_in_integers_stay_near_the_reference() -> None:
+    """Beyond the length up to which the kernel computes self-attention, with padding beside."""
+    model = make()
+    found, expected = [
+        engine.advance(engine.start(sources(90, 4)), torch.tensor([1, 1])).log_softmax(-1)
+        for engine in (InferenceTransformer(model, "int8"), InferenceTransformer(model))
+    ]
+    assert (found - expected).abs().mean() / (expected - expected.mean()).abs().mean() < 0.05
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("int8", marks=needs_int8)])
@@ -287,8 +258,8 @@ def test_lower_precisions_stay_near_the_reference(precision: Any) -> None:
 def test_auto_follows_the_hardware() -> None:
     cpu = torch.device("cpu")
     without_int8 = "bfloat16" if computes_bfloat16(cpu) else "float32"
-    assert choose_precision("auto", cpu) == ("int8" if int8_supported() else without_int8)
-    with pytest.raises(ConfigError, match="no integer products"):
+    assert choose_precision("auto", cpu) == ("int8" if kernels.available() else without_int8)
+    with pytest.raises(ConfigError, match="kernels run on x86 processors with AVX2"):
         choose_precision("int8", torch.device("cuda"))
 
 

@@ -9,6 +9,7 @@ import torch
 from decoders import ENGINES
 from decoding import LENGTH, floor_seconds, make_model
 
+from headway import kernels
 from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import NUM_SPECIAL
 
@@ -32,7 +33,8 @@ def test_all_engines_find_the_same_tokens_and_as_many_as_asked(folder: Path) -> 
     assert found["headway"] == found["ctranslate2"] == found["transformers"]
 
 
-def test_the_floor_grows_with_the_work() -> None:
+@pytest.mark.parametrize("precision", ["float32", *(["int8"] if kernels.available() else [])])
+def test_the_floor_grows_with_the_work(precision: str) -> None:
     config = TransformerConfig.preset("tiny")
-    assert 0 < floor_seconds(config, 500, 1, 1, "float32") < floor_seconds(config, 500, 64, 4, "float32")
+    assert 0 < floor_seconds(config, 500, 1, 1, precision, 1) < floor_seconds(config, 500, 64, 4, precision, 1)
     assert LENGTH == 20

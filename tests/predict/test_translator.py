@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from headway.bundle import TaskConfig
-from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty, parallel
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
 from headway.models.transformer import Transformer
 from headway.predict import Candidate, Source, Translation, Translator, finding, load_translator, planning
@@ -78,13 +78,6 @@ class TestBatches:
         assert found[0] == found[2] == found[3] == ""
         assert [found[1], found[4]] == texts(model.translate(["das", "Baum"], options))
         assert texts(model.translate(["", ""], options)) == ["", ""]
-
-
-def test_batches_stay_within_the_budget() -> None:
-    sources = [[0] * length for length in (2, 3, 3, 6, 10)]
-    found = list(finding._batches([0, 1, 2, 3, 4], sources, max_tokens=9, most=5))
-    assert found == [[0, 1, 2], [3], [4]]  # 3 x 3; 6 alone, for 2 x 10 is too much; 10 alone, over the budget
-    assert list(finding._batches([0, 1, 2], sources, max_tokens=9, most=2)) == [[0, 1], [2]]
 
 
 class TestShapes:
@@ -390,7 +383,7 @@ class TestHandMadeHypotheses:
     def translated(
         self, model: Translator, monkeypatch: pytest.MonkeyPatch, hypotheses: list[Hypothesis], **options: Any
     ) -> tuple[Candidate, ...]:
-        monkeypatch.setattr(finding, "search", searching(lambda _: hypotheses))
+        monkeypatch.setattr(parallel, "search", searching(lambda _: hypotheses))
         return model.translate("ein Haus und der Baum", DecodingOptions(**options)).candidates
 
     def test_the_best_that_is_not_flagged_comes_first(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -419,7 +412,7 @@ class TestHandMadeHypotheses:
         looping = self.hypothesis(model, "Haus Haus Haus Haus", -1.0)
         lacking = replace(self.hypothesis(model, "ein Baum", -2.0), unmet=(0,))
         banned, sound = self.hypothesis(model, "das Haus", -2.5), self.hypothesis(model, "Haus", -3.0)
-        monkeypatch.setattr(finding, "search", searching(lambda _: [looping, lacking, banned, sound]))
+        monkeypatch.setattr(parallel, "search", searching(lambda _: [looping, lacking, banned, sound]))
         found = model.translate(Source("ein Haus", include=("Haus",), banned=("das",)))
         assert (found.text, found.flags) == ("Haus", ("fell_back",))
 
@@ -436,7 +429,7 @@ class TestHandMadeHypotheses:
         def names(request: Request) -> list[str]:
             return model.bundle.source_tokenizer.display(request.source)
 
-        monkeypatch.setattr(finding, "search", search)
+        monkeypatch.setattr(parallel, "search", search)
         found = model.translate(["ein Haus", "rote Haus"])
         assert [(each.text, each.flags) for each in found] == [("das Haus", ()), ("das Haus", ("fell_back",))]
         assert [len(each.candidates) for each in found] == [1, 1]
@@ -464,7 +457,7 @@ class TestHandMadeHypotheses:
 
     def test_what_it_does_not_hold_is_told(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = replace(self.hypothesis(model, "das Haus", -1.0), unmet=(0, 1))
-        monkeypatch.setattr(finding, "search", searching(lambda _: [plain]))
+        monkeypatch.setattr(parallel, "search", searching(lambda _: [plain]))
         found = model.translate(Source("ein Baum", include=(("Baum", "rote"), "Haus")))
         assert found.candidates[0].unmet == ("Baum",)  # the other is there, whatever search has counted
 
@@ -482,7 +475,7 @@ class TestHandMadeHypotheses:
             allowed = [each for each in ids if not any(str(one)[1:-1] in str(each)[1:-1] for one in request.banned)]
             return [Hypothesis(each, -1.0, -1.0, (-1.0 / (len(each) + 1),) * (len(each) + 1)) for each in allowed]
 
-        monkeypatch.setattr(finding, "search", searching(found))
+        monkeypatch.setattr(parallel, "search", searching(found))
         candidate = model.translate(Source("das Haus", banned=("Haus",))).candidates[0]
         assert (candidate.text, candidate.banned) == ("das Baum", ())
         assert len(asked) == 3

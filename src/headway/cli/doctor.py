@@ -13,7 +13,9 @@ def doctor() -> None:
 
     import torch
 
+    from headway import kernels
     from headway.hardware import choose_device, computes_bfloat16, processor_name, product_rate
+    from headway.inference import choose_precision
 
     device = choose_device("auto")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
@@ -21,6 +23,10 @@ def doctor() -> None:
     print(f"headway   {version('headway')}, PyTorch {torch.__version__}, Python {platform.python_version()}")
     print(f"device    {device}: {name}, {torch.get_num_threads()} threads")
     print(f"training  in {'bfloat16' if bfloat16 else 'float32'} by default")
+    compiled = (
+        "" if device.type != "cpu" or kernels.available() else "; int8 needs an x86 processor with AVX2, and numba"
+    )
+    print(f"decoding  in {choose_precision('auto', device)} by default{compiled}")
     for dtype in (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,):
         rate = product_rate(dtype, device)
         print(f"products  {str(dtype).removeprefix('torch.')}: {rate:,.0f} GFLOP/s at 2048 x 2048 x 2048")

@@ -52,6 +52,7 @@ class Ensemble:
             raise ConfigError("an ensemble of no models: give at least one")
         self.models = list(models)
         self.device = device_of(models[0])
+        self.one_thread = all(getattr(model, "one_thread", False) for model in models)
 
     @property
     def attends(self) -> bool:

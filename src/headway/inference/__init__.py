@@ -2,7 +2,8 @@
 
 What differs from :class:`~headway.models.transformer.Transformer`, and why it is faster:
 
-- Weights are prepared once for a precision: float32, bfloat16, or 8-bit integers (:mod:`headway.nn.quantized`).
+- Weights are prepared once for a precision: float32, bfloat16, or 8-bit integers with compiled kernels
+  (:mod:`headway.kernels`).
 - The prefixes of a beam are a tree that is never reordered (:mod:`headway.nn.prefix_tree`). The memory's keys and
   values, kept once a sentence, come from one product for all decoder blocks.
 - The queries' scale 1 / sqrt(d_k) is part of their projection.

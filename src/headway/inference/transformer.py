@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import Best
 from headway.errors import ConfigError
-from headway.inference.layers import DecoderLayer, EncoderLayer, MemoryProjection, Turn, norm
-from headway.inference.precision import Precision, Preparer, choose_precision
-from headway.inference.vocabulary import Vocabulary
+from headway.inference.layers import DecoderLayer, EncoderLayer, MemoryProjection
+from headway.inference.precision import Precision, choose_precision
+from headway.inference.preparer import Activation, Preparer, Rows
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
@@ -91,6 +91,14 @@ def _lengthened(x: Float[Tensor, "BH S K"], length: int) -> Float[Tensor, "BH S2
     return F.pad(x, (0, 0, 0, length - x.size(1)))
 
 
+def _preparer(precision: Precision) -> Preparer:
+    if precision == "int8":
+        from headway.inference.compiled import CompiledPreparer  # imports Numba
+
+        return CompiledPreparer()
+    return Preparer(torch.bfloat16 if precision == "bfloat16" else torch.float32)
+
+
 class InferenceTransformer:
     """A :class:`~headway.decode.protocol.RankingModel` with the weights of ``model`` as they are now.
 
@@ -110,8 +118,7 @@ class InferenceTransformer:
         self._end = end
         device = model.projection.weight.device
         self.precision = choose_precision(precision, device)
-        prepare = Preparer(self.precision)
-        self._dtype = prepare.dtype
+        self._prepare = prepare = _preparer(self.precision)
         self._heads = model.config.num_heads
         with torch.no_grad():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
@@ -119,10 +126,10 @@ class InferenceTransformer:
             self._encoder = [EncoderLayer(block, prepare) for block in encoder]
             self._decoder = [DecoderLayer(block, prepare) for block in decoder]
             self._rotary = decoder[0].attention.rotary
-            self._encoder_norm = norm(model.encoder.norm, self._dtype)
-            self._decoder_norm = norm(model.decoder.norm, self._dtype)
+            self._encoder_norm = prepare.norm(model.encoder.norm)
+            self._decoder_norm = prepare.norm(model.decoder.norm)
             self._memory = MemoryProjection([block.cross_attention for block in decoder], prepare)
-            self._vocabulary = Vocabulary(model.projection, prepare)
+            self._vocabulary = prepare.vocabulary(model.projection)
 
     @property
     def device(self) -> torch.device:
@@ -130,27 +137,31 @@ class InferenceTransformer:
         return self._model.projection.weight.device
 
     @property
+    def one_thread(self) -> bool:
+        """Whether it computes on the thread that asks it, so that several may ask at once."""
+        return self.precision == "int8"
+
+    @property
     def max_length(self) -> int | None:
         """As in the model."""
         return self._model.max_length
 
-    def encode(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        """The memory."""
-        sentences, length = source.shape
+    def encode(self, source: Int[Tensor, "B S"]) -> Rows:
+        """The memory, (B * S, D)."""
         mask = padding_mask(source, self._model.pad).unsqueeze(1)
-        x = self._model.embed_source(source).to(self._dtype).flatten(0, 1)
+        x = self._prepare.rows(self._model.embed_source(source).flatten(0, 1))
         for layer in self._encoder:
-            x = layer(x, mask, sentences)
-        return self._encoder_norm(x).view(sentences, length, -1)
+            x = layer(x, mask)
+        return self._encoder_norm(x)
 
     @torch.inference_mode()
     def start(self, source: Int[Tensor, "B S"]) -> InferenceState:
         """Encode the sources; one row for each."""
-        memory = self._memory(self.encode(source))
+        memory = self._memory(self.encode(source), len(source))
         padding = source == self._model.pad
         bias = None
         if padding.any():
-            bias = torch.zeros(padding.shape, dtype=self._dtype, device=source.device)
+            bias = torch.zeros(padding.shape, dtype=self._prepare.dtype, device=source.device)
             bias = bias.masked_fill_(padding, -math.inf)[:, None, None]
         return InferenceState(memory, bias, self._heads)
 
@@ -162,12 +173,12 @@ class InferenceTransformer:
     @torch.inference_mode()
     def best(self, state: InferenceState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
         """Append one token to each row and return the ``count`` best next ones."""
-        return self._vocabulary.best(self._step(state, tokens), count, tuple(forbidden), self._end)
+        return self._vocabulary.best(self._step(state, tokens), count, forbidden, self._end)
 
-    def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
-        """The decoder's output at each row's next position."""
+    def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Rows:
+        """The decoder's output (R, D) at each row's next position."""
         self._model.target_positions.reserve(state.longest + 1)
-        x = self._model.embed_target_at(tokens, state.positions).to(self._dtype)
+        x = self._prepare.rows(self._model.embed_target_at(tokens, state.positions))
         turn = self._turn(state)
         prefix = state.prefix
         prefix.open_step()
@@ -178,7 +189,7 @@ class InferenceTransformer:
         state.longest += 1
         return self._decoder_norm(x)
 
-    def _turn(self, state: InferenceState) -> Turn | None:
+    def _turn(self, state: InferenceState) -> Activation | None:
         """What turns queries and keys (B, W, H, .) to their rows' positions, if those are rotary."""
         rotary, positions = self._rotary, state.positions
         if rotary is None:

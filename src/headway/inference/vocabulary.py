@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best, top
-from headway.inference.precision import Linear, Preparer, Rows
 
 __all__ = ["Vocabulary"]
 
@@ -22,11 +21,14 @@ _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
 
 
-class Vocabulary:
-    """The output projection, in parts of the vocabulary."""
+Layer = Callable[[Tensor], Tensor]
 
-    def __init__(self, projection: nn.Linear, prepare: Preparer) -> None:
-        self._prepare = prepare
+
+class Vocabulary:
+    """The output projection, in parts of the vocabulary; ``linear`` makes a layer of a weight and a bias."""
+
+    def __init__(self, projection: nn.Linear, linear: Callable[[Tensor, Tensor | None], Layer]) -> None:
+        self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
         starts = range(0, self._size, _PART)
         bias: Tensor | None = projection.bias  # PyTorch's annotations leave out that there may be none
@@ -36,26 +38,25 @@ class Vocabulary:
         ]
         self._forbidden: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
-    def _part(self, weight: Tensor, bias: Tensor | None) -> Linear:
+    def _part(self, weight: Tensor, bias: Tensor | None) -> Layer:
         missing = -len(weight) % _BLOCK  # rows that make the last block whole; they are ruled out where it is ranked
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
             bias = None if bias is None else F.pad(bias, (0, missing))
-        return self._prepare.linear(weight, bias)
+        return self._linear(weight, bias)
 
     def logits(self, hidden: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
         """All logits, in float32."""
-        rows = self._prepare.rows(hidden)
-        return torch.cat([part(rows).float() for part in self._parts], dim=1)[:, : self._size]
+        return torch.cat([part(hidden).float() for part in self._parts], dim=1)[:, : self._size]
 
-    def best(self, hidden: Float[Tensor, "R D"], count: int, forbidden: tuple[int, ...], end: int) -> Best:
+    def best(self, hidden: Float[Tensor, "R D"], count: int, forbidden: Sequence[int], end: int) -> Best:
         """As :func:`~headway.decode.ranking.best_of` of the logits; ties between more than ``count`` blocks are cut."""
-        rows = self._prepare.rows(hidden)
+        forbidden = tuple(forbidden)
         sums: list[Tensor] = []  # of exponentials, as logarithms
         values: list[Tensor] = []
         tokens: list[Tensor] = []
         ending = None
-        for start, logits in self._pieces(rows, len(hidden)):
+        for start, logits in self._pieces(hidden):
             ruled_out = self._ruled_out(forbidden, start, logits.size(1))
             if 0 <= end - start < logits.size(1):
                 ending = logits[:, end - start].clone()
@@ -77,13 +78,13 @@ class Vocabulary:
         found, places = top(torch.cat(values, dim=1), min(count, self._size))
         return Best(found - normalizer, torch.cat(tokens, dim=1).gather(1, places), ending - normalizer.squeeze(1))
 
-    def _pieces(self, rows: Rows, count: int) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
+    def _pieces(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
         """The logits with the first token of each piece: a part each, or all in one where a cache holds that.
 
         Few rows are ranked in no time, and what counts is in how many calls.
         """
-        computed = (part(rows).float() for part in self._parts)
-        if count * self._size <= _AT_ONCE:
+        computed = (part(hidden).float() for part in self._parts)
+        if len(hidden) * self._size <= _AT_ONCE:
             yield 0, torch.cat(list(computed), dim=1)
         else:
             yield from zip(range(0, self._size, _PART), computed, strict=True)

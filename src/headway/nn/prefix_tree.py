@@ -83,19 +83,21 @@ class PrefixTree:
         self._pack(None, always=True)
         other._pack(None, always=True)
         slots = max(self.filled, other.filled)
-        self._resize(slots)
-        other._resize(slots)
+        for tree in (self, other):
+            tree._resize(slots)
+            for buffer in tree.keys + tree.values:
+                # A product of a masked weight, 0, with what happens to be in memory could be 0 * inf.
+                buffer[:, tree.filled :] = 0
         self.filled = slots
         self.bias = torch.cat([self.bias, other.bias])
         self.keys = [torch.cat(pair) for pair in zip(self.keys, other.keys, strict=True)]
         self.values = [torch.cat(pair) for pair in zip(self.values, other.values, strict=True)]
 
     def _resize(self, slots: int) -> None:
-        """Buffers of ``slots`` slots; new ones are nobody's."""
+        """Buffers of ``slots`` slots; what new ones hold is whatever was there, and nobody may attend to them."""
 
         def resized(buffer: Tensor) -> Tensor:
-            # Zeros: a product of a masked weight, 0, with what happens to be in memory could be 0 * inf.
-            larger = buffer.new_zeros(buffer.size(0), slots, buffer.size(2))
+            larger = buffer.new_empty(buffer.size(0), slots, buffer.size(2))
             larger[:, : self.filled] = buffer[:, : self.filled]
             return larger
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Hypothesis, Request, search
+from headway.decode import DecodingOptions, Hypothesis, Request, length_batches, search_all
 from headway.errors import ConfigError
 from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.members import Members
@@ -138,8 +138,7 @@ class Finder:
         tokenizer, frame = self.bundle.source_tokenizer, work.frame
         places = [(row, place) for row, candidates in enumerate(found) for place in range(len(candidates))]
         sources = [work.jobs[row].request.source for row, _ in places]
-        order = sorted(range(len(places)), key=lambda index: len(sources[index]))
-        for batch in _batches(order, sources, self.max_tokens, self.max_tokens):
+        for batch in length_batches(sources, self.max_tokens, self.max_tokens):
             targets = [found[row][place].tokens for row, place in (places[index] for index in batch)]
             maps = attention_maps(
                 self.bundle.model, [sources[index] for index in batch], targets, begin=BOS, layer=self.alignment_layer
@@ -156,23 +155,23 @@ class Finder:
         """The hypotheses of each request, best first, found in batches of like length; none where rules forbid all."""
         # A coverage penalty asks what is attended to; only the model itself tells.
         model = self.members.model if options.coverage_penalty else self.members.searcher
-        results = dict[int, list[Hypothesis]]()
         tokenizer = self.bundle.target_tokenizer
-        forbidden = (PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags))
         rows = max(options.beam_size, options.n_best)
         if options.beam_size > tokenizer.vocab_size:
             raise ConfigError(
                 f"beam size {options.beam_size}: expected from 1 (greedy search) to {tokenizer.vocab_size}, the size "
                 "of the vocabulary; the paper uses 4"
             )
-        most = max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size))
-        sources = [request.source for request in requests]
-        order = sorted(range(len(requests)), key=lambda index: len(sources[index]))
-        for batch in _batches(order, sources, self.max_tokens, most):
-            asked = [requests[index] for index in batch]
-            found = search(model, asked, options, begin=BOS, end=EOS, forbidden=forbidden)
-            results.update(zip(batch, found, strict=True))
-        return [results[index] for index in range(len(requests))]
+        return search_all(
+            model,
+            requests,
+            options,
+            begin=BOS,
+            end=EOS,
+            forbidden=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
+            max_tokens=self.max_tokens,
+            max_sentences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
+        )
 
 
 def _flagged(found: Sequence[Found]) -> bool:
@@ -184,15 +183,3 @@ def _is_sound(candidate: Candidate, best: Candidate) -> bool:
     """Whether it is not flagged, and fails no phrase that the most probable one does not fail."""
     failed = {*best.unmet, *best.banned}
     return not candidate.flags and failed.issuperset((*candidate.unmet, *candidate.banned))
-
-
-def _batches(order: Sequence[int], sources: Sequence[Sequence[int]], max_tokens: int, most: int) -> Iterator[list[int]]:
-    """Cut ``order``, which rises in length: at most ``most`` sentences, ``max_tokens`` with their padding."""
-    batch: list[int] = []
-    for index in order:
-        if batch and (len(batch) == most or (len(batch) + 1) * len(sources[index]) > max_tokens):
-            yield batch
-            batch = []
-        batch.append(index)
-    if batch:
-        yield batch

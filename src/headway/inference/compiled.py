@@ -1,0 +1,157 @@
+"""The parts of a model in 8-bit integers, by the compiled kernels (:mod:`headway.kernels`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.decode.ranking import Best, best_of
+from headway.inference.preparer import Activation, Layer, Preparer, Residual, Rows
+from headway.inference.vocabulary import Vocabulary
+from headway.kernels.attention import attend, place
+from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
+from headway.kernels.ranking import rank, rank_logits
+from headway.nn.blocks import PostNorm
+from headway.nn.prefix_tree import PrefixTree
+
+__all__ = ["CompiledPreparer"]
+
+Array = npt.NDArray[np.float32]
+
+_SHORT = 64  # source positions, up to which the kernel beats PyTorch's products in self-attention
+_FEW = 64  # tokens, up to which the kernel ranks them
+_SHARED = 16  # rows, whose logits threads compute together before they are ranked
+
+
+class CompiledPreparer(Preparer):
+    """Weights in integers, everything between the products in float32, on a CPU; rows are NumPy's arrays.
+
+    What each method computes is said in :class:`~headway.inference.preparer.Preparer`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.float32)
+
+    def rows(self, x: Float[Tensor, "R K"]) -> Rows:
+        """See :meth:`Preparer.rows`."""
+        return x.float().contiguous().numpy()
+
+    def linear(
+        self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
+    ) -> Layer:
+        """See :meth:`Preparer.linear`."""
+        relu = activation is F.relu
+        layer = QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu)
+        if activation is None or relu:
+            return layer
+        return lambda x: activation(torch.from_numpy(layer(x))).numpy()
+
+    def ending(self, layer: nn.Linear, around: Residual) -> Callable[[Rows, Rows], Rows]:
+        """See :meth:`Preparer.ending`."""
+        norm = _norm(around.norm) if isinstance(around, PostNorm) else None
+        bias: Tensor | None = layer.bias  # PyTorch's annotations leave out that there may be none
+        product = QuantizedLinear(_array(layer.weight), None if bias is None else _array(bias), norm=norm)
+        return product if around.residual else (lambda x, entered: product(x))
+
+    def norm(self, module: nn.Module) -> Layer:
+        """See :meth:`Preparer.norm`."""
+        norm = _norm(module)
+        return (lambda x: x) if norm is None else (lambda x: layer_norm(x, norm))
+
+    def vocabulary(self, projection: nn.Linear) -> Vocabulary:
+        """See :meth:`Preparer.vocabulary`."""
+        return _QuantizedVocabulary(projection)
+
+    def gate(self, rows: Rows, activation: Activation) -> Rows:
+        """See :meth:`Preparer.gate`."""
+        return super().gate(torch.from_numpy(rows), activation).numpy()
+
+    def turn(self, rows: Rows, widths: Sequence[int], heads: int, beside: int, turn: Activation) -> None:
+        """See :meth:`Preparer.turn`."""
+        super().turn(torch.from_numpy(rows), widths, heads, beside, turn)
+
+    def self_attention(self, rows: Rows, widths: Sequence[int], heads: int, mask: Bool[Tensor, "B 1 1 S"]) -> Rows:
+        """See :meth:`Preparer.self_attention`."""
+        sentences, length = mask.size(0), mask.size(3)
+        if length > _SHORT:
+            return super().self_attention(torch.from_numpy(rows), widths, heads, mask).numpy()
+        key_width, value_width = widths[1] // heads, widths[2] // heads
+        rows[:, : widths[0]] *= np.float32(key_width**-0.5)
+        keys = np.empty((sentences * heads, length, key_width), dtype=np.float32)
+        values = np.empty((sentences * heads, length, value_width), dtype=np.float32)
+        place(rows, heads, widths[0], keys, values, 0)
+        bias = np.where(mask.numpy()[:, 0], np.float32(0), np.float32(-np.inf))
+        return _attended(rows, heads, keys, values, length, bias)
+
+    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: PrefixTree, layer: int) -> Rows:
+        """See :meth:`Preparer.prefix_attention`."""
+        keys, values = prefix.keys[layer].numpy(), prefix.values[layer].numpy()
+        place(rows, prefix.heads, widths[0], keys, values, prefix.filled)
+        count = prefix.filled + prefix.beams
+        return _attended(rows, prefix.heads, keys, values, count, prefix.bias.numpy())
+
+    def memory(self, rows: Rows, widths: Sequence[int], heads: int, sentences: int) -> list[Float[Tensor, "BH S _"]]:
+        """See :meth:`Preparer.memory`."""
+        return super().memory(torch.from_numpy(rows), widths, heads, sentences)
+
+    def cross_attention(
+        self,
+        query: Rows,
+        beams: int,
+        keys: Float[Tensor, "BH S K"],
+        values: Float[Tensor, "BH S U"],
+        bias: Float[Tensor, "B 1 1 S"] | None,
+    ) -> Rows:
+        """See :meth:`Preparer.cross_attention`."""
+        heads, length = query.shape[1] // keys.size(2), keys.size(1)
+        mask = np.zeros((len(keys) // heads, 1, length), dtype=np.float32) if bias is None else bias.numpy()[:, 0]
+        return _attended(query, heads, keys.numpy(), values.numpy(), length, mask)
+
+
+class _QuantizedVocabulary(Vocabulary):
+    def __init__(self, projection: nn.Linear) -> None:
+        bias: Tensor | None = projection.bias
+        self._layer = QuantizedLinear(_array(projection.weight), None if bias is None else _array(bias))
+
+    def logits(self, hidden: Rows) -> Float[Tensor, "R V"]:
+        return torch.from_numpy(self._layer(hidden))
+
+    def best(self, hidden: Rows, count: int, forbidden: Sequence[int], end: int) -> Best:
+        layer, rows = self._layer, len(hidden)
+        count = min(count, layer.outputs)
+        if count > _FEW:
+            return best_of(self.logits(hidden), count, forbidden, end)
+        log_probs = np.empty((rows, count), dtype=np.float32)
+        tokens = np.empty((rows, count), dtype=np.int64)
+        ending = np.empty(rows, dtype=np.float32)
+        excluded = np.array(forbidden, dtype=np.int64)
+        if rows <= _SHARED:
+            rank_logits(layer(hidden), excluded, end, log_probs, tokens, ending)
+        else:
+            rank(
+                *(hidden, layer.weights, layer.scale, layer.bias, layer.outputs),
+                *(excluded, end, log_probs, tokens, ending),
+            )
+        return Best(torch.from_numpy(log_probs), torch.from_numpy(tokens), torch.from_numpy(ending))
+
+
+def _attended(rows: Array, heads: int, keys: Array, values: Array, count: int, mask: Array) -> Array:
+    out = np.empty((len(rows), heads * values.shape[2]), dtype=np.float32)
+    attend(rows, heads, keys, values, count, mask, out)
+    return out
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().float().contiguous().numpy()
+
+
+def _norm(module: nn.Module) -> Norm | None:
+    if not isinstance(module, nn.LayerNorm):
+        return None
+    return Norm(_array(module.weight), _array(module.bias), module.eps)

@@ -1,0 +1,40 @@
+"""Inner loops of decoding on a CPU, written in Python and compiled by Numba when they are first called.
+
+PyTorch's operations each read their inputs from memory, write their result and cost some microseconds to start. A step
+of decoding has hundreds of them on little data, so that starting them, not computing, takes most of the time. Here a
+loop does in one pass what belongs together: a linear layer with its quantisation, bias, activation, residual and norm;
+attention with its keys' places; ranking with its product.
+
+- :mod:`headway.kernels.tiles`: products of integers, the innermost loops, made of vector instructions.
+- :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
+- :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
+- :mod:`headway.kernels.ranking`: the best tokens of an output projection.
+
+The kernels take and return NumPy arrays, float32 and contiguous unless said otherwise. They do not hold Python's lock,
+so that several threads can decode at once, each on its own rows; only products of few rows are shared by threads
+(:mod:`headway.kernels.threads`). What a row comes to depends on that row alone, bit for bit, whatever is beside it.
+
+Compiled code is kept on disk (Numba's cache, beside the modules or in the user's cache directory), so only the first
+run on a machine waits for the compiler. A module whose loops call those of another is not compiled again when only the
+other changes: delete ``__pycache__`` then.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from headway.hardware import has_avx2
+
+__all__ = ["available"]
+
+
+@functools.cache
+def available() -> bool:
+    """Whether the kernels can run: on an x86 processor with AVX2, where Numba is installed and works."""
+    if not has_avx2():
+        return False
+    try:
+        import numba  # noqa: F401  # it refuses Pythons and NumPys that it does not know yet by ImportError
+    except ImportError:
+        return False
+    return True

@@ -1,0 +1,173 @@
+"""Linear layers in 8-bit integers, and layer norms.
+
+A weight matrix W (N, K) is kept as integers with one scale for each of its rows: W[n] ~ w[n] * s_w[n]. Inputs are made
+integers as they come, with one scale for each row: x[r] ~ q[r] * s_x[r], s_x[r] = max |x[r]| / 127. So
+
+    y[r, n] = s_x[r] * s_w[n] * sum over k of q[r, k] * w[n, k] + b[n]
+
+and the sum is exact in integers. One scale for a whole batch (as ``torch.ao.quantization.quantize_dynamic`` has it)
+would make a row depend on its neighbours.
+
+What follows a product in a Transformer's block is done while its rows are in the cache: activation, residual and norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float32, Int8
+
+from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.threads import share
+from headway.kernels.tiles import BLOCK, as_float, multiply, pack
+
+__all__ = ["Norm", "QuantizedLinear", "layer_norm", "quantize"]
+
+Array = npt.NDArray[Any]
+
+_LEVELS = 127
+_LEVEL = np.float32(1 / _LEVELS)
+_TINY = np.float32(1e-30)  # so that a row of zeros stays one
+_MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's
+_CACHED = 1 << 16  # inputs that are multiplied at a time: 128 KiB of 16 bits, which a second-level cache holds
+
+_NOTHING = np.zeros((0, 0), dtype=np.float32)
+_NO_WEIGHTS = np.zeros(0, dtype=np.float32)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A layer norm (Ba et al. 2016) over D features."""
+
+    weight: Float32[Array, " D"]
+    bias: Float32[Array, " D"]
+    epsilon: float
+
+
+_NO_NORM = Norm(_NO_WEIGHTS, _NO_WEIGHTS, 0.0)
+
+
+class QuantizedLinear:
+    """y = x W^T + b with W (N, K) in integers; then, where asked for, max(y, 0), or y + residual and a norm of that."""
+
+    def __init__(
+        self,
+        weight: Float32[Array, "N K"],
+        bias: Float32[Array, " N"] | None = None,
+        *,
+        relu: bool = False,
+        norm: Norm | None = None,
+    ) -> None:
+        scale = np.maximum(np.abs(weight).max(axis=1), _TINY) / np.float32(_LEVELS)
+        self.outputs, self.inputs = weight.shape
+        with np.errstate(invalid="ignore"):  # of NaN the integers are any, and the scale is NaN
+            self.weights: Int8[Array, "blocks pairs block 2"] = pack(np.rint(weight / scale[:, None]).astype(np.int8))
+        padding = (0, -self.outputs % BLOCK)
+        self.scale = np.pad(scale.astype(np.float32), padding)
+        self.bias = np.pad(np.zeros(self.outputs, np.float32) if bias is None else bias, padding)
+        self._relu, self._norm = relu, norm or _NO_NORM
+
+    def __call__(
+        self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
+    ) -> Float32[Array, "R N"]:
+        """The layer's output, ``residual`` added before the norm."""
+        if x.shape[1] != self.inputs:
+            raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.inputs}")
+        out = np.empty((len(x), self.outputs), dtype=np.float32)
+        norm = self._norm
+        share(
+            *(len(x), _linear_shared, _linear),
+            *(x, self.weights, self.scale, self.bias, self._relu, _NOTHING if residual is None else residual),
+            *(norm.weight, norm.bias, norm.epsilon, out),
+        )
+        return out
+
+
+def layer_norm(x: Float32[Array, "R D"], norm: Norm) -> Float32[Array, "R D"]:
+    """Each row less its mean, over its standard deviation."""
+    out = np.empty_like(x)
+    _layer_norm(x, norm.weight, norm.bias, norm.epsilon, out)
+    return out
+
+
+@compiled
+def quantize(x: Array, levels: Array, scales: Array) -> None:
+    """Rows of ``x`` (R, K) as integers from -127 to 127 in ``levels`` (R, >= K).
+
+    The largest magnitude is found among bits, which are ordered as magnitudes are, NaN above all: its scale is NaN,
+    and so is what is computed with it.
+    """
+    bits = x.view(np.int32)
+    for r in range(len(x)):
+        largest = np.int32(0)
+        for k in range(x.shape[1]):
+            largest = max(largest, np.int32(bits[r, k] & _MAGNITUDE))
+        scale = as_float(largest) * _LEVEL + _TINY
+        scales[r] = scale
+        inverse = np.float32(1) / scale
+        for k in range(x.shape[1]):
+            levels[r, k] = np.int16(np.int32(np.rint(x[r, k] * inverse)))
+
+
+def _multiplied(
+    x: Array,
+    weights: Array,
+    scale: Array,
+    bias: Array,
+    relu: bool,
+    residual: Array,
+    norm_weight: Array,
+    norm_bias: Array,
+    epsilon: float,
+    out: Array,
+) -> None:
+    rows, outputs = out.shape
+    parts = max(1, -(-rows * x.shape[1] // _CACHED))
+    each = -(-rows // parts)
+    levels = np.zeros((each, 2 * weights.shape[1]), dtype=np.int16)
+    scales = np.empty(each, dtype=np.float32)
+    last = np.empty((each, BLOCK), dtype=np.float32)  # of a block that is not full
+    least = np.float32(0) if relu else np.float32(-np.inf)
+    for first in range(0, rows, max(each, 1)):
+        count = min(each, rows - first)
+        quantize(x[first : first + count], levels, scales)
+        for block in numba.prange(outputs // BLOCK):
+            place = out.ctypes.data + 4 * (first * outputs + block * BLOCK)
+            multiply(weights, scale, bias, block, levels, scales, count, least, place, 4 * outputs)
+        if outputs % BLOCK:
+            start = outputs // BLOCK * BLOCK
+            multiply(
+                *(weights, scale, bias, outputs // BLOCK, levels, scales, count, least, last.ctypes.data, 4 * BLOCK)
+            )
+            out[first : first + count, start:] = last[:count, : outputs - start]
+        part = out[first : first + count]
+        if len(residual):
+            for r in range(count):
+                row, entered = part[r], residual[first + r]
+                for n in range(outputs):
+                    row[n] += entered[n]
+        if len(norm_weight):
+            _layer_norm(part, norm_weight, norm_bias, epsilon, part)
+
+
+_linear, _linear_shared = compiled(_multiplied), compiled_for_threads(_multiplied)
+
+
+@compiled
+def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float, out: Array) -> None:
+    size = np.float32(x.shape[1])
+    for r in range(len(x)):
+        mean = np.float32(0)
+        for d in range(x.shape[1]):
+            mean += x[r, d]
+        mean /= size
+        variance = np.float32(0)
+        for d in range(x.shape[1]):
+            variance += (x[r, d] - mean) ** 2
+        inverse = np.float32(1) / np.sqrt(variance / size + np.float32(epsilon))
+        for d in range(x.shape[1]):
+            out[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]

@@ -1,0 +1,143 @@
+"""The best tokens of an output projection, without a softmax over the vocabulary.
+
+Logits are computed for a part of the vocabulary at a time, and ranked and summed while that is in the cache: a running
+sum of exponentials, over the largest logit so far, gives the normaliser; a logit that is larger than the least of the
+best so far takes its place among them. Of equal logits the first token comes first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from headway.kernels.compiling import compiled
+from headway.kernels.exponential import LOG2_E, power_of_two
+from headway.kernels.linear import quantize
+from headway.kernels.tiles import BLOCK, multiply
+
+__all__ = ["rank", "rank_logits"]
+
+Array = npt.NDArray[Any]
+
+_PART = max(1, 128 // BLOCK)  # blocks: 128 tokens, which for 256 rows are 128 KiB
+_LEAST = np.float32(-3.4e38)
+_ANY = np.float32(-np.inf)
+
+
+@compiled
+def rank(
+    hidden: Array,
+    weights: Array,
+    scale: Array,
+    bias: Array,
+    vocabulary: int,
+    forbidden: Array,
+    end: int,
+    best: Array,
+    tokens: Array,
+    ending: Array,
+) -> None:
+    """Write the log-probabilities of each row's best tokens, best first, into ``best`` and ``tokens`` (R, C).
+
+    That of ``end`` comes into ``ending`` (R,). ``hidden`` (R, D) is multiplied by a layer as in
+    :class:`~headway.kernels.linear.QuantizedLinear`. ``forbidden`` tokens are not chosen, but have their share of the
+    probability; where fewer than C are left, the rest have log-probability -inf. Where a logit is NaN, all of its row
+    are.
+    """
+    rows = len(hidden)
+    levels = np.zeros((rows, 2 * weights.shape[1]), dtype=np.int16)
+    scales = np.empty(rows, dtype=np.float32)
+    logits = np.empty((rows, _PART * BLOCK), dtype=np.float32)
+    largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
+    best[:] = -np.inf
+    tokens[:] = 0
+    quantize(hidden, levels, scales)
+    for first in range(0, len(weights), _PART):
+        for block in range(first, min(first + _PART, len(weights))):
+            place = logits.ctypes.data + 4 * (block - first) * BLOCK
+            multiply(weights, scale, bias, block, levels, scales, rows, _ANY, place, 4 * logits.shape[1])
+        width = min(_PART * BLOCK, vocabulary - first * BLOCK)
+        _rank_part(logits, 0, width, first * BLOCK, forbidden, end, largest, totals, best, tokens, ending)
+    _normalize(largest, totals, best, ending)
+
+
+@compiled
+def rank_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: Array, ending: Array) -> None:
+    """The same of logits (R, V)."""
+    rows, vocabulary = logits.shape
+    largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
+    best[:] = -np.inf
+    tokens[:] = 0
+    for start in range(0, vocabulary, _PART * BLOCK):
+        width = min(_PART * BLOCK, vocabulary - start)
+        _rank_part(logits, start, width, start, forbidden, end, largest, totals, best, tokens, ending)
+    _normalize(largest, totals, best, ending)
+
+
+@compiled
+def _rank_part(
+    logits: Array,
+    column: int,
+    width: int,
+    start: int,
+    forbidden: Array,
+    end: int,
+    largest: Array,
+    totals: Array,
+    best: Array,
+    tokens: Array,
+    ending: Array,
+) -> None:
+    """Take in the logits of ``width`` tokens from ``start`` on, which are the columns from ``column`` on."""
+    for r in range(len(logits)):
+        part = logits[r, column : column + width]
+        if 0 <= end - start < width:
+            ending[r] = part[end - start]
+        top = _LEAST
+        for n in range(width):
+            top = max(top, part[n])
+        if top > largest[r]:
+            totals[r] *= power_of_two((largest[r] - top) * LOG2_E)
+            largest[r] = top
+        base, total = largest[r], np.float32(0)
+        for n in range(width):
+            total += power_of_two((part[n] - base) * LOG2_E)
+        totals[r] += total
+        if top > best[r, best.shape[1] - 1]:
+            _insert(part, start, forbidden, best[r], tokens[r])
+
+
+@compiled
+def _normalize(largest: Array, totals: Array, best: Array, ending: Array) -> None:
+    for r in range(len(best)):
+        normalizer = largest[r] + np.log(totals[r])
+        for c in range(best.shape[1]):
+            best[r, c] = _log_probability(best[r, c], normalizer)
+        ending[r] = _log_probability(ending[r], normalizer)
+
+
+@compiled
+def _log_probability(logit: np.float32, normalizer: np.float32) -> np.float32:
+    """Of a sure token rounding must not make more than 0."""
+    difference = logit - normalizer
+    return np.float32(0) if difference > 0 else difference  # not min(): NaN stays
+
+
+@compiled
+def _insert(part: Array, start: int, forbidden: Array, best: Array, tokens: Array) -> None:
+    """Put each token of a row's part that is better than the last of the best into its place among them."""
+    last = len(best) - 1
+    for n in range(len(part)):
+        logit = part[n]
+        if logit > best[last]:
+            excluded = False
+            for token in forbidden:
+                excluded |= token == start + n
+            if not excluded:
+                at = last
+                while at > 0 and logit > best[at - 1]:
+                    best[at], tokens[at] = best[at - 1], tokens[at - 1]
+                    at -= 1
+                best[at], tokens[at] = logit, start + n

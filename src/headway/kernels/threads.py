@@ -1,0 +1,56 @@
+"""When threads share a product.
+
+A product of few rows takes as long as reading its weights, and two threads read more in a second than one. They share
+it where PyTorch may use several threads (``torch.set_num_threads``), and only one product at a time: where several
+threads search at once, each on rows of its own, there is nothing to gain.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+
+from headway.kernels.compiling import compiled_for_threads
+
+__all__ = ["share"]
+
+_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # which it sets at run time
+_FEW = 32  # rows
+_MOST = 8  # threads, which read as fast as the memory gives
+_one_at_a_time = threading.Lock()
+_asked = threading.local()  # for how many threads each thread has asked last
+
+
+def share(rows: int, shared: Callable[..., None], alone: Callable[..., None], *arguments: Any) -> None:
+    """Call ``shared``, whose loops threads share, or ``alone``, which is the same without, as pays for so many rows."""
+    threads = min(torch.get_num_threads(), _THREADS, _MOST)
+    if rows > _FEW or threads < 2 or not _starts_fast() or not _one_at_a_time.acquire(blocking=False):
+        alone(*arguments)
+        return
+    try:
+        if getattr(_asked, "threads", None) != threads:
+            numba.set_num_threads(threads)
+            _asked.threads = threads
+        shared(*arguments)
+    finally:
+        _one_at_a_time.release()
+
+
+@functools.cache
+def _starts_fast() -> bool:
+    """Whether Numba has OpenMP's or TBB's threads here. Those of its own take 200 microseconds to start."""
+    _touch(np.zeros(2))
+    layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # which it imports all the same
+    return layer in ("omp", "tbb")
+
+
+@compiled_for_threads
+def _touch(x: Any) -> None:
+    for i in numba.prange(len(x)):
+        x[i] += 1

@@ -1,0 +1,98 @@
+"""Many requests in batches, in one thread and in several."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from table_models import BEGIN, END, PAD, Prefix, TableModel, random_distribution
+from torch import Tensor
+
+from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, length_batches, search_all
+from headway.errors import BundleError
+
+VOCABULARY = 6
+
+
+class OneThread(TableModel):
+    """A model that computes on the thread that asks it; it remembers which these were, and their settings."""
+
+    one_thread = True
+
+    def __init__(self, nan_for: int = -1) -> None:
+        distribution = random_distribution(1, VOCABULARY)
+
+        def with_nan(sentence: int, prefix: Prefix) -> Any:
+            return [float("nan")] * VOCABULARY if sentence == nan_for else distribution(sentence, prefix)
+
+        super().__init__(with_nan)
+        self.threads: set[tuple[int, int]] = set()
+        self.batches: list[list[int]] = []
+
+    def start(self, source: Tensor) -> Any:
+        self.threads.add((threading.get_ident(), torch.get_num_threads()))
+        self.batches.append(source[:, 0].tolist())
+        return super().start(source)
+
+
+@pytest.fixture(autouse=True)
+def three_threads() -> Iterator[None]:
+    torch.set_num_threads(3)
+    yield
+    assert torch.get_num_threads() == 3
+    torch.set_num_threads(1)
+
+
+def found(model: Any, sentences: int = 10, **limits: int) -> list[list[Hypothesis]]:
+    requests = [Request(source=(number, *[5] * (number % 4)), limit=6) for number in range(sentences)]
+    limits = {"max_tokens": 1000, "max_sentences": 100, **limits}
+    options = DecodingOptions(beam_size=3, n_best=2)
+    return search_all(model, requests, options, begin=BEGIN, end=END, forbidden=(PAD, BEGIN), **limits)
+
+
+def test_threads_find_what_one_finds() -> None:
+    shared, alone = OneThread(), TableModel(random_distribution(1, VOCABULARY))
+    assert found(shared) == found(alone)
+    assert {setting for _, setting in shared.threads} == {1}
+    assert threading.get_ident() not in {thread for thread, _ in shared.threads}
+    assert len(shared.batches) == 3, "as many as there are threads"
+
+
+def test_one_batch_needs_no_thread() -> None:
+    model = OneThread()
+    found(model, sentences=1)
+    assert model.threads == {(threading.get_ident(), 3)}
+
+
+def test_a_model_that_uses_threads_itself_is_asked_by_one() -> None:
+    model = OneThread()
+    model.one_thread = False
+    found(model, max_sentences=4)
+    assert {thread for thread, _ in model.threads} == {threading.get_ident()}
+    assert [len(batch) for batch in model.batches] == [4, 4, 2]
+
+
+def test_an_ensemble_computes_on_one_thread_where_all_its_members_do() -> None:
+    assert Ensemble([OneThread(), OneThread()]).one_thread
+    assert not Ensemble([OneThread(), TableModel(random_distribution(1, VOCABULARY))]).one_thread
+
+
+def test_nothing_to_search_for_is_nothing() -> None:
+    assert found(OneThread(), sentences=0) == []
+
+
+@pytest.mark.parametrize("damaged", [0, 3, 9])
+def test_an_error_in_one_thread_is_the_callers(damaged: int) -> None:
+    with pytest.raises(BundleError):
+        found(OneThread(nan_for=damaged))
+
+
+def test_batches_rise_in_length_and_keep_to_their_limits() -> None:
+    sources = [[0] * length for length in (5, 1, 9, 3, 3, 20, 2)]
+    batches = list(length_batches(sources, 9, 3))
+    assert batches == [[1, 6, 3], [4], [0], [2], [5]], "one that is over the limit alone comes alone"
+    assert list(length_batches([[0] * 3] * 3, 9, 2)) == [[0, 1], [2]]
+    assert list(length_batches([], 9, 3)) == []

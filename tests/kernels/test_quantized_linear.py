@@ -1,0 +1,136 @@
+"""Products of quantised rows and weights, and what follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from headway import kernels
+
+if not kernels.available():
+    pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
+
+from headway.kernels import threads
+from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
+from headway.kernels.tiles import BLOCK
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 5, 6, 7, 13, 40])
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (BLOCK - 1, 5), (BLOCK, 8), (3 * BLOCK + 1, 33), (70, 512)])
+def test_integers_on_their_grid_multiply_exactly(rows: int, outputs: int, inputs: int) -> None:
+    random = np.random.default_rng(rows)
+    x = random.integers(-127, 128, (rows, inputs)).astype(np.float32)
+    weight = random.integers(-127, 128, (outputs, inputs)).astype(np.float32)
+    x[:, 0] = weight[:, 0] = 127  # so that both scales are 1
+    x[:1], weight[0] = 127, 127  # the largest sums that there are
+    x[1:2], weight[-1] = -127, 127
+    assert np.array_equal(QuantizedLinear(weight)(x), x @ weight.T)
+
+
+def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
+    x, weight, bias = normal(6, 64), normal(40, 64, seed=1), normal(40, seed=2)
+    x[3] *= 1e4
+    x[4] = 0
+    found = QuantizedLinear(weight, bias)(x)
+    level_x, level_w = np.abs(x).max(1, keepdims=True) / 127, np.abs(weight).max(1, keepdims=True) / 127
+    bound = 0.5 * (level_x * np.abs(weight).sum(1) + np.abs(x).sum(1, keepdims=True) * level_w.T)
+    bound += 16 * level_x * level_w.T
+    assert (np.abs(found - (x @ weight.T + bias)) <= bound + 1e-3).all()
+    assert np.array_equal(found[4], bias)
+
+
+def test_a_row_depends_on_itself_alone() -> None:
+    """Whatever is beside it, however many rows are cached at a time, and in whatever tile it falls: bit for bit."""
+    norm = Norm(normal(24), normal(24, seed=1), 1e-5)
+    layer = QuantizedLinear(normal(24, 512, seed=2), normal(24, seed=3), norm=norm)
+    x = normal(300, 512, seed=4) * np.logspace(-3, 3, 300, dtype=np.float32)[:, None]
+    entered = normal(300, 24, seed=5)
+    alone = np.concatenate([layer(x[row : row + 1], entered[row : row + 1]) for row in range(300)])
+    assert np.array_equal(layer(x, entered), alone)
+    assert np.array_equal(layer(x[7:], entered[7:]), alone[7:])
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_threads_that_share_a_product_find_the_same() -> None:
+    layer, x = (
+        QuantizedLinear(normal(5 * BLOCK + 3, 96), normal(5 * BLOCK + 3, seed=1), relu=True),
+        normal(4, 96, seed=2),
+    )
+    shared = layer(x)
+    torch.set_num_threads(1)
+    assert np.array_equal(shared, layer(x))
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_starts_fast", lambda: True)
+
+    def chosen(rows: int) -> str:
+        calls: list[str] = []
+        threads.share(rows, lambda: calls.append("shared"), lambda: calls.append("alone"))
+        return "".join(calls)
+
+    assert chosen(1) == chosen(32) == "shared"
+    assert chosen(33) == "alone"
+    with threads._one_at_a_time:
+        assert chosen(1) == "alone", "another thread's product is under way"
+    assert chosen(1) == "shared"
+    torch.set_num_threads(1)
+    assert chosen(1) == "alone"
+    torch.set_num_threads(2)
+    monkeypatch.setattr(threads, "_starts_fast", lambda: False)
+    assert chosen(1) == "alone"
+
+
+def test_what_follows_a_product_is_what_it_is_called() -> None:
+    weight, bias = normal(40, 32), normal(40, seed=1)
+    norm = torch.nn.LayerNorm(40, eps=1e-3)
+    torch.nn.init.normal_(norm.weight)
+    torch.nn.init.normal_(norm.bias)
+    as_arrays = Norm(norm.weight.detach().numpy(), norm.bias.detach().numpy(), 1e-3)
+    x, entered = normal(9, 32, seed=2), normal(9, 40, seed=3)
+    product = torch.from_numpy(QuantizedLinear(weight, bias)(x))
+    assert torch.equal(torch.from_numpy(QuantizedLinear(weight, bias, relu=True)(x)), F.relu(product))
+    added = product + torch.from_numpy(entered)
+    assert torch.equal(torch.from_numpy(QuantizedLinear(weight, bias)(x, entered)), added)
+    found = torch.from_numpy(QuantizedLinear(weight, bias, norm=as_arrays)(x, entered))
+    torch.testing.assert_close(found, norm(added))
+    torch.testing.assert_close(torch.from_numpy(layer_norm(entered, as_arrays)), norm(torch.from_numpy(entered)))
+
+
+@pytest.mark.parametrize("damage", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("relu", [False, True])
+def test_damage_is_seen_where_it_is(damage: float, relu: bool) -> None:
+    x, weight, bias = normal(8, 16), normal(20, 16, seed=1), normal(20, seed=2)
+    sound = QuantizedLinear(weight, bias, relu=relu)(x)
+    damaged_x = x.copy()
+    damaged_x[6, 3] = damage
+    found = QuantizedLinear(weight, bias, relu=relu)(damaged_x)
+    assert not np.isfinite(found[6]).any()
+    assert np.array_equal(np.delete(found, 6, 0), np.delete(sound, 6, 0))
+    damaged_weight = weight.copy()
+    damaged_weight[5, 2] = damage
+    found = QuantizedLinear(damaged_weight, bias, relu=relu)(x)
+    assert not np.isfinite(found[:, 5]).any()
+    assert np.array_equal(np.delete(found, 5, 1), np.delete(sound, 5, 1))
+
+
+def test_rows_of_another_width_are_refused() -> None:
+    with pytest.raises(ValueError, match="inputs of 5 features for a layer of 4"):
+        QuantizedLinear(normal(3, 4))(normal(2, 5))
