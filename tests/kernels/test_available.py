@@ -1,0 +1,60 @@
+"""Where there are kernels, and what happens where there are none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from headway import kernels
+from headway.errors import ConfigError
+from headway.hardware import computes_bfloat16
+from headway.inference import choose_precision
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def asked_anew() -> Iterator[None]:
+    kernels.available.cache_clear()
+    yield
+    kernels.available.cache_clear()
+
+
+def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)  # an import of it fails
+    assert not kernels.available()
+    assert choose_precision("auto", CPU) == ("bfloat16" if computes_bfloat16(CPU) else "float32")
+    with pytest.raises(ConfigError, match="AVX2, where the package numba is installed; use 'auto'"):
+        choose_precision("int8", CPU)
+
+
+def test_other_processors_do_not_even_load_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert not kernels.available()
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+def test_without_a_folder_for_the_cache_functions_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    import numba
+
+    from headway.kernels import compiling
+
+    real = numba.njit
+
+    def njit(*, cache: bool = False, **options: Any) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(**options)
+
+    monkeypatch.setattr(compiling, "numba", SimpleNamespace(njit=njit))
+    assert compiling.compiled(_one_more)(1) == 2
+
+
+def _one_more(x: int) -> int:
+    return x + 1
