@@ -139,7 +139,7 @@ def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: py
     if kernels.available():
         from headway.inference import compiled
 
-        monkeypatch.setattr(compiled, "_SHARED", request.param)
+        monkeypatch.setattr(compiled, "_TOGETHER", request.param)
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from threading import Timer
 from typing import Any
 
 import pytest
@@ -88,6 +90,59 @@ def test_nothing_to_search_for_is_nothing() -> None:
 def test_an_error_in_one_thread_is_the_callers(damaged: int) -> None:
     with pytest.raises(BundleError):
         found(OneThread(nan_for=damaged))
+
+
+def test_no_more_sentences_are_in_decoding_than_may_be() -> None:
+    model = OneThread()
+    found(model, max_sentences=2)
+    assert {len(batch) for batch in model.batches} == {1}
+    assert len({thread for thread, _ in model.threads}) <= 2
+    narrow = OneThread()
+    found(narrow, max_tokens=4)
+    assert all(len(batch) * (1 + batch[-1] % 4) <= 4 or len(batch) == 1 for batch in narrow.batches)
+
+
+def test_threads_that_begin_meanwhile_have_the_setting_of_before() -> None:
+    seen: list[int] = []
+
+    class Bystander(OneThread):
+        def advance(self, state: Any, tokens: Tensor) -> Tensor:
+            if not seen:
+                thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+                thread.start()
+                thread.join()
+            return super().advance(state, tokens)
+
+    found(Bystander())
+    assert set(seen) == {3}
+
+
+def test_an_interruption_stops_all_threads_at_their_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, interrupted = threading.Event(), threading.Event()
+
+    class Endless(OneThread):
+        def advance(self, state: Any, tokens: Tensor) -> Tensor:
+            running.set()
+            assert interrupted.wait(60)
+            return super().advance(state, tokens)
+
+    def result(self: Future[Any]) -> Any:
+        assert running.wait(60)
+        Timer(0.2, interrupted.set).start()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Future, "result", result)
+    model = Endless()
+    with pytest.raises(KeyboardInterrupt):
+        found(model)
+    assert len(model.rows_seen) <= 3 < len(found_rows()), "one step of each thread"
+
+
+def found_rows() -> list[int]:
+    """The rows of all steps, where nothing interrupts."""
+    model = TableModel(random_distribution(1, VOCABULARY))
+    found(model)
+    return model.rows_seen
 
 
 def test_batches_rise_in_length_and_keep_to_their_limits() -> None:

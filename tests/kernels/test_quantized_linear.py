@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -96,6 +97,18 @@ def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
     torch.set_num_threads(2)
     monkeypatch.setattr(threads, "_starts_fast", lambda: False)
     assert chosen(1) == "alone"
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_child_process_computes_alone() -> None:
+    """OpenMP would end it."""
+    layer, x = QuantizedLinear(normal(3 * BLOCK, 64)), normal(1, 64, seed=1)
+    expected = layer(x)
+    child = os.fork()
+    if not child:
+        os._exit(0 if np.array_equal(layer(x), expected) else 3)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_what_follows_a_product_is_what_it_is_called() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, Event
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from headway.decode.search import search
 __all__ = ["length_batches", "search_all"]
 
 _LEAST_TOKENS = 512  # of a batch, below which reading the weights takes longer than computing with them
+_Find = Callable[[list[int], Event], list[list[Hypothesis]]]
 
 
 def search_all(
@@ -36,49 +38,52 @@ def search_all(
 ) -> list[list[Hypothesis]]:
     """What :func:`search` finds for each request, in batches of like length.
 
-    Those in decoding at a time have at most ``max_tokens`` source tokens with their padding (but never fewer than 512
-    each) and ``max_sentences`` sentences. What is found does not depend on the batches but for rounding.
+    At most ``max_sentences`` sentences are in decoding at a time, and about ``max_tokens`` source tokens with their
+    padding: no batch has more, nor are batches cut below 512 for the sake of threads. What is found does not depend on
+    the batches but for rounding.
     """
     threads = torch.get_num_threads() if getattr(model, "one_thread", False) else 1
-    each = max(min(_LEAST_TOKENS, max_tokens), max_tokens // threads)
+    threads = max(1, min(threads, len(requests), max_sentences))
+    each = min(max_tokens, max(_LEAST_TOKENS, max_tokens // threads))
     most = max(1, min(max_sentences // threads, -(-len(requests) // threads)))
     batches = list(length_batches([request.source for request in requests], each, most))
 
-    def found_in(batch: list[int]) -> list[list[Hypothesis]]:
+    def find(batch: list[int], stop: Event) -> list[list[Hypothesis]]:
         asked = [requests[index] for index in batch]
-        return search(model, asked, options, begin=begin, end=end, forbidden=forbidden)
+        return search(model, asked, options, begin=begin, end=end, forbidden=forbidden, stop=stop)
 
     results: list[list[Hypothesis]] = [[] for _ in requests]
-    for batch, found in zip(batches, _in_threads(found_in, batches, threads), strict=True):
+    for batch, found in zip(batches, _found(find, batches, min(threads, len(batches))), strict=True):
         for index, hypotheses in zip(batch, found, strict=True):
             results[index] = hypotheses
     return results
 
 
-def _in_threads(
-    function: Callable[[list[int]], list[list[Hypothesis]]], batches: Sequence[list[int]], threads: int
-) -> Iterator[list[list[Hypothesis]]]:
-    """What ``function`` finds for each, the longest first so that threads end together.
-
-    The first error stops what has not begun.
-    """
-    if threads == 1 or len(batches) < 2:
-        yield from map(function, batches)
+def _found(find: _Find, batches: Sequence[list[int]], threads: int) -> Iterator[list[list[Hypothesis]]]:
+    """What is found in each batch; an error, or an interruption, stops the others."""
+    stop = Event()
+    if threads < 2:
+        for batch in batches:
+            yield find(batch, stop)
         return
+    before, started = torch.get_num_threads(), Barrier(threads + 1)
 
-    def alone(batch: list[int]) -> list[list[Hypothesis]]:
-        torch.set_num_threads(1)  # of this thread
-        try:
-            return function(batch)
-        finally:
-            torch.set_num_threads(threads)  # which is also what threads that are yet to come begin with
+    def start() -> None:
+        torch.get_num_threads()  # which sets what this thread has to what new threads get, the first time
+        torch.set_num_threads(1)
+        started.wait()
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="search") as pool:
-        futures = [pool.submit(alone, batch) for batch in reversed(batches)]
+    with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=start) as pool:
+        # The longest come first, so that threads end together.
+        futures = [pool.submit(find, batch, stop) for batch in reversed(batches)]
         try:
+            started.wait()
+            torch.set_num_threads(before)  # for other new threads: what workers set for them became the default, too
             for future in reversed(futures):
                 yield future.result()
         except BaseException:
+            started.abort()
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 

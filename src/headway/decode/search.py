@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from threading import Event
 from typing import Any
 
 from headway.decode.beam import BeamSearch
@@ -22,15 +24,18 @@ def search(
     begin: int,
     end: int,
     forbidden: Sequence[int] = (),
+    stop: Event | None = None,
 ) -> list[list[Hypothesis]]:
     """What is found for each request, best first: at least ``options.n_best`` hypotheses where there are so many.
 
     All requests are decoded as one batch. ``begin`` is what targets start from, ``end`` what they end in; ``forbidden``
     tokens are never chosen. A request for which no target has a finite probability (all are forbidden) gets none.
+    Another thread may set ``stop``.
 
     Raises:
         ConfigError: A request asks for what is impossible, or for what its options exclude.
         BundleError: The model's probabilities are not numbers.
+        CancelledError: It was stopped.
     """
     beam = BeamSearch(model, options, begin=begin, end=end, forbidden=forbidden)
     results: list[list[Hypothesis]] = [[] for _ in requests]
@@ -38,6 +43,8 @@ def search(
     while finished or beam.num_sentences:
         for position, hypotheses in finished:
             results[position] = hypotheses
+        if stop is not None and stop.is_set():
+            raise CancelledError
         finished = beam.step()
     return results
 

@@ -24,9 +24,11 @@ __all__ = ["CompiledPreparer"]
 
 Array = npt.NDArray[np.float32]
 
-_SHORT = 64  # source positions, up to which the kernel beats PyTorch's products in self-attention
-_FEW = 64  # tokens, up to which the kernel ranks them
-_SHARED = 16  # rows, whose logits threads compute together before they are ranked
+# Source positions with padding, up to which the kernel beats PyTorch's products in self-attention. Beyond, what else is
+# in the batch changes the rounding of a sentence's attention, for it decides how long the padding is.
+_SHORT = 64
+_RANKED = 64  # tokens, up to which the kernel ranks them
+_TOGETHER = 16  # rows, whose logits threads compute together before they are ranked
 
 
 class CompiledPreparer(Preparer):
@@ -114,7 +116,7 @@ class CompiledPreparer(Preparer):
         return _attended(query, heads, keys.numpy(), values.numpy(), length, mask)
 
 
-class _QuantizedVocabulary(Vocabulary):
+class _QuantizedVocabulary:
     def __init__(self, projection: nn.Linear) -> None:
         bias: Tensor | None = projection.bias
         self._layer = QuantizedLinear(_array(projection.weight), None if bias is None else _array(bias))
@@ -125,13 +127,13 @@ class _QuantizedVocabulary(Vocabulary):
     def best(self, hidden: Rows, count: int, forbidden: Sequence[int], end: int) -> Best:
         layer, rows = self._layer, len(hidden)
         count = min(count, layer.outputs)
-        if count > _FEW:
+        if not 0 < count <= _RANKED:
             return best_of(self.logits(hidden), count, forbidden, end)
         log_probs = np.empty((rows, count), dtype=np.float32)
         tokens = np.empty((rows, count), dtype=np.int64)
         ending = np.empty(rows, dtype=np.float32)
         excluded = np.array(forbidden, dtype=np.int64)
-        if rows <= _SHARED:
+        if rows <= _TOGETHER:
             rank_logits(layer(hidden), excluded, end, log_probs, tokens, ending)
         else:
             rank(

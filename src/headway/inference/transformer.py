@@ -138,7 +138,7 @@ class InferenceTransformer:
 
     @property
     def one_thread(self) -> bool:
-        """Whether it computes on the thread that asks it, so that several may ask at once."""
+        """Whether it gains from several threads that ask it at once (:func:`~headway.decode.search_all`)."""
         return self.precision == "int8"
 
     @property
@@ -146,7 +146,7 @@ class InferenceTransformer:
         """As in the model."""
         return self._model.max_length
 
-    def encode(self, source: Int[Tensor, "B S"]) -> Rows:
+    def _encode(self, source: Int[Tensor, "B S"]) -> Rows:
         """The memory, (B * S, D)."""
         mask = padding_mask(source, self._model.pad).unsqueeze(1)
         x = self._prepare.rows(self._model.embed_source(source).flatten(0, 1))
@@ -157,7 +157,7 @@ class InferenceTransformer:
     @torch.inference_mode()
     def start(self, source: Int[Tensor, "B S"]) -> InferenceState:
         """Encode the sources; one row for each."""
-        memory = self._memory(self.encode(source), len(source))
+        memory = self._memory(self._encode(source), len(source))
         padding = source == self._model.pad
         bias = None
         if padding.any():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -12,7 +13,7 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import Best, top
 
-__all__ = ["Vocabulary"]
+__all__ = ["TorchVocabulary", "Vocabulary"]
 
 _BLOCK = 64  # tokens that are ranked by the greatest of them first
 _PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 rows, 8 MiB, which a cache holds
@@ -21,13 +22,23 @@ _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
 
 
-Layer = Callable[[Tensor], Tensor]
+@runtime_checkable
+class Vocabulary(Protocol):
+    """The output projection of rows (R, D), which are as their preparer keeps them."""
+
+    def logits(self, hidden: Any) -> Float[Tensor, "R V"]:
+        """All logits, in float32."""
+
+    def best(self, hidden: Any, count: int, forbidden: Sequence[int], end: int) -> Best:
+        """As :func:`~headway.decode.ranking.best_of` of the logits."""
 
 
-class Vocabulary:
+class TorchVocabulary:
     """The output projection, in parts of the vocabulary; ``linear`` makes a layer of a weight and a bias."""
 
-    def __init__(self, projection: nn.Linear, linear: Callable[[Tensor, Tensor | None], Layer]) -> None:
+    def __init__(
+        self, projection: nn.Linear, linear: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]
+    ) -> None:
         self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
         starts = range(0, self._size, _PART)
@@ -38,7 +49,7 @@ class Vocabulary:
         ]
         self._forbidden: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
-    def _part(self, weight: Tensor, bias: Tensor | None) -> Layer:
+    def _part(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         missing = -len(weight) % _BLOCK  # rows that make the last block whole; they are ruled out where it is ranked
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))

@@ -15,13 +15,13 @@ so that several threads can decode at once, each on its own rows; only products 
 (:mod:`headway.kernels.threads`). What a row comes to depends on that row alone, bit for bit, whatever is beside it.
 
 Compiled code is kept on disk (Numba's cache, beside the modules or in the user's cache directory), so only the first
-run on a machine waits for the compiler. A module whose loops call those of another is not compiled again when only the
-other changes: delete ``__pycache__`` then.
+run on a machine waits for the compiler, some 15 seconds.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 from headway.hardware import has_avx2
 
@@ -34,7 +34,9 @@ def available() -> bool:
     if not has_avx2():
         return False
     try:
-        import numba  # noqa: F401  # it refuses Pythons and NumPys that it does not know yet by ImportError
-    except ImportError:
+        import numba
+    except ImportError:  # by which it refuses Pythons and NumPys that it does not know yet, too
         return False
-    return True
+    config: Any = numba.config  # it sets its names at run time
+    # The tiles are made for this processor, by a compiler.
+    return not (config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES)

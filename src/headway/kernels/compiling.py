@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -19,27 +22,44 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "
 
 
 # Only loops over `numba.prange` are shared by threads; to start them for an array's copy would cost more than the copy.
-_SHARED = {"prange": True} | dict.fromkeys(
+_ONLY_PRANGE = {"prange": True} | dict.fromkeys(
     ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
 )
+
+# Compiled code holds what it calls, too, but Numba would find it again by the state of its own file alone.
+_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+_VERSION = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), digest_size=4).hexdigest()
 
 
 def compiled(function: FunctionT) -> FunctionT:
     """``function`` compiled for the types that it is called with, at the first call with them."""
-    return _compiled(function, {})
+    return _compiled(function, _VERSION, {})
 
 
 def compiled_for_threads(function: FunctionT) -> FunctionT:
     """The same, with its loops over ``numba.prange`` shared by the threads that Numba may use."""
-    function = cast(FunctionT, inspect.unwrap(function))
-    again = FunctionType(function.__code__, function.__globals__, function.__name__)
-    again.__qualname__ = function.__qualname__ + "_for_threads"  # by which Numba's cache tells one from the other
-    return _compiled(cast(FunctionT, again), {"parallel": _SHARED})
+    return _compiled(function, f"{_VERSION}_for_threads", {"parallel": _ONLY_PRANGE})
 
 
-def _compiled(function: FunctionT, options: dict[str, Any]) -> FunctionT:
+def _compiled(function: FunctionT, version: str, options: dict[str, Any]) -> FunctionT:
+    """A copy of the function, whose qualified name holds ``version``: by that Numba's cache tells functions apart."""
     function = cast(FunctionT, inspect.unwrap(function))  # of the type checks that tests wrap around every function
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__)
+    copy.__qualname__ = f"{function.__qualname__}_{version}"
     try:
-        return cast(FunctionT, numba.njit(cache=True, **_OPTIONS, **options)(function))
+        dispatcher = numba.njit(cache=True, **_OPTIONS, **options)(copy)
+        _keep_if_possible(dispatcher)
     except RuntimeError:  # there is no folder for a cache that may be written
-        return cast(FunctionT, numba.njit(**_OPTIONS, **options)(function))
+        dispatcher = numba.njit(**_OPTIONS, **options)(copy)
+    return cast(FunctionT, dispatcher)
+
+
+def _keep_if_possible(dispatcher: Any) -> None:
+    """Have a full disk only cost the next run its time: what cannot be written to the cache is compiled again."""
+    save = dispatcher._cache.save_overload
+
+    def save_if_possible(*arguments: Any) -> None:
+        with contextlib.suppress(OSError):
+            save(*arguments)
+
+    dispatcher._cache.save_overload = save_if_possible

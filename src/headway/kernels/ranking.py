@@ -51,7 +51,7 @@ def rank(
     scales = np.empty(rows, dtype=np.float32)
     logits = np.empty((rows, _PART * BLOCK), dtype=np.float32)
     largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
-    best[:] = -np.inf
+    best[:], ending[:] = -np.inf, -np.inf
     tokens[:] = 0
     quantize(hidden, levels, scales)
     for first in range(0, len(weights), _PART):
@@ -68,7 +68,7 @@ def rank_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: 
     """The same of logits (R, V)."""
     rows, vocabulary = logits.shape
     largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
-    best[:] = -np.inf
+    best[:], ending[:] = -np.inf, -np.inf
     tokens[:] = 0
     for start in range(0, vocabulary, _PART * BLOCK):
         width = min(_PART * BLOCK, vocabulary - start)

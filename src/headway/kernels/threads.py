@@ -8,6 +8,7 @@ threads search at once, each on rows of its own, there is nothing to gain.
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,16 +31,28 @@ _asked = threading.local()  # for how many threads each thread has asked last
 def share(rows: int, shared: Callable[..., None], alone: Callable[..., None], *arguments: Any) -> None:
     """Call ``shared``, whose loops threads share, or ``alone``, which is the same without, as pays for so many rows."""
     threads = min(torch.get_num_threads(), _THREADS, _MOST)
-    if rows > _FEW or threads < 2 or not _starts_fast() or not _one_at_a_time.acquire(blocking=False):
+    if rows > _FEW or threads < 2 or not _one_at_a_time.acquire(blocking=False):
         alone(*arguments)
         return
     try:
+        if not _starts_fast():
+            alone(*arguments)
+            return
         if getattr(_asked, "threads", None) != threads:
             numba.set_num_threads(threads)
             _asked.threads = threads
         shared(*arguments)
     finally:
         _one_at_a_time.release()
+
+
+def _after_fork() -> None:
+    """OpenMP ends a process that was forked from one which had used it, and uses it again."""
+    global _THREADS, _one_at_a_time
+    _THREADS, _one_at_a_time = 1, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache
