@@ -25,8 +25,8 @@ __all__ = ["CompiledPreparer"]
 Array = npt.NDArray[np.float32]
 
 # Source positions with padding, up to which the kernel computes self-attention. PyTorch's products are faster but for a
-# short sentence alone (1.6 against 2.6 ms for 32 of 16 tokens, 18 against 40 for 4 of 256); but how they round depends on
-# how long the padding is, which what else is in the batch decides.
+# short sentence alone (1.6 against 2.6 ms for 32 of 16 tokens, 18 against 40 for 4 of 256); but how they round
+# depends on how long the padding is, which what else is in the batch decides.
 _SHORT = 64
 _RANKED = 64  # tokens, up to which the kernel ranks them
 _TOGETHER = 16  # rows, whose logits threads compute together before they are ranked
