@@ -8,10 +8,17 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.summary.writer import event_file_writer
 
 from headway.errors import OutputError
 from headway.storage import held_folder
 from headway.train.report import Metrics
+
+
+@pytest.fixture(autouse=True)
+def _first_writers_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TensorBoard numbers a process's files and reads them in their names' order, where 10 comes before 9."""
+    monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 
 def write(run: Path, after: int, *steps: int, value: float) -> Metrics:

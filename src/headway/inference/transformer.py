@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from threading import Lock
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best
@@ -18,6 +19,7 @@ from headway.inference.preparer import Activation, Preparer, Rows
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
+from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 from headway.nn.prefix_tree import PrefixTree
 from headway.text.tokenizer import EOS
 
@@ -91,6 +93,17 @@ def _lengthened(x: Float[Tensor, "BH S K"], length: int) -> Float[Tensor, "BH S2
     return F.pad(x, (0, 0, 0, length - x.size(1)))
 
 
+_growing = Lock()
+
+
+def _reserve(tables: Sequence[nn.Module], length: int) -> None:
+    """Make tables of positions cover so many, one thread at a time: none may put back a shorter one."""
+    with _growing:
+        for table in tables:
+            assert isinstance(table, (LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions))
+            table.reserve(length)
+
+
 def _preparer(precision: Precision) -> Preparer:
     if precision == "int8":
         from headway.inference.compiled import CompiledPreparer  # imports Numba
@@ -126,6 +139,8 @@ class InferenceTransformer:
             self._encoder = [EncoderLayer(block, prepare) for block in encoder]
             self._decoder = [DecoderLayer(block, prepare) for block in decoder]
             self._rotary = decoder[0].attention.rotary
+            turning = [block.attention.rotary for block in encoder]
+            self._source_tables = [model.source_positions, *(rotary for rotary in turning if rotary is not None)]
             self._encoder_norm = prepare.norm(model.encoder.norm)
             self._decoder_norm = prepare.norm(model.decoder.norm)
             self._memory = MemoryProjection([block.cross_attention for block in decoder], prepare)
@@ -148,6 +163,7 @@ class InferenceTransformer:
 
     def _encode(self, source: Int[Tensor, "B S"]) -> Rows:
         """The memory, (B * S, D)."""
+        _reserve(self._source_tables, source.size(1))
         mask = padding_mask(source, self._model.pad).unsqueeze(1)
         x = self._prepare.rows(self._model.embed_source(source).flatten(0, 1))
         for layer in self._encoder:
@@ -177,7 +193,7 @@ class InferenceTransformer:
 
     def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Rows:
         """The decoder's output (R, D) at each row's next position."""
-        self._model.target_positions.reserve(state.longest + 1)
+        _reserve([self._model.target_positions], state.longest + 1)
         x = self._prepare.rows(self._model.embed_target_at(tokens, state.positions))
         turn = self._turn(state)
         prefix = state.prefix
@@ -194,5 +210,5 @@ class InferenceTransformer:
         rotary, positions = self._rotary, state.positions
         if rotary is None:
             return None
-        rotary.reserve(state.longest + 1)
+        _reserve([rotary], state.longest + 1)
         return lambda x: rotary.at(x.flatten(0, 1).unsqueeze(2), positions).view(x.shape)

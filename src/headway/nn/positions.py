@@ -15,7 +15,6 @@ so that the product of a query at m with a key at n depends on m - n alone (sect
 from __future__ import annotations
 
 import math
-import threading
 
 import torch
 from jaxtyping import Float, Int
@@ -24,8 +23,6 @@ from torch import Tensor, nn
 from headway.errors import ConfigError, LengthError
 
 __all__ = ["LearnedPositions", "NoPositions", "RotaryPositions", "SinusoidalPositions", "sinusoids"]
-
-_growing = threading.Lock()  # a table that another thread has just made larger must not become smaller again
 
 
 def sinusoids(
@@ -100,10 +97,9 @@ class SinusoidalPositions(nn.Module):
         return x + self.table[positions]
 
     def reserve(self, length: int) -> None:
-        """Make the table cover positions below ``length``; several threads may ask at once."""
-        with _growing:
-            if length > self.table.size(0):
-                self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
+        """Make the table cover positions below ``length``."""
+        if length > self.table.size(0):
+            self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
 
 
 class LearnedPositions(nn.Module):
@@ -185,9 +181,9 @@ class RotaryPositions(nn.Module):
         return _turned(x, self.table[positions][:, None, None])
 
     def reserve(self, length: int) -> None:
-        """Make the table cover positions below ``length``; several threads may ask at once."""
-        with _growing, torch.inference_mode(mode=False):  # in which a tensor is made that no gradient may pass through
-            if length > self.table.size(0):
+        """Make the table cover positions below ``length``."""
+        if length > self.table.size(0):
+            with torch.inference_mode(mode=False):  # in which a tensor is made that no gradient may pass through
                 self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
 
 
