@@ -50,7 +50,7 @@ class CompiledPreparer(Preparer):
     ) -> Layer:
         """See :meth:`Preparer.linear`."""
         relu = activation is F.relu
-        layer = QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu)
+        layer = _quantized(weight, bias, relu=relu)
         if activation is None or relu:
             return layer
         return lambda x: activation(torch.from_numpy(layer(x))).numpy()
@@ -58,8 +58,7 @@ class CompiledPreparer(Preparer):
     def ending(self, layer: nn.Linear, around: Residual) -> Callable[[Rows, Rows], Rows]:
         """See :meth:`Preparer.ending`."""
         norm = _norm(around.norm) if isinstance(around, PostNorm) else None
-        bias: Tensor | None = layer.bias  # PyTorch's annotations leave out that there may be none
-        product = QuantizedLinear(_array(layer.weight), None if bias is None else _array(bias), norm=norm)
+        product = _quantized(layer.weight, layer.bias, norm=norm)
         return product if around.residual else (lambda x, entered: product(x))
 
     def norm(self, module: nn.Module) -> Layer:
@@ -119,8 +118,7 @@ class CompiledPreparer(Preparer):
 
 class _QuantizedVocabulary:
     def __init__(self, projection: nn.Linear) -> None:
-        bias: Tensor | None = projection.bias
-        self._layer = QuantizedLinear(_array(projection.weight), None if bias is None else _array(bias))
+        self._layer = _quantized(projection.weight, projection.bias)
 
     def logits(self, hidden: Rows) -> Float[Tensor, "R V"]:
         return torch.from_numpy(self._layer(hidden))
@@ -148,6 +146,10 @@ def _attended(rows: Array, heads: int, keys: Array, values: Array, count: int, m
     out = np.empty((len(rows), heads * values.shape[2]), dtype=np.float32)
     attend(rows, heads, keys, values, count, mask, out)
     return out
+
+
+def _quantized(weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: Norm | None = None) -> QuantizedLinear:
+    return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
 
 
 def _array(x: Tensor) -> Array:

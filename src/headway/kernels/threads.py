@@ -52,7 +52,8 @@ def _after_fork() -> None:
     _THREADS, _one_at_a_time = 1, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @functools.cache

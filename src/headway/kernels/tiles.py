@@ -8,8 +8,8 @@ for a few rows r and one block of outputs n. Weights are packed so that what one
 (:func:`pack`): of each block of :data:`BLOCK` outputs, for each pair of neighbouring k, the pairs of all outputs. One
 vector of weights is widened to 16 bits and multiplied with a pair of inputs that stands in all lanes; ``pmaddwd``, the
 instruction, adds the two products of each pair in 32 bits, where no sum of less than 2^16 products of bytes overflows.
-Sums stay in registers until a row's inputs are
-through; then they are made floating-point numbers, scaled and shifted before they are stored.
+Sums stay in registers until a row's inputs are through; then they are made floating-point numbers, scaled and shifted
+before they are stored.
 
 Six rows by two vectors of outputs keep 12 of AVX2's 16 registers as sums, 2 for weights and 1 for inputs: 29
 multiplications a cycle of the 32 that there are. Vectors are of 256 bits, of 512 where the processor has AVX-512 (there
