@@ -17,7 +17,9 @@ if not kernels.available():
 
 from headway.kernels import threads
 from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
-from headway.kernels.tiles import BLOCK
+from headway.kernels.tiles import BLOCK, as_integers
+
+GROUP = 8  # inputs whose products are added in 16 bits, in two halves
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -29,11 +31,36 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 def test_integers_on_their_grid_multiply_exactly(rows: int, outputs: int, inputs: int) -> None:
     random = np.random.default_rng(rows)
     x = random.integers(-127, 128, (rows, inputs)).astype(np.float32)
-    weight = random.integers(-127, 128, (outputs, inputs)).astype(np.float32)
+    weight = random.integers(-32, 33, (outputs, inputs)).astype(np.float32)
+    weight[:, :GROUP] = 0
     x[:, 0] = weight[:, 0] = 127  # so that both scales are 1
-    x[:1], weight[0] = 127, 127  # the largest sums that there are
-    x[1:2], weight[-1] = -127, 127
+    x[:1], weight[0, GROUP:] = 127, 32  # the largest sums that there are
+    x[1:2], weight[-1, GROUP:] = -127, 32
     assert np.array_equal(QuantizedLinear(weight)(x), x @ weight.T)
+
+
+@pytest.mark.parametrize("inputs", [1, 3, 8, 21, 64])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_sum_of_16_bits_overflows_whatever_the_inputs(inputs: int, sign: int) -> None:
+    """Of weights that are all as large as any of their row, which no sum of four would hold."""
+    weight = np.full((BLOCK + 3, inputs), sign, dtype=np.float32)
+    weight[1] *= np.linspace(0.5, 1, inputs, dtype=np.float32)
+    weight[2, ::2] *= -1
+    x = np.ones((5, inputs), dtype=np.float32)
+    x[1] *= -1
+    x[2, ::2] *= -1
+    x[3:] = normal(2, inputs)
+    found = QuantizedLinear(weight)(x)
+    assert np.abs(found - x @ weight.T).max() <= 0.02 * inputs
+
+
+def test_of_weights_like_a_trained_layers_most_of_the_levels_are_used() -> None:
+    weight = normal(300, 512)
+    levels, scale = as_integers(weight)
+    assert np.abs(levels).max(axis=1).mean() > 70
+    error = np.abs(levels * scale[:, None] - weight)
+
+    assert (error <= 1.001 * scale[:, None]).all(), "rounded towards zero where the sum would be too large"
 
 
 def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
@@ -41,9 +68,10 @@ def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
     x[3] *= 1e4
     x[4] = 0
     found = QuantizedLinear(weight, bias)(x)
-    level_x, level_w = np.abs(x).max(1, keepdims=True) / 127, np.abs(weight).max(1, keepdims=True) / 127
-    bound = 0.5 * (level_x * np.abs(weight).sum(1) + np.abs(x).sum(1, keepdims=True) * level_w.T)
-    bound += 16 * level_x * level_w.T
+    levels, level_w = as_integers(weight)
+    level_x = np.abs(x).max(1, keepdims=True) / 127
+    bound = 0.5 * level_x * np.abs(levels * level_w[:, None]).sum(1)
+    bound += np.abs(x) @ np.abs(levels * level_w[:, None] - weight).T
     assert (np.abs(found - (x @ weight.T + bias)) <= bound + 1e-3).all()
     assert np.array_equal(found[4], bias)
 

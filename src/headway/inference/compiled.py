@@ -136,7 +136,7 @@ class _QuantizedVocabulary:
             rank_logits(layer(hidden), excluded, end, log_probs, tokens, ending)
         else:
             rank(
-                *(hidden, layer.weights, layer.scale, layer.bias, layer.outputs),
+                *(hidden, layer.weights, layer.starts, layer.scale, layer.bias, layer.outputs),
                 *(excluded, end, log_probs, tokens, ending),
             )
         return Best(torch.from_numpy(log_probs), torch.from_numpy(tokens), torch.from_numpy(ending))

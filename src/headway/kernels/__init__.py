@@ -6,6 +6,7 @@ loop does in one pass what belongs together: a linear layer with its quantisatio
 attention with its keys' places; ranking with its product.
 
 - :mod:`headway.kernels.tiles`: products of integers, the innermost loops, made of vector instructions.
+- :mod:`headway.kernels.sums`: those of attention.
 - :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
 - :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
 - :mod:`headway.kernels.ranking`: the best tokens of an output projection.

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compiled", "compiled_for_threads"]
+__all__ = ["compiled", "compiled_for_threads", "within"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -34,6 +34,11 @@ _VERSION = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), dig
 def compiled(function: FunctionT) -> FunctionT:
     """``function`` compiled for the types that it is called with, at the first call with them."""
     return _compiled(function, _VERSION, {})
+
+
+def within(function: FunctionT) -> FunctionT:
+    """The same as a part of what calls it: for inner loops, where handing over arrays takes as long as the work."""
+    return _compiled(function, _VERSION, {"forceinline": True})
 
 
 def compiled_for_threads(function: FunctionT) -> FunctionT:

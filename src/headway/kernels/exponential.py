@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
+from headway.kernels.bits import as_float
 from headway.kernels.compiling import compiled
-from headway.kernels.tiles import as_float
 
 __all__ = ["LOG2_E", "power_of_two"]
 

@@ -1,7 +1,8 @@
 """Linear layers in 8-bit integers, and layer norms.
 
-A weight matrix W (N, K) is kept as integers with one scale for each of its rows: W[n] ~ w[n] * s_w[n]. Inputs are made
-integers as they come, with one scale for each row: x[r] ~ q[r] * s_x[r], s_x[r] = max |x[r]| / 127. So
+A weight matrix W (N, K) is kept as integers with one scale for each of its rows: W[n] ~ w[n] * s_w[n]
+(:func:`headway.kernels.tiles.as_integers`). Inputs are made integers as they come, with one scale for each row:
+x[r] ~ q[r] * s_x[r], s_x[r] = max |x[r]| / 127. So
 
     y[r, n] = s_x[r] * s_w[n] * sum over k of q[r, k] * w[n, k] + b[n]
 
@@ -19,11 +20,12 @@ from typing import Any
 import numba
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float32, Int8
+from jaxtyping import Float32
 
+from headway.kernels.bits import MAGNITUDE, as_float
 from headway.kernels.compiling import compiled, compiled_for_threads
 from headway.kernels.threads import share
-from headway.kernels.tiles import BLOCK, as_float, multiply, pack
+from headway.kernels.tiles import BLOCK, OFFSET, as_integers, multiply, pack
 
 __all__ = ["Norm", "QuantizedLinear", "layer_norm", "quantize"]
 
@@ -32,8 +34,7 @@ Array = npt.NDArray[Any]
 _LEVELS = 127
 _LEVEL = np.float32(1 / _LEVELS)
 _TINY = np.float32(1e-30)  # so that a row of zeros stays one
-_MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's
-_CACHED = 1 << 16  # inputs that are multiplied at a time: 128 KiB of 16 bits, which a second-level cache holds
+_CACHED = 1 << 17  # inputs that are multiplied at a time: 128 KiB, which a second-level cache holds
 
 _NOTHING = np.zeros((0, 0), dtype=np.float32)
 _NO_WEIGHTS = np.zeros(0, dtype=np.float32)
@@ -62,12 +63,11 @@ class QuantizedLinear:
         relu: bool = False,
         norm: Norm | None = None,
     ) -> None:
-        scale = np.maximum(np.abs(weight).max(axis=1), _TINY) / np.float32(_LEVELS)
         self.outputs, self.inputs = weight.shape
-        with np.errstate(invalid="ignore"):  # of NaN the integers are any, and the scale is NaN
-            self.weights: Int8[Array, "blocks pairs block 2"] = pack(np.rint(weight / scale[:, None]).astype(np.int8))
+        levels, scale = as_integers(weight)
+        self.weights, self.starts = pack(levels)
         padding = (0, -self.outputs % BLOCK)
-        self.scale = np.pad(scale.astype(np.float32), padding)
+        self.scale = np.pad(scale, padding)
         self.bias = np.pad(np.zeros(self.outputs, np.float32) if bias is None else bias, padding)
         self._relu, self._norm = relu, norm or _NO_NORM
 
@@ -81,7 +81,15 @@ class QuantizedLinear:
         norm = self._norm
         share(
             *(len(x), _linear_shared, _linear),
-            *(x, self.weights, self.scale, self.bias, self._relu, _NOTHING if residual is None else residual),
+            *(
+                x,
+                self.weights,
+                self.starts,
+                self.scale,
+                self.bias,
+                self._relu,
+                _NOTHING if residual is None else residual,
+            ),
             *(norm.weight, norm.bias, norm.epsilon, out),
         )
         return out
@@ -96,7 +104,7 @@ def layer_norm(x: Float32[Array, "R D"], norm: Norm) -> Float32[Array, "R D"]:
 
 @compiled
 def quantize(x: Array, levels: Array, scales: Array) -> None:
-    """Rows of ``x`` (R, K) as integers from -127 to 127 in ``levels`` (R, >= K).
+    """Rows of ``x`` (R, K) as integers from -127 to 127, plus OFFSET, in ``levels`` (R, >= K).
 
     The largest magnitude is found among bits, which are ordered as magnitudes are, NaN above all: its scale is NaN,
     and so is what is computed with it.
@@ -105,17 +113,18 @@ def quantize(x: Array, levels: Array, scales: Array) -> None:
     for r in range(len(x)):
         largest = np.int32(0)
         for k in range(x.shape[1]):
-            largest = max(largest, np.int32(bits[r, k] & _MAGNITUDE))
+            largest = max(largest, np.int32(bits[r, k] & MAGNITUDE))
         scale = as_float(largest) * _LEVEL + _TINY
         scales[r] = scale
         inverse = np.float32(1) / scale
         for k in range(x.shape[1]):
-            levels[r, k] = np.int16(np.int32(np.rint(x[r, k] * inverse)))
+            levels[r, k] = np.uint8(np.int32(np.rint(x[r, k] * inverse)) + OFFSET)
 
 
 def _multiplied(
     x: Array,
     weights: Array,
+    starts: Array,
     scale: Array,
     bias: Array,
     relu: bool,
@@ -128,7 +137,7 @@ def _multiplied(
     rows, outputs = out.shape
     parts = max(1, -(-rows * x.shape[1] // _CACHED))
     each = -(-rows // parts)
-    levels = np.zeros((each, 2 * weights.shape[1]), dtype=np.int16)
+    levels = np.zeros((each, 4 * weights.shape[1]), dtype=np.uint8)
     scales = np.empty(each, dtype=np.float32)
     last = np.empty((each, BLOCK), dtype=np.float32)  # of a block that is not full
     least = np.float32(0) if relu else np.float32(-np.inf)
@@ -137,11 +146,23 @@ def _multiplied(
         quantize(x[first : first + count], levels, scales)
         for block in numba.prange(outputs // BLOCK):
             place = out.ctypes.data + 4 * (first * outputs + block * BLOCK)
-            multiply(weights, scale, bias, block, levels, scales, count, least, place, 4 * outputs)
+            multiply(weights, starts, scale, bias, block, levels, scales, count, least, place, 4 * outputs)
         if outputs % BLOCK:
             start = outputs // BLOCK * BLOCK
             multiply(
-                *(weights, scale, bias, outputs // BLOCK, levels, scales, count, least, last.ctypes.data, 4 * BLOCK)
+                *(
+                    weights,
+                    starts,
+                    scale,
+                    bias,
+                    outputs // BLOCK,
+                    levels,
+                    scales,
+                    count,
+                    least,
+                    last.ctypes.data,
+                    4 * BLOCK,
+                )
             )
             out[first : first + count, start:] = last[:count, : outputs - start]
         part = out[first : first + count]

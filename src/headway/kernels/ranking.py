@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.compiling import compiled
+from headway.kernels.bits import as_float, in_order
+from headway.kernels.compiling import compiled, within
 from headway.kernels.exponential import LOG2_E, power_of_two
 from headway.kernels.linear import quantize
 from headway.kernels.tiles import BLOCK, multiply
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 
 _PART = max(1, 128 // BLOCK)  # blocks: 128 tokens, which for 256 rows are 128 KiB
 _LEAST = np.float32(-3.4e38)
+_LOWEST = np.int32(-(2**31))
 _ANY = np.float32(-np.inf)
 
 
@@ -30,6 +32,7 @@ _ANY = np.float32(-np.inf)
 def rank(
     hidden: Array,
     weights: Array,
+    starts: Array,
     scale: Array,
     bias: Array,
     vocabulary: int,
@@ -47,7 +50,7 @@ def rank(
     are.
     """
     rows = len(hidden)
-    levels = np.zeros((rows, 2 * weights.shape[1]), dtype=np.int16)
+    levels = np.zeros((rows, 4 * weights.shape[1]), dtype=np.uint8)
     scales = np.empty(rows, dtype=np.float32)
     logits = np.empty((rows, _PART * BLOCK), dtype=np.float32)
     largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
@@ -57,7 +60,7 @@ def rank(
     for first in range(0, len(weights), _PART):
         for block in range(first, min(first + _PART, len(weights))):
             place = logits.ctypes.data + 4 * (block - first) * BLOCK
-            multiply(weights, scale, bias, block, levels, scales, rows, _ANY, place, 4 * logits.shape[1])
+            multiply(weights, starts, scale, bias, block, levels, scales, rows, _ANY, place, 4 * logits.shape[1])
         width = min(_PART * BLOCK, vocabulary - first * BLOCK)
         _rank_part(logits, 0, width, first * BLOCK, forbidden, end, largest, totals, best, tokens, ending)
     _normalize(largest, totals, best, ending)
@@ -76,7 +79,7 @@ def rank_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: 
     _normalize(largest, totals, best, ending)
 
 
-@compiled
+@within
 def _rank_part(
     logits: Array,
     column: int,
@@ -91,22 +94,24 @@ def _rank_part(
     ending: Array,
 ) -> None:
     """Take in the logits of ``width`` tokens from ``start`` on, which are the columns from ``column`` on."""
+    end_column = column + end - start if 0 <= end - start < width else -1
+    last, bits = best.shape[1] - 1, logits.view(np.int32)
     for r in range(len(logits)):
-        part = logits[r, column : column + width]
-        if 0 <= end - start < width:
-            ending[r] = part[end - start]
-        top = _LEAST
-        for n in range(width):
-            top = max(top, part[n])
+        if end_column >= 0:
+            ending[r] = logits[r, end_column]
+        highest = _LOWEST
+        for n in range(column, column + width):
+            highest = max(highest, in_order(bits[r, n]))
+        top = as_float(in_order(highest))
         if top > largest[r]:
             totals[r] *= power_of_two((largest[r] - top) * LOG2_E)
             largest[r] = top
-        base, total = largest[r], np.float32(0)
-        for n in range(width):
-            total += power_of_two((part[n] - base) * LOG2_E)
+        base, total = largest[r] * LOG2_E, np.float32(0)
+        for n in range(column, column + width):
+            total += power_of_two(logits[r, n] * LOG2_E - base)
         totals[r] += total
-        if top > best[r, best.shape[1] - 1]:
-            _insert(part, start, forbidden, best[r], tokens[r])
+        if top > best[r, last]:
+            _insert(logits[r, column : column + width], start, forbidden, best[r], tokens[r])
 
 
 @compiled

@@ -1,75 +1,136 @@
-"""Products of 8-bit weights and 16-bit inputs, in tiles that fit the processor's registers.
+"""Products of 8-bit weights and 8-bit inputs, in tiles that fit the processor's registers.
 
 The innermost loops of a matrix product in integers, given to LLVM as vector operations, for compilers do not find them:
 
-    out[r, n] = sum over k of x[r, k] * w[n, k]
+    out[r, n] = sum over k of q[r, k] * w[n, k]
 
-for a few rows r and one block of outputs n. Weights are packed so that what one instruction reads lies together
-(:func:`pack`): of each block of :data:`BLOCK` outputs, for each pair of neighbouring k, the pairs of all outputs. One
-vector of weights is widened to 16 bits and multiplied with a pair of inputs that stands in all lanes; ``pmaddwd``, the
-instruction, adds the two products of each pair in 32 bits, where no sum of less than 2^16 products of bytes overflows.
+for a few rows r and one block of outputs n. The processor multiplies unsigned bytes with signed ones, so rows hold
+u = q + 128 (:data:`OFFSET`), and sums begin at -128 * sum over k of w[n, k], which is known ahead.
+
+Weights are packed so that what one instruction reads lies together (:func:`pack`): of each block of :data:`BLOCK`
+outputs, for each four neighbouring k, those of all outputs. A vector of weights meets the four inputs of a row, which
+stand in all lanes. ``vpdpbusd`` adds the four products of each output to its sum in 32 bits; where the processor has it
+not, ``pmaddubsw`` adds two in 16 bits, another addition makes that four, and only then ``pmaddwd`` widens them: half as
+much work as with 16-bit inputs, whose products ``pmaddwd`` takes two at a time.
+
+Sums of 16 bits would overflow if weights were any bytes. :func:`as_integers` chooses each output's scale so that no
+four weights that are added there can, whatever the inputs: 255 times those of one sign is at most 2^15 - 1. For weights
+that are distributed as a trained layer's are, this costs less than one bit of the eight. Sums are the same integers
+whichever instruction makes them.
+
 Sums stay in registers until a row's inputs are through; then they are made floating-point numbers, scaled and shifted
-before they are stored.
-
-Six rows by two vectors of outputs keep 12 of AVX2's 16 registers as sums, 2 for weights and 1 for inputs: 29
-multiplications a cycle of the 32 that there are. Vectors are of 256 bits, of 512 where the processor has AVX-512 (there
-LLVM makes one instruction of product and sum, ``vpdpwssd``).
+before they are stored. Three rows by two vectors of outputs are 6 of AVX2's 16 registers for sums in 32 bits, 6 for
+those in 16, 2 for weights and 1 for inputs; 48 multiplications a cycle. Vectors are of 256 bits, of 512 where the
+processor has AVX-512.
 """
 
 from __future__ import annotations
 
-import inspect
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Int8
+from jaxtyping import Float32, Int8, Int32
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils as untyped_cgutils
-from numba.extending import intrinsic
 
 from headway.kernels.compiling import compiled
+from headway.kernels.emitting import (
+    BYTE,
+    FLOAT,
+    INT32,
+    INT64,
+    emitted,
+    everywhere,
+    function,
+    load,
+    store,
+    times,
+    variable,
+)
 
-__all__ = ["BLOCK", "as_float", "multiply", "pack"]
+__all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "padded"]
 
 Array = npt.NDArray[Any]
-cgutils: Any = untyped_cgutils
 
-_LANES = 16 if llvmlite.binding.get_host_cpu_features().get("avx512bw") else 8  # sums in a vector
+_FEATURES = llvmlite.binding.get_host_cpu_features()
+_LANES = 16 if _FEATURES.get("avx512bw") else 8  # sums in a vector
+_ADDS_FOUR = bool(_FEATURES.get("avx512vnni") if _LANES == 16 else _FEATURES.get("avxvnni"))
 _VECTORS = 2  # of sums, beside each other
 BLOCK = _VECTORS * _LANES  # outputs
 
-_BYTES = ir.VectorType(ir.IntType(8), 2 * _LANES)
+OFFSET = np.int32(128)  # of the inputs
+_LEVELS = 127  # the largest magnitude of a weight
+_FOUR = 4  # inputs in a lane
+_GROUP = 2  # times four inputs: what is added in 16 bits is one product of each half of them
+_MOST = (2**15 - 1) // 255  # the largest sum of a group's weights of one sign
+_TINY = np.float32(1e-30)  # so that a row of zeros stays one
+
+_BYTES = ir.VectorType(BYTE, 4 * _LANES)
 _WORDS = ir.VectorType(ir.IntType(16), 2 * _LANES)
-_SUMS = ir.VectorType(ir.IntType(32), _LANES)
-_FLOATS = ir.VectorType(ir.FloatType(), _LANES)
-_INT32, _INT64, _FLOAT = ir.IntType(32), ir.IntType(64), ir.FloatType()
+_SUMS = ir.VectorType(INT32, _LANES)
+_FLOATS = ir.VectorType(FLOAT, _LANES)
+_ONES = ir.Constant(_WORDS, [1] * 2 * _LANES)
+_PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[_LANES]
 _PMADDWD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[_LANES]
+_VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}[_LANES]
 
 
-def pack(levels: Int8[Array, "N K"]) -> Int8[Array, "blocks pairs block 2"]:
-    """Weights in the order of :func:`multiply`; where N or K does not fill a block or a pair, zeros do."""
+def as_integers(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
+    """Weights as integers times a scale for each output; the sums that :func:`multiply` makes of them do not overflow.
+
+    Where rounding would take a group's sum too far, its weights are rounded towards zero. Of weights that are NaN or
+    infinite the integers are any, and the scale is not finite either.
+    """
+    largest = np.maximum(
+        np.abs(weight).max(axis=1, initial=0) / _LEVELS, _largest_sums(weight).max(axis=(1, 2)) / _MOST
+    )
+    scale = np.maximum(largest, _TINY).astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        exact = weight / scale[:, None]
+        levels = np.clip(np.rint(exact), -_LEVELS, _LEVELS).astype(np.int8)
+        too_far = np.repeat(_largest_sums(levels.astype(np.int32)) > _MOST, 2, axis=2)
+        too_far = np.tile(too_far, (1, 1, _GROUP)).reshape(len(weight), -1)[:, : weight.shape[1]]
+        return np.where(too_far, np.trunc(exact).astype(np.int8), levels), scale
+
+
+def _largest_sums(weight: Array) -> Array:
+    """(N, groups, 2): of weights whose products are added in 16 bits, the sum of those of one sign that is larger."""
+    inputs = weight.shape[1]
+    groups = np.pad(weight, ((0, 0), (0, padded(inputs) - inputs))).reshape(len(weight), -1, _GROUP, 2, 2)
+    positive, negative = groups.clip(min=0).sum(axis=(2, 4)), -groups.clip(max=0).sum(axis=(2, 4))
+    return cast(Array, np.maximum(positive, negative))
+
+
+def padded(inputs: int) -> int:
+    """How many inputs a row holds for :func:`multiply`: whole groups. Those beyond may be any."""
+    return inputs + -inputs % (_GROUP * _FOUR)
+
+
+def pack(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
+    """Weights in the order of :func:`multiply`, and where sums begin. Zeros fill the last block and group."""
     outputs, inputs = levels.shape
-    padded = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % 2)))
-    blocks = padded.reshape(len(padded) // BLOCK, BLOCK, padded.shape[1] // 2, 2)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+    filled = np.pad(levels, ((0, -outputs % BLOCK), (0, padded(inputs) - inputs)))
+    blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), -OFFSET * filled.sum(axis=1, dtype=np.int32)
 
 
-_Tile = Callable[[int, int, int, int, int, int, int, np.float32, int, int], None]
+_Tile = Callable[[int, int, int, int, int, int, int, int, np.float32, int, int], None]
 
 
 def _tile(rows: int, *, fetch: bool = False) -> _Tile:
-    """The loop over all pairs for so many rows and one block; ``fetch``: it also has the next block's weights read."""
+    """The loop over all inputs for so many rows and one block; ``fetch``: it also has the next block's weights read."""
 
     def typing(
         context: Any,
         weights: Any,
         inputs: Any,
         inputs_stride: Any,
-        pairs: Any,
+        groups: Any,
+        starts: Any,
         input_scales: Any,
         scales: Any,
         bias: Any,
@@ -80,69 +141,74 @@ def _tile(rows: int, *, fetch: bool = False) -> _Tile:
         """Addresses, and bytes from a row to the next: see :func:`multiply`."""
         address, count = types.uintp, types.intp
         return types.void(
-            *(address, address, count, count, address, address, address, types.float32, address, count)
-        ), _generate
+            *(address, address, count, count, address, address, address, address, types.float32, address, count)
+        ), generate
 
-    def _generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        weights, inputs, inputs_stride, pairs, input_scales, scales, bias, least, out, out_stride = arguments
-        pmaddwd = cgutils.get_or_insert_function(builder.module, ir.FunctionType(_SUMS, [_WORDS, _WORDS]), _PMADDWD)
-
-        prefetch = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [ir.IntType(8).as_pointer(), _INT32, _INT32, _INT32]),
-            "llvm.prefetch.p0i8",
-        )
-
-        def load(address: ir.Value, kind: ir.Type, index: ir.Value) -> ir.Value:
-            return builder.load(builder.gep(builder.inttoptr(address, kind.as_pointer()), [index]), align=1)
-
-        def everywhere(value: ir.Value) -> ir.Value:
-            alone = ir.Constant(ir.VectorType(value.type, _LANES), ir.Undefined)
-            lane = ir.Constant(ir.VectorType(_INT32, _LANES), [0] * _LANES)
-            return builder.shuffle_vector(builder.insert_element(alone, value, _INT32(0)), alone, lane)
-
-        sums = [[cgutils.alloca_once(builder, _SUMS) for _ in range(_VECTORS)] for _ in range(rows)]
-        starts = [builder.add(inputs, builder.mul(inputs_stride, _INT64(row))) for row in range(rows)]
-        for vector in (vector for row in sums for vector in row):
-            builder.store(ir.Constant(_SUMS, [0] * _LANES), vector)
-        with cgutils.for_range(builder, pairs) as loop:
-            at = builder.mul(loop.index, _INT64(_VECTORS))
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        weights, inputs, inputs_stride, groups, starts, input_scales, scales, bias, least, out, out_stride = arguments
+        starts_of_rows = [builder.add(inputs, builder.mul(inputs_stride, INT64(row))) for row in range(rows)]
+        places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
+        sums = {place: variable(builder, _SUMS) for place in places}
+        for (_, vector), total in sums.items():
+            builder.store(load(builder, starts, _SUMS, INT64(vector)), total)
+        with times(builder, groups) as loop:
+            fours = [builder.add(builder.mul(loop.index, INT64(_GROUP)), INT64(four)) for four in range(_GROUP)]
             if fetch:
-                ahead = builder.mul(builder.add(loop.index, pairs), _INT64(2 * BLOCK))
-                where = builder.inttoptr(builder.add(weights, ahead), ir.IntType(8).as_pointer())
-                builder.call(prefetch, [where, _INT32(0), _INT32(2), _INT32(1)])  # to read, into level 2, data
-            widened = [
-                builder.sext(load(weights, _BYTES, builder.add(at, _INT64(vector))), _WORDS)
+                panel = builder.add(weights, builder.mul(groups, INT64(_GROUP * _FOUR * BLOCK)))
+                for four in fours:
+                    _prefetch(builder, builder.add(panel, builder.mul(four, INT64(_FOUR * BLOCK))))
+            first = [builder.mul(four, INT64(_VECTORS)) for four in fours]
+            w = [
+                [load(builder, weights, _BYTES, builder.add(four, INT64(vector))) for four in first]
                 for vector in range(_VECTORS)
             ]
             for row in range(rows):
-                pair = builder.bitcast(everywhere(load(starts[row], _INT32, loop.index)), _WORDS)
+                x = [everywhere(builder, load(builder, starts_of_rows[row], INT32, four), _LANES) for four in fours]
                 for vector in range(_VECTORS):
-                    product = builder.call(pmaddwd, [widened[vector], pair])
-                    builder.store(builder.add(builder.load(sums[row][vector]), product), sums[row][vector])
-        for row in range(rows):
-            input_scale = everywhere(load(input_scales, _FLOAT, _INT64(row)))
-            place = builder.add(out, builder.mul(out_stride, _INT64(row)))
-            for vector in range(_VECTORS):
-                y = builder.sitofp(builder.load(sums[row][vector]), _FLOATS)
-                y = builder.fmul(builder.fmul(y, load(scales, _FLOATS, _INT64(vector))), input_scale)
-                y = builder.fadd(y, load(bias, _FLOATS, _INT64(vector)))
-                lowest = everywhere(least)
-                y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # NaN stays
-                pointer = builder.gep(builder.inttoptr(place, _FLOATS.as_pointer()), [_INT64(vector)])
-                builder.store(y, pointer, align=1)
+                    total = sums[row, vector]
+                    builder.store(_add_products(builder, builder.load(total), x, w[vector]), total)
+        lowest = everywhere(builder, least, _LANES)
+        for row, vector in places:
+            input_scale = everywhere(builder, load(builder, input_scales, FLOAT, INT64(row)), _LANES)
+            y = builder.sitofp(builder.load(sums[row, vector]), _FLOATS)
+            y = builder.fmul(builder.fmul(y, load(builder, scales, _FLOATS, INT64(vector))), input_scale)
+            y = builder.fadd(y, load(builder, bias, _FLOATS, INT64(vector)))
+            y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # NaN stays
+            store(builder, y, builder.add(out, builder.mul(out_stride, INT64(row))), INT64(vector))
         return context.get_dummy_value()
 
-    return cast(_Tile, intrinsic(inspect.unwrap(typing)))
+    return emitted(typing)
 
 
-_six, _four, _two, _one = (_tile(rows) for rows in (6, 4, 2, 1))
-_first_six = _tile(6, fetch=True)
+def _add_products(builder: ir.IRBuilder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
+    """``total`` and the products of a group: fours of inputs, each in all lanes, and of weights, each lane its own."""
+    if _ADDS_FOUR:
+        add_four = function(builder, _VPDPBUSD, _SUMS, _SUMS, _SUMS, _SUMS)
+        for inputs, weights in zip(x, w, strict=True):
+            total = builder.call(add_four, [total, inputs, builder.bitcast(weights, _SUMS)])
+        return total
+    add_two = function(builder, _PMADDUBSW, _WORDS, _BYTES, _BYTES)
+    words = [builder.call(add_two, [builder.bitcast(a, _BYTES), b]) for a, b in zip(x, w, strict=True)]
+    widen = function(builder, _PMADDWD, _SUMS, _WORDS, _WORDS)
+    return builder.add(total, builder.call(widen, [functools.reduce(builder.add, words), _ONES]))
+
+
+def _prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Have it brought into the second-level cache, to be read."""
+    pointer = BYTE.as_pointer()
+    prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), pointer, INT32, INT32, INT32)
+    builder.call(prefetch, [builder.inttoptr(address, pointer), INT32(0), INT32(2), INT32(1)])
+
+
+# AVX-512 has 32 registers, and with vpdpbusd no sums in 16 bits take any of them.
+_MANY = 6 if _ADDS_FOUR and _LANES == 16 else 3
+_first_many, _many, _two, _one = _tile(_MANY, fetch=True), _tile(_MANY), _tile(2), _tile(1)
 
 
 @compiled
 def multiply(
     weights: Array,
+    starts: Array,
     scales: Array,
     bias: Array,
     block: int,
@@ -155,38 +221,26 @@ def multiply(
 ) -> None:
     """Compute one block of a layer's outputs for the first ``rows`` rows.
 
-    They are max(least, inputs @ weights[block]^T * scales * input_scales + bias). ``weights`` are packed; ``scales``
-    and ``bias`` (blocks * BLOCK,) float32; ``inputs`` (R, 2 * pairs) int16; ``input_scales`` (R,) float32. ``out`` is
-    the address of the first row's outputs, ``stride`` the bytes to the next.
+    They are max(least, (inputs - OFFSET) @ weights[block]^T * scales * input_scales + bias). ``weights`` and ``starts``
+    are packed; ``scales`` and ``bias`` (blocks * BLOCK,) float32; ``inputs`` (R, 4 * fours) bytes; ``input_scales``
+    (R,) float32. ``out`` is the address of the first row's outputs, ``stride`` the bytes to the next.
     """
-    pairs, width = weights.shape[1], 2 * inputs.shape[1]
-    panel = weights.ctypes.data + block * 2 * BLOCK * pairs
-    scale, shift = scales.ctypes.data + 4 * BLOCK * block, bias.ctypes.data + 4 * BLOCK * block
+    groups, width = weights.shape[1] // _GROUP, inputs.shape[1]
+    panel = weights.ctypes.data + block * BLOCK * width
+    place = 4 * BLOCK * block
+    start, scale, shift = starts.ctypes.data + place, scales.ctypes.data + place, bias.ctypes.data + place
     row = 0
     while row < rows:
         x, s, y = inputs.ctypes.data + row * width, input_scales.ctypes.data + 4 * row, out + row * stride
-        if rows - row >= 6 and row == 0:
-            _first_six(panel, x, width, pairs, s, scale, shift, least, y, stride)
-            row += 6
-        elif rows - row >= 6:
-            _six(panel, x, width, pairs, s, scale, shift, least, y, stride)
-            row += 6
-        elif rows - row >= 4:
-            _four(panel, x, width, pairs, s, scale, shift, least, y, stride)
-            row += 4
+        if rows - row >= _MANY and row == 0:
+            _first_many(panel, x, width, groups, start, s, scale, shift, least, y, stride)
+            row += _MANY
+        elif rows - row >= _MANY:
+            _many(panel, x, width, groups, start, s, scale, shift, least, y, stride)
+            row += _MANY
         elif rows - row >= 2:
-            _two(panel, x, width, pairs, s, scale, shift, least, y, stride)
+            _two(panel, x, width, groups, start, s, scale, shift, least, y, stride)
             row += 2
         else:
-            _one(panel, x, width, pairs, s, scale, shift, least, y, stride)
+            _one(panel, x, width, groups, start, s, scale, shift, least, y, stride)
             row += 1
-
-
-def _float_of_bits(context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, arguments: Sequence[Any]) -> Any:
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
-as_float = cast(Callable[[np.int32], np.float32], intrinsic(inspect.unwrap(_float_of_bits)))

@@ -1,0 +1,60 @@
+"""What functions written as LLVM's instructions have in common.
+
+Most kernels are Python that Numba compiles. Where a loop must be made of certain vector instructions, in certain
+registers, a function emits them instead (Numba's ``intrinsic``), and compiled code calls it like any other. Such
+functions take addresses and numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from llvmlite import ir
+from numba.core import cgutils as untyped_cgutils
+from numba.extending import intrinsic
+
+__all__ = ["BYTE", "FLOAT", "INT32", "INT64", "emitted", "everywhere", "function", "load", "store", "times", "variable"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+_cgutils: Any = untyped_cgutils
+
+BYTE, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+
+
+def emitted(typing: Callable[..., Any]) -> Callable[..., Any]:
+    """The function that compiled code calls; ``typing`` gives its signature and what emits its instructions."""
+    return cast(Callable[..., Any], intrinsic(inspect.unwrap(typing)))  # without the type checks of tests
+
+
+def function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
+    """One of LLVM's or the processor's own functions."""
+    return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, taken), name)
+
+
+def times(builder: ir.IRBuilder, count: ir.Value) -> Any:
+    """A loop: a context manager whose value has the ``index``."""
+    return _cgutils.for_range(builder, count)
+
+
+def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
+    """A place for a value that changes in loops; LLVM makes it a register."""
+    return _cgutils.alloca_once(builder, kind)
+
+
+def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, index: ir.Value) -> ir.Value:
+    """The value at ``index`` of those that lie from ``address`` on."""
+    return builder.load(builder.gep(builder.inttoptr(address, kind.as_pointer()), [index]), align=1)
+
+
+def store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value, index: ir.Value) -> None:
+    """Put it at ``index`` of the values of its kind that lie from ``address`` on."""
+    builder.store(value, builder.gep(builder.inttoptr(address, value.type.as_pointer()), [index]), align=1)
+
+
+def everywhere(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
+    """A vector whose lanes are all ``value``."""
+    alone = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
+    lane = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
+    return builder.shuffle_vector(builder.insert_element(alone, value, INT32(0)), alone, lane)
