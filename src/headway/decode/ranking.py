@@ -21,6 +21,7 @@ from torch import Tensor
 
 __all__ = ["Best", "best_of", "top"]
 
+_FEW = 64  # values that are sorted faster than keys are made for them
 _BLOCK = 64  # tokens; near the square root of usual vocabularies' size over the beam's
 _FEW_FORBIDDEN = 8  # up to so many it is cheaper to rank them, too, and drop them, than to copy the logits
 
@@ -84,6 +85,8 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
     size = values.size(-1)
     if count == 1:
         return values.argmax(-1, keepdim=True)  # the first of equals, and NaN before all else, by its documentation
+    if size <= _FEW:
+        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # NaN before all else, too
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0
     bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # as integers they are ordered as the floats are
     bits = bits.masked_fill(values.isnan(), 0x7FFFFFFF)

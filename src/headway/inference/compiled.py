@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from headway.decode.ranking import Best, best_of
 from headway.inference.preparer import Activation, Layer, Preparer, Residual, Rows
 from headway.inference.vocabulary import Vocabulary
-from headway.kernels.attention import attend, place
+from headway.kernels.attention import attend, place, room
 from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
 from headway.kernels.ranking import rank, rank_logits
 from headway.nn.blocks import PostNorm
@@ -35,11 +35,13 @@ _TOGETHER = 16  # rows, whose logits threads compute together before they are ra
 class CompiledPreparer(Preparer):
     """Weights in integers, everything between the products in float32, on a CPU; rows are NumPy's arrays.
 
+    Keys and values are kept in 16-bit floats.
+
     What each method computes is said in :class:`~headway.inference.preparer.Preparer`.
     """
 
     def __init__(self) -> None:
-        super().__init__(torch.float32)
+        super().__init__(torch.float16)  # of what is kept between steps, keys and values
 
     def rows(self, x: Float[Tensor, "R K"]) -> Rows:
         """See :meth:`Preparer.rows`."""
@@ -83,37 +85,68 @@ class CompiledPreparer(Preparer):
         sentences, length = mask.size(0), mask.size(3)
         if length > _SHORT:
             return super().self_attention(torch.from_numpy(rows), widths, heads, mask).numpy()
-        key_width, value_width = widths[1] // heads, widths[2] // heads
-        rows[:, : widths[0]] *= np.float32(key_width**-0.5)
-        keys = np.empty((sentences * heads, length, key_width), dtype=np.float32)
-        values = np.empty((sentences * heads, length, value_width), dtype=np.float32)
-        place(rows, heads, widths[0], keys, values, 0)
-        bias = np.where(mask.numpy()[:, 0], np.float32(0), np.float32(-np.inf))
-        return _attended(rows, heads, keys, values, length, bias)
+        rows[:, : widths[0]] *= np.float32((widths[1] // heads) ** -0.5)
+        keys, values = _places(rows, widths[0], widths[1:], heads, sentences)
+        return _attended(rows, widths, heads, keys, values, length, (~mask[:, 0]).to(torch.int16))
 
     def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: PrefixTree, layer: int) -> Rows:
         """See :meth:`Preparer.prefix_attention`."""
-        keys, values = prefix.keys[layer].numpy(), prefix.values[layer].numpy()
-        place(rows, prefix.heads, widths[0], keys, values, prefix.filled)
-        count = prefix.filled + prefix.beams
-        return _attended(rows, prefix.heads, keys, values, count, prefix.bias.numpy())
+        heads, keys, values = prefix.heads, prefix.keys[layer], prefix.values[layer]
+        place(rows, widths[0], widths[1] // heads, heads, _bits(keys), prefix.filled)
+        place(rows, widths[0] + widths[1], widths[2] // heads, heads, _bits(values), prefix.filled)
+        return _attended(rows, widths, heads, keys, values, prefix.filled + prefix.beams, prefix.bias)
 
     def memory(self, rows: Rows, widths: Sequence[int], heads: int, sentences: int) -> list[Float[Tensor, "BH S _"]]:
-        """See :meth:`Preparer.memory`."""
-        return super().memory(torch.from_numpy(rows), widths, heads, sentences)
+        """See :meth:`Preparer.memory`: in 16 bits, with the zeros of :func:`~headway.kernels.attention.room`."""
+        return _places(rows, 0, widths, heads, sentences)
 
     def cross_attention(
         self,
         query: Rows,
-        beams: int,
+        widths: Sequence[int],
+        heads: int,
         keys: Float[Tensor, "BH S K"],
         values: Float[Tensor, "BH S U"],
         bias: Float[Tensor, "B 1 1 S"] | None,
     ) -> Rows:
         """See :meth:`Preparer.cross_attention`."""
-        heads, length = query.shape[1] // keys.size(2), keys.size(1)
-        mask = np.zeros((len(keys) // heads, 1, length), dtype=np.float32) if bias is None else bias.numpy()[:, 0]
-        return _attended(query, heads, keys.numpy(), values.numpy(), length, mask)
+        length = keys.size(1)
+        mask = keys.new_zeros(len(keys) // heads, 1, length) if bias is None else bias[:, 0]
+        return _attended(query, widths, heads, keys, values, length, mask)
+
+
+def _places(
+    rows: Array, column: int, widths: Sequence[int], heads: int, sentences: int
+) -> list[Float[Tensor, "BH S _"]]:
+    """Parts of the rows, from ``column`` on, by sentence and head."""
+    parts = []
+    for width in widths:
+        each = width // heads
+        part = torch.empty(sentences * heads, len(rows) // max(1, sentences), room(each), dtype=torch.float16)
+        place(rows, column, each, heads, _bits(part), 0)
+        column += width
+        parts.append(part)
+    return parts
+
+
+def _attended(
+    rows: Array,
+    widths: Sequence[int],
+    heads: int,
+    keys: Float[Tensor, "BH S K"],
+    values: Float[Tensor, "BH S U"],
+    count: int,
+    mask: Tensor,
+) -> Array:
+    """``mask`` is 0 where a query may attend, in 16 bits."""
+    out = np.empty((len(rows), widths[2]), dtype=np.float32)
+    attend(rows, heads, widths[0] // heads, _bits(keys), _bits(values), count, _bits(mask), out)
+    return out
+
+
+def _bits(x: Tensor) -> npt.NDArray[np.int16]:
+    """Of 16-bit floats, as which Numba does not take them."""
+    return x.view(torch.int16).numpy()
 
 
 class _QuantizedVocabulary:
@@ -140,12 +173,6 @@ class _QuantizedVocabulary:
                 *(excluded, end, log_probs, tokens, ending),
             )
         return Best(torch.from_numpy(log_probs), torch.from_numpy(tokens), torch.from_numpy(ending))
-
-
-def _attended(rows: Array, heads: int, keys: Array, values: Array, count: int, mask: Array) -> Array:
-    out = np.empty((len(rows), heads * values.shape[2]), dtype=np.float32)
-    attend(rows, heads, keys, values, count, mask, out)
-    return out
 
 
 def _quantized(weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: Norm | None = None) -> QuantizedLinear:

@@ -90,6 +90,7 @@ class DecoderLayer:
         self._prepare, self._heads, self._widths = prepare, attention.num_heads, list(attention.widths)
         self._projection = prepare.linear(*_query_scaled(attention))
         weight, bias = _query_scaled(cross)
+        self._cross = list(cross.widths), cross.num_heads
         queries = cross.widths[0]
         self._cross_query = prepare.linear(weight[:queries], None if bias is None else bias[:queries])
         self._feed_forward = _FeedForward(block.feed_forward, prepare)
@@ -109,7 +110,7 @@ class DecoderLayer:
         """``index`` is the block's number, by which the prefixes know it; ``turn`` is for rotary positions."""
         x = self._around_attention(x, lambda x: self._attention(x, prefix, index, turn))
         x = self._around_cross(
-            x, lambda x: self._prepare.cross_attention(self._cross_query(x), prefix.beams, *memory, memory_bias)
+            x, lambda x: self._prepare.cross_attention(self._cross_query(x), *self._cross, *memory, memory_bias)
         )
         return self._around_feed_forward(x, self._feed_forward)
 

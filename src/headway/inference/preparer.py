@@ -97,13 +97,14 @@ class Preparer:
     def cross_attention(
         self,
         query: Rows,
-        beams: int,
+        widths: Sequence[int],
+        heads: int,
         keys: Float[Tensor, "BH S K"],
         values: Float[Tensor, "BH S U"],
         bias: Float[Tensor, "B 1 1 S"] | None,
     ) -> Rows:
         """Of each row over its sentence's memory."""
-        return attend(query.view(-1, beams, query.size(1) // keys.size(2), keys.size(2)), keys, values, bias)
+        return attend(query.view(len(keys) // heads, -1, heads, keys.size(2)), keys, values, bias)
 
 
 def by_head(x: Float[Tensor, "B T _"], widths: Sequence[int], heads: int) -> list[Float[Tensor, "B T H _"]]:

@@ -3,9 +3,12 @@
 Scores are dot products of queries that are scaled already. Places that are shut are not looked at, so a row's sums are
 the same numbers whatever lies between its own places.
 
+Rows hold what one product made of them side by side: queries, and perhaps keys and values, all heads of each, in
+float32. Places, one for each key and its value, keep these as 16-bit floats, by sentence and head, and zeros to whole
+vectors (:func:`room`).
+
 Dimensions: B sentences, R = B * W rows (W queries of each sentence, neighbours), H heads, C places, K width of a key, U
-width of a value. Rows hold what one product made of them side by side: queries, and perhaps keys and values, all heads
-of each. Keys (B * H, >= C, K) and values (B * H, >= C, U) lie by sentence and head.
+width of a value; K2 and U2 with their zeros.
 """
 
 from __future__ import annotations
@@ -18,9 +21,9 @@ import numpy.typing as npt
 from headway.kernels.bits import as_float, in_order
 from headway.kernels.compiling import compiled, within
 from headway.kernels.exponential import LOG2_E, power_of_two
-from headway.kernels.sums import LANES, PLACES, dot_products, weighted_sum
+from headway.kernels.sums import LANES, PLACES, as_halves, dot_products, weighted_sum
 
-__all__ = ["attend", "place"]
+__all__ = ["attend", "place", "room"]
 
 Array = npt.NDArray[Any]
 
@@ -28,101 +31,84 @@ _LEAST = np.float32(-3.4e38)
 _LOWEST = np.int32(-(2**31))
 
 
-@compiled
-def place(rows: Array, heads: int, first_key: int, keys: Array, values: Array, start: int) -> None:
-    """Copy keys, from column ``first_key`` of ``rows`` on, and values, after them, to the places from ``start`` on."""
-    _place(rows, heads, first_key, keys, start)
-    _place(rows, heads, first_key + heads * keys.shape[2], values, start)
+def room(width: int) -> int:
+    """How many numbers a place has for a key or value of ``width``."""
+    return width + -width % LANES
 
 
 @compiled
-def _place(rows: Array, heads: int, column: int, places: Array, start: int) -> None:
-    width = places.shape[2]
+def place(rows: Array, column: int, width: int, heads: int, places: Array, start: int) -> None:
+    """Copy each head's ``width`` numbers, from ``column`` of ``rows`` on, to ``places`` from ``start`` on.
+
+    ``places`` (B * H, C, K2) are the bits of 16-bit floats.
+    """
+    room = places.shape[2]
     beams = len(rows) * heads // max(1, len(places))
+    numbers = np.zeros(room, dtype=np.float32)
     for r in range(len(rows)):
         sentence, beam = r // beams, r % beams
         for h in range(heads):
-            to, first = places[sentence * heads + h, start + beam], column + h * width
             for k in range(width):
-                to[k] = rows[r, first + k]
+                numbers[k] = rows[r, column + h * width + k]
+            at = ((sentence * heads + h) * places.shape[1] + start + beam) * room
+            as_halves(room // LANES, numbers.ctypes.data, places.ctypes.data + 2 * at)
 
 
 @compiled
-def attend(rows: Array, heads: int, keys: Array, values: Array, count: int, mask: Array, out: Array) -> None:
+def attend(
+    rows: Array, heads: int, key_width: int, keys: Array, values: Array, count: int, mask: Array, out: Array
+) -> None:
     """softmax(Q K^T) V over the first ``count`` places, into ``out`` (R, H * U); queries are the first columns of rows.
 
-    ``mask`` (B, W or 1, >= C) is 0 where a query may attend, else -inf.
+    ``keys`` (B * H, >= C, K2) and ``values`` (B * H, >= C, U2) as :func:`place` made them. ``mask`` (B, W or 1, >= C),
+    integers, is 0 where a query may attend.
     """
+    value_width = out.shape[1] // heads
     sentences = len(keys) // heads
     beams = len(rows) // max(1, sentences)
     places = np.empty((beams, count + PLACES), dtype=np.int64)
     opened = np.empty(beams, dtype=np.int64)
+    query, result = np.zeros(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
     weights = np.empty(count + PLACES, dtype=np.float32)
     for sentence in range(sentences):
         for beam in range(beams):
             opened[beam] = _open(mask[sentence, min(beam, mask.shape[1] - 1)], count, places[beam])
         for head in range(heads):
+            of_head = sentence * heads + head
             for beam in range(beams):
-                row, of_head = sentence * beams + beam, sentence * heads + head
-                _scores(rows, row, head, keys, of_head, places, beam, opened[beam], weights)
+                row = sentence * beams + beam
+                for k in range(key_width):
+                    query[k] = rows[row, head * key_width + k]
+                _scores(query, keys, of_head, places, beam, opened[beam], weights)
                 total = _exponentials(weights, opened[beam])
-                _mean(weights, total, values, of_head, places, beam, opened[beam], out, row, head)
+                _sum(weights, values, of_head, places, beam, opened[beam], result)
+                for u in range(value_width):
+                    out[row, head * value_width + u] = result[u] / total if opened[beam] else np.float32(0)
 
 
 # Whole arrays and indices, for each part of an array that a loop makes is counted as a use of it.
 
 
 @within
-def _scores(
-    rows: Array,
-    row: int,
-    head: int,
-    keys: Array,
-    of_head: int,
-    places: Array,
-    beam: int,
-    count: int,
-    scores: Array,
-) -> None:
+def _scores(query: Array, keys: Array, of_head: int, places: Array, beam: int, count: int, scores: Array) -> None:
     """Products of a query with its keys; after ``count`` places PLACES - 1 more follow, whose products are not used."""
-    width = keys.shape[2]
-    vectors = width // LANES
-    query = rows.ctypes.data + 4 * (row * rows.shape[1] + head * width)
-    keys_of_head = keys.ctypes.data + 4 * of_head * keys.shape[1] * width
-    chosen = places.ctypes.data + 8 * beam * places.shape[1]
+    width = 2 * keys.shape[2]
+    keys_of_head, chosen = (
+        keys.ctypes.data + of_head * keys.shape[1] * width,
+        places.ctypes.data + 8 * beam * places.shape[1],
+    )
     for first in range(0, count, PLACES):
-        dot_products(query, vectors, keys_of_head, 4 * width, chosen + 8 * first, scores.ctypes.data + 4 * first)
-    for k in range(vectors * LANES, width):
-        for c in range(count):
-            scores[c] += rows[row, head * width + k] * keys[of_head, places[beam, c], k]
+        to = scores.ctypes.data + 4 * first
+        dot_products(query.ctypes.data, len(query) // LANES, keys_of_head, width, chosen + 8 * first, to)
 
 
 @within
-def _mean(
-    weights: Array,
-    total: np.float32,
-    values: Array,
-    of_head: int,
-    places: Array,
-    beam: int,
-    count: int,
-    out: Array,
-    row: int,
-    head: int,
-) -> None:
-    """The mean of values with such weights, whose sum is ``total``."""
-    width = values.shape[2]
-    vectors = width // LANES
-    result = out.ctypes.data + 4 * (row * out.shape[1] + head * width)
-    values_of_head = values.ctypes.data + 4 * of_head * values.shape[1] * width
+def _sum(weights: Array, values: Array, of_head: int, places: Array, beam: int, count: int, result: Array) -> None:
+    """The sum of values with such weights."""
+    width = 2 * values.shape[2]
+    values_of_head = values.ctypes.data + of_head * values.shape[1] * width
     chosen = places.ctypes.data + 8 * beam * places.shape[1]
-    for c in range(count):
-        weights[c] /= total
-    weighted_sum(weights.ctypes.data, vectors, values_of_head, 4 * width, chosen, count, result)
-    for u in range(head * width + vectors * LANES, (head + 1) * width):
-        out[row, u] = 0
-        for c in range(count):
-            out[row, u] += weights[c] * values[of_head, places[beam, c], u - head * width]
+    weighted_sum(weights.ctypes.data, len(result) // LANES, values_of_head, width, chosen, count, result.ctypes.data)
 
 
 @within

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from jaxtyping import Float32
 
 from headway.kernels.bits import MAGNITUDE, as_float
-from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.compiling import compiled, compiled_for_threads, within
 from headway.kernels.threads import share
 from headway.kernels.tiles import BLOCK, OFFSET, as_integers, multiply, pack
 
@@ -69,7 +69,9 @@ class QuantizedLinear:
         padding = (0, -self.outputs % BLOCK)
         self.scale = np.pad(scale, padding)
         self.bias = np.pad(np.zeros(self.outputs, np.float32) if bias is None else bias, padding)
-        self._relu, self._norm = relu, norm or _NO_NORM
+        norm = norm or _NO_NORM
+        self._before = (self.weights, self.starts, self.scale, self.bias, relu)
+        self._after = (norm.weight, norm.bias, norm.epsilon)
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -78,27 +80,15 @@ class QuantizedLinear:
         if x.shape[1] != self.inputs:
             raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.inputs}")
         out = np.empty((len(x), self.outputs), dtype=np.float32)
-        norm = self._norm
-        share(
-            *(len(x), _linear_shared, _linear),
-            *(
-                x,
-                self.weights,
-                self.starts,
-                self.scale,
-                self.bias,
-                self._relu,
-                _NOTHING if residual is None else residual,
-            ),
-            *(norm.weight, norm.bias, norm.epsilon, out),
-        )
+        entered = _NOTHING if residual is None else residual
+        share(len(x), _linear_shared, _linear, x, *self._before, entered, *self._after, out)
         return out
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: Norm) -> Float32[Array, "R D"]:
     """Each row less its mean, over its standard deviation."""
-    out = np.empty_like(x)
-    _layer_norm(x, norm.weight, norm.bias, norm.epsilon, out)
+    out = x.copy()
+    _layer_norm(out, norm.weight, norm.bias, norm.epsilon)
     return out
 
 
@@ -165,30 +155,39 @@ def _multiplied(
                 )
             )
             out[first : first + count, start:] = last[:count, : outputs - start]
-        part = out[first : first + count]
         if len(residual):
-            for r in range(count):
-                row, entered = part[r], residual[first + r]
-                for n in range(outputs):
-                    row[n] += entered[n]
+            _add(residual, first, first + count, out)
         if len(norm_weight):
-            _layer_norm(part, norm_weight, norm_bias, epsilon, part)
+            _normalize(out, first, first + count, norm_weight, norm_bias, epsilon)
 
 
 _linear, _linear_shared = compiled(_multiplied), compiled_for_threads(_multiplied)
 
 
+@within
+def _add(residual: Array, first: int, last: int, out: Array) -> None:
+    for r in range(first, last):
+        for n in range(out.shape[1]):
+            out[r, n] += residual[r, n]
+
+
+@within
+def _normalize(x: Array, first: int, last: int, weight: Array, bias: Array, epsilon: float) -> None:
+    """Layer norm of some rows, in place."""
+    width = x.shape[1]
+    size = np.float32(width)
+    for r in range(first, last):
+        total, squares = np.float32(0), np.float32(0)
+        for d in range(width):
+            total += x[r, d]
+        mean = total / size
+        for d in range(width):
+            squares += (x[r, d] - mean) * (x[r, d] - mean)
+        inverse = np.float32(1) / np.sqrt(squares / size + np.float32(epsilon))
+        for d in range(width):
+            x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
+
+
 @compiled
-def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float, out: Array) -> None:
-    size = np.float32(x.shape[1])
-    for r in range(len(x)):
-        mean = np.float32(0)
-        for d in range(x.shape[1]):
-            mean += x[r, d]
-        mean /= size
-        variance = np.float32(0)
-        for d in range(x.shape[1]):
-            variance += (x[r, d] - mean) ** 2
-        inverse = np.float32(1) / np.sqrt(variance / size + np.float32(epsilon))
-        for d in range(x.shape[1]):
-            out[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
+def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> None:
+    _normalize(x, 0, len(x), weight, bias, epsilon)

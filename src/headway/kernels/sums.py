@@ -4,7 +4,8 @@ Compilers turn a dot product's loop into one vector of partial sums, and adding 
 products did. :func:`dot_products` has :data:`PLACES` of them side by side and adds the lanes of all in one tree of
 shuffles. :func:`weighted_sum` keeps up to 64 numbers in registers while it goes over the places.
 
-Widths that are not whole vectors are their callers' to complete: these look at the first ``width // LANES * LANES``.
+Places hold 16-bit floats, half of what would be read otherwise: a few sentences' keys and values are more than caches
+take. All sums are in 32 bits. Widths are whole vectors.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from numba import types
 from headway.kernels.compiling import compiled
 from headway.kernels.emitting import FLOAT, INT32, INT64, emitted, everywhere, function, load, store, times, variable
 
-__all__ = ["LANES", "PLACES", "dot_products", "weighted_sum"]
+__all__ = ["LANES", "PLACES", "as_halves", "dot_products", "weighted_sum"]
 
 LANES = 8  # of 32 bits: AVX2's vectors
 PLACES = 8  # whose products are added at a time
 
 _VECTOR = ir.VectorType(FLOAT, LANES)
+_HALVES = ir.VectorType(ir.HalfType(), LANES)
 _ZEROS = ir.Constant(_VECTOR, [0.0] * LANES)
-_MANY = 8  # vectors of a sum that are kept in registers
+_MANY, _SOME = 8, 4  # vectors of a sum that are kept in registers
 
 
 def _dot_products() -> Any:
@@ -45,12 +47,16 @@ def _dot_products() -> Any:
         with times(builder, vectors) as loop:
             factor = load(builder, vector, _VECTOR, loop.index)
             for total, start in zip(sums, starts, strict=True):
-                product = [factor, load(builder, start, _VECTOR, loop.index), builder.load(total)]
+                product = [factor, _widened(builder, start, loop.index), builder.load(total)]
                 builder.store(builder.call(add_product, product), total)
         store(builder, _lanes_added(builder, [builder.load(total) for total in sums]), out, INT64(0))
         return context.get_dummy_value()
 
     return emitted(typing)
+
+
+def _widened(builder: ir.IRBuilder, address: ir.Value, index: ir.Value) -> ir.Value:
+    return builder.fpext(load(builder, address, _HALVES, index), _VECTOR)
 
 
 def _lanes_added(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
@@ -89,7 +95,7 @@ def _weighted_sum(vectors: int) -> Any:
             factor = everywhere(builder, load(builder, weights, FLOAT, loop.index), LANES)
             row = builder.add(rows, builder.mul(load(builder, chosen, INT64, loop.index), width))
             for place, total in enumerate(sums):
-                product = [factor, load(builder, row, _VECTOR, INT64(place)), builder.load(total)]
+                product = [factor, _widened(builder, row, INT64(place)), builder.load(total)]
                 builder.store(builder.call(add_product, product), total)
         for place, total in enumerate(sums):
             store(builder, builder.load(total), out, INT64(place))
@@ -98,15 +104,32 @@ def _weighted_sum(vectors: int) -> Any:
     return emitted(typing)
 
 
+def _as_halves() -> Any:
+    def typing(context: Any, vectors: Any, numbers: Any, out: Any) -> Any:
+        return types.void(types.intp, types.uintp, types.uintp), generate
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        vectors, numbers, out = arguments
+        with times(builder, vectors) as loop:
+            half = builder.fptrunc(load(builder, numbers, _VECTOR, loop.index), _HALVES)
+            store(builder, half, out, loop.index)
+        return context.get_dummy_value()
+
+    return emitted(typing)
+
+
+as_halves = cast(Callable[[int, int, int], None], _as_halves())
+"""``(vectors, numbers, out)``: write so many vectors of float32 numbers, at an address, to another in 16 bits each."""
+
 dot_products = cast(Callable[[int, int, int, int, int, int], None], _dot_products())
 """``(vector, vectors, rows, width, chosen, out)``: the products of a vector with PLACES chosen rows.
 
 ``vector`` is the address of ``vectors`` times LANES numbers, ``rows`` that of row 0, ``width`` the bytes from a row to
-the next, ``chosen`` the address of the rows' indices, and ``out`` that of the products. All numbers are float32, all
-indices int64.
+the next, ``chosen`` the address of the rows' indices, and ``out`` that of the products. Rows are of 16-bit floats, all
+other numbers float32; indices are int64.
 """
 
-_many, _some, _one = _weighted_sum(_MANY), _weighted_sum(_MANY // 2), _weighted_sum(1)
+_many, _some, _one = _weighted_sum(_MANY), _weighted_sum(_SOME), _weighted_sum(1)
 
 
 @compiled
@@ -115,13 +138,15 @@ def weighted_sum(weights: int, vectors: int, rows: int, width: int, chosen: int,
 
     Addresses, ``width``, ``rows`` and ``chosen`` as in :data:`dot_products`.
     """
-    size = 4 * LANES
-    while vectors >= _MANY:
-        _many(weights, rows, width, chosen, count, out)
-        rows, out, vectors = rows + _MANY * size, out + _MANY * size, vectors - _MANY
-    if vectors >= _MANY // 2:
-        _some(weights, rows, width, chosen, count, out)
-        rows, out, vectors = rows + _MANY // 2 * size, out + _MANY // 2 * size, vectors - _MANY // 2
-    while vectors > 0:
-        _one(weights, rows, width, chosen, count, out)
-        rows, out, vectors = rows + size, out + size, vectors - 1
+    done = 0
+    while done < vectors:
+        these, result = rows + 2 * LANES * done, out + 4 * LANES * done
+        if vectors - done >= _MANY:
+            _many(weights, these, width, chosen, count, result)
+            done += _MANY
+        elif vectors - done >= _SOME:
+            _some(weights, these, width, chosen, count, result)
+            done += _SOME
+        else:
+            _one(weights, these, width, chosen, count, result)
+            done += 1

@@ -30,8 +30,8 @@ _asked = threading.local()  # for how many threads each thread has asked last
 
 def share(rows: int, shared: Callable[..., None], alone: Callable[..., None], *arguments: Any) -> None:
     """Call ``shared``, whose loops threads share, or ``alone``, which is the same without, as pays for so many rows."""
-    threads = min(torch.get_num_threads(), _THREADS, _MOST)
-    if rows > _FEW or threads < 2 or not _one_at_a_time.acquire(blocking=False):
+    threads = min(torch.get_num_threads(), _THREADS, _MOST) if rows <= _FEW else 1
+    if threads < 2 or not _one_at_a_time.acquire(blocking=False):
         alone(*arguments)
         return
     try:
