@@ -47,6 +47,16 @@ def test_attention_over_open_places_is_softmax_of_products(
     torch.testing.assert_close(torch.from_numpy(out), expected.transpose(1, 2).reshape(sentences * beams, -1))
 
 
+def test_an_empty_mask_opens_all_places() -> None:
+    random = np.random.default_rng(2)
+    rows = random.standard_normal((4, 16), dtype=np.float32)
+    keys, values = (placed(random.standard_normal((4, 5, 8))) for _ in range(2))
+    found, expected = (np.empty((4, 16), dtype=np.float32) for _ in range(2))
+    attend(rows, 2, 8, keys, values, 5, np.zeros((0, 0, 0), dtype=np.int16), found)
+    attend(rows, 2, 8, keys, values, 5, np.zeros((2, 1, 5), dtype=np.int16), expected)
+    assert np.array_equal(found, expected)
+
+
 def test_a_query_to_which_no_place_is_open_gets_zeros() -> None:
     keys = values = placed(np.ones((1, 3, 4)))
     out = np.empty((2, 4), dtype=np.float32)

@@ -61,7 +61,7 @@ def attend(
     """softmax(Q K^T) V over the first ``count`` places, into ``out`` (R, H * U); queries are the first columns of rows.
 
     ``keys`` (B * H, >= C, K2) and ``values`` (B * H, >= C, U2) as :func:`place` made them. ``mask`` (B, W or 1, >= C),
-    integers, is 0 where a query may attend.
+    integers, is 0 where a query may attend; an empty one opens all places.
     """
     value_width = out.shape[1] // heads
     sentences = len(keys) // heads
@@ -72,7 +72,7 @@ def attend(
     weights = np.empty(count + PLACES, dtype=np.float32)
     for sentence in range(sentences):
         for beam in range(beams):
-            opened[beam] = _open(mask[sentence, min(beam, mask.shape[1] - 1)], count, places[beam])
+            opened[beam] = _open(mask, sentence, min(beam, mask.shape[1] - 1), count, places[beam])
         for head in range(heads):
             of_head = sentence * heads + head
             for beam in range(beams):
@@ -136,11 +136,11 @@ def _exponentials(scores: Array, count: int) -> np.float32:
 
 
 @compiled
-def _open(mask: Array, count: int, places: Array) -> int:
+def _open(mask: Array, sentence: int, beam: int, count: int, places: Array) -> int:
     """Write down which of the first places are open, and PLACES - 1 times the last of them; how many are open."""
     opened = 0
     for c in range(count):
-        if mask[c] == 0:
+        if not len(mask) or mask[sentence, beam, c] == 0:
             places[opened] = c
             opened += 1
     last = places[opened - 1] if opened else 0
