@@ -244,6 +244,16 @@ def test_long_sources_in_integers_stay_near_the_reference() -> None:
     assert (found - expected).abs().mean() / (expected - expected.mean()).abs().mean() < 0.05
 
 
+@needs_int8
+def test_beside_a_long_source_in_integers_only_rounding_differs() -> None:
+    """Where PyTorch computes self-attention it is given the same numbers."""
+    engine = InferenceTransformer(make(), "int8")
+    source = sources(4, 90)
+    both = engine.advance(engine.start(source), torch.tensor([1, 1]))
+    alone = engine.advance(engine.start(source[:1, :4]), torch.tensor([1]))
+    torch.testing.assert_close(both[:1], alone, atol=1e-4, rtol=0)
+
+
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("int8", marks=needs_int8)])
 def test_lower_precisions_stay_near_the_reference(precision: Any) -> None:
     model = make()

@@ -40,6 +40,17 @@ def test_other_processors_do_not_even_load_numba(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+@pytest.mark.parametrize("feature", ["f16c", "fma"])
+def test_a_virtual_machine_may_hide_what_comes_with_avx2(feature: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import llvmlite.binding
+
+    features = {**llvmlite.binding.get_host_cpu_features(), feature: False}
+    kernels.available.cache_clear()
+    monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: features)
+    assert not kernels.available()
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
 def test_without_a_folder_for_the_cache_functions_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     import numba
 

@@ -57,6 +57,14 @@ def test_an_empty_mask_opens_all_places() -> None:
     assert np.array_equal(found, expected)
 
 
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 16])
+def test_scores_that_are_all_infinite_are_seen(count: int) -> None:
+    keys, values = placed(np.full((1, count, 8), np.inf)), placed(np.ones((1, count, 8)))
+    out = np.empty((1, 8), dtype=np.float32)
+    attend(np.full((1, 8), -1, np.float32), 1, 8, keys, values, count, np.zeros((1, 1, count), dtype=np.int16), out)
+    assert np.isnan(out).all()
+
+
 def test_a_query_to_which_no_place_is_open_gets_zeros() -> None:
     keys = values = placed(np.ones((1, 3, 4)))
     out = np.empty((2, 4), dtype=np.float32)

@@ -54,12 +54,19 @@ def test_no_sum_of_16_bits_overflows_whatever_the_inputs(inputs: int, sign: int)
     assert np.abs(found - x @ weight.T).max() <= 0.02 * inputs
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("magnitude", [0, 1e-40, 1e-20, 1e30])
+def test_weights_of_any_magnitude(magnitude: float) -> None:
+    weight = normal(20, 9) * np.float32(magnitude)
+    found = QuantizedLinear(weight)(np.ones((1, 9), np.float32))
+    assert np.abs(found - weight.sum(1)).max() <= 0.3 * magnitude + 1e-29
+
+
 def test_of_weights_like_a_trained_layers_most_of_the_levels_are_used() -> None:
     weight = normal(300, 512)
     levels, scale = as_integers(weight)
     assert np.abs(levels).max(axis=1).mean() > 70
     error = np.abs(levels * scale[:, None] - weight)
-
     assert (error <= 1.001 * scale[:, None]).all(), "rounded towards zero where the sum would be too large"
 
 

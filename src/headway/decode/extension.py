@@ -67,8 +67,8 @@ def extend_best(scores: Float[Tensor, "B G W"], ranked: Ranked, count: int) -> E
     """The ``count`` best extensions of each group; places that none is left for have score -inf."""
     width = ranked.tokens.size(3)
     totals, places = top((scores.unsqueeze(3) + ranked.gains).flatten(2), min(count, scores.size(2) * width))
-    missing = (0, count - places.size(2))
-    totals, places = F.pad(totals, missing, value=-torch.inf), F.pad(places, missing)
+    if (missing := count - places.size(2)) > 0:
+        totals, places = F.pad(totals, (0, missing), value=-torch.inf), F.pad(places, (0, missing))
     return Extensions(
         totals,
         places // width,

@@ -86,6 +86,8 @@ class CompiledPreparer(Preparer):
         """See :meth:`Preparer.self_attention`."""
         sentences, length = mask.size(0), mask.size(3)
         if length > _SHORT:
+            with np.errstate(over="ignore"):
+                rows[:, widths[0] :] = rows[:, widths[0] :].astype(np.float16)  # the numbers that places hold
             return super().self_attention(torch.from_numpy(rows), widths, heads, mask).numpy()
         rows[:, : widths[0]] *= np.float32((widths[1] // heads) ** -0.5)
         keys, values = (_bits(part) for part in _places(rows, widths[0], widths[1:], heads, sentences))
@@ -146,6 +148,7 @@ def _attended(
 
 def _bits(x: Tensor) -> Bits:
     """Of 16-bit floats, as which Numba does not take them."""
+    assert x.dtype is torch.float16
     return x.view(torch.int16).numpy()
 
 

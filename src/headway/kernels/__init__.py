@@ -7,6 +7,7 @@ attention with its keys' places; ranking with its product.
 
 - :mod:`headway.kernels.tiles`: products of integers, the innermost loops, made of vector instructions.
 - :mod:`headway.kernels.sums`: those of attention.
+- :mod:`headway.kernels.emitting`, :mod:`headway.kernels.bits`: what these are made of.
 - :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
 - :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
 - :mod:`headway.kernels.ranking`: the best tokens of an output projection.
@@ -39,5 +40,10 @@ def available() -> bool:
     except ImportError:  # by which it refuses Pythons and NumPys that it does not know yet, too
         return False
     config: Any = numba.config  # it sets its names at run time
-    # The tiles are made for this processor, by a compiler.
-    return not (config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES)
+    # The kernels are made for this processor, by a compiler.
+    if config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES:
+        return False
+    import llvmlite.binding
+
+    features = llvmlite.binding.get_host_cpu_features()
+    return bool(features.get("f16c") and features.get("fma"))  # which come with AVX2, but virtual machines may hide

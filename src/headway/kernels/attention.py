@@ -27,7 +27,6 @@ __all__ = ["attend", "place", "room"]
 
 Array = npt.NDArray[Any]
 
-_LEAST = np.float32(-3.4e38)
 _LOWEST = np.int32(-(2**31))
 
 
@@ -40,7 +39,7 @@ def room(width: int) -> int:
 def place(rows: Array, column: int, width: int, heads: int, places: Array, start: int) -> None:
     """Copy each head's ``width`` numbers, from ``column`` of ``rows`` on, to ``places`` from ``start`` on.
 
-    ``places`` (B * H, C, K2) are the bits of 16-bit floats.
+    ``places`` (B * H, C, K2), contiguous, are the bits of 16-bit floats; what these do not hold becomes infinite.
     """
     room = places.shape[2]
     beams = len(rows) * heads // max(1, len(places))
@@ -60,8 +59,8 @@ def attend(
 ) -> None:
     """softmax(Q K^T) V over the first ``count`` places, into ``out`` (R, H * U); queries are the first columns of rows.
 
-    ``keys`` (B * H, >= C, K2) and ``values`` (B * H, >= C, U2) as :func:`place` made them. ``mask`` (B, W or 1, >= C),
-    integers, is 0 where a query may attend; an empty one opens all places.
+    ``keys`` (B * H, >= C, K2) and ``values`` (B * H, >= C, U2) are contiguous, as :func:`place` made them. ``mask``
+    (B, W or 1, >= C), integers, is 0 where a query may attend; an empty one opens all places.
     """
     value_width = out.shape[1] // heads
     sentences = len(keys) // heads
@@ -116,10 +115,10 @@ def _exponentials(scores: Array, count: int) -> np.float32:
     """Each of the first scores less the largest becomes its exponential; their sum.
 
     Loops go over whole vectors, whose length the compiler knows: of a few dozen scores it would leave most to be done
-    one by one. What fills the last vector adds nothing to a sum of at least 1.
+    one by one. What fills the last vector adds nothing to a sum of at least 1. Where all scores are -inf, it is NaN.
     """
     vectors = -(-count // LANES)
-    scores[count : vectors * LANES] = _LEAST
+    scores[count : vectors * LANES] = -np.inf
     bits, highest, total = scores.view(np.int32), _LOWEST, np.float32(0)
     for vector in range(vectors):
         for lane in range(LANES):

@@ -106,9 +106,9 @@ def _rank_part(
         if top > largest[r]:
             totals[r] *= power_of_two((largest[r] - top) * LOG2_E)
             largest[r] = top
-        base, total = largest[r] * LOG2_E, np.float32(0)
+        base, total = largest[r], np.float32(0)
         for n in range(column, column + width):
-            total += power_of_two(logits[r, n] * LOG2_E - base)
+            total += power_of_two((logits[r, n] - base) * LOG2_E)
         totals[r] += total
         if top > best[r, last]:
             _insert(logits[r, column : column + width], start, forbidden, best[r], tokens[r])
