@@ -73,7 +73,7 @@ class Headway:
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:
         """Through the translator."""
-        options = DecodingOptions(beam_size=beam, normalization="average", length_penalty=ALPHA)
+        options = DecodingOptions(beam_size=beam, normalization="average", length_penalty=ALPHA, stopping="first")
         return [translation.text for translation in self.translator.translate_lines(lines, options)]
 
 
@@ -151,6 +151,7 @@ class Transformers:
             rows,
             attention_mask=(rows != PAD).long(),
             num_beams=beam,
+            early_stopping=beam > 1,  # as CTranslate2: done when as many hypotheses as beams are
             do_sample=False,
             length_penalty=ALPHA,
             suppress_tokens=[PAD, BOS, UNK],

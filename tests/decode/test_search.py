@@ -28,6 +28,7 @@ from table_models import (
 from torch import Tensor
 
 from headway.decode import DecodingOptions, Request, SearchModel, SearchState, length_penalty, search, search_stream
+from headway.decode.beam import _in_place
 from headway.decode.protocol import Best, RankingModel, best_of, device_of
 from headway.errors import BundleError, ConfigError
 from headway.models.transformer import Transformer
@@ -516,3 +517,11 @@ def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeyp
     assert len(steps) == 7
     assert len(hypotheses) == 2 * 4 * 2, "tokens and probabilities of 4 hypotheses of 2 sentences"
     assert len(read) == len(steps) + len(hypotheses)
+
+
+@pytest.mark.parametrize(
+    ("staying", "places"),
+    [([], []), ([0, 1, 2], [0, 1, 2]), ([0, 2, 3], [0, 3, 2]), ([4], [4]), ([1, 3, 5, 6], [5, 1, 6, 3])],
+)
+def test_of_those_who_stay_most_keep_their_places(staying: list[int], places: list[int]) -> None:
+    assert _in_place(staying) == places

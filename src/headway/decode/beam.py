@@ -146,7 +146,7 @@ class BeamSearch(Generic[StateT]):
         chosen = chosen.with_scores(chosen.scores.masked_fill(ends, -torch.inf))
         if self._count > self.width:
             chosen = chosen.best(self.width)
-        staying = [at for at, sentence in enumerate(batch.sentences) if not sentence.done]
+        staying = _in_place([at for at, sentence in enumerate(batch.sentences) if not sentence.done])
         finished = [(sentence.key, self._hypotheses(sentence)) for sentence in batch.sentences if sentence.done]
         batch.follow(chosen, staying)
         return finished
@@ -238,6 +238,15 @@ class BeamSearch(Generic[StateT]):
         hypothesis = ending.hypothesis()
         free = math.fsum(hypothesis.token_log_probabilities[len(sentence.request.prefix) :])
         return dataclasses.replace(hypothesis, score=free / self._penalty(ending.length + 1) + ending.coverage)
+
+
+def _in_place(staying: list[int]) -> list[int]:
+    """The same places in an order that leaves most where they are: the last ones take those that are left."""
+    count = len(staying)
+    kept = [at for at in staying if at < count]
+    last = iter(staying[len(kept) :])
+    here = set(kept)
+    return [at if at in here else next(last) for at in range(count)]
 
 
 def _checked(ending: Ending, constraints: Constraints, node: int) -> Ending:

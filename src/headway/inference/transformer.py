@@ -20,7 +20,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
-from headway.nn.prefix_tree import PrefixTree
+from headway.nn.prefix_tree import PrefixTree, leave
 from headway.text.tokenizer import EOS
 
 __all__ = ["InferenceState", "InferenceTransformer", "unsupported"]
@@ -53,13 +53,15 @@ class InferenceState:
         self.positions: Int[Tensor, " R"] = torch.zeros(sentences, dtype=torch.long, device=keys.device)
         self.longest = 0
 
+    @torch.inference_mode()
     def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
         """Row i continues what row ``rows[i]`` was, of the same sentence; only ``sentences`` stay (None: all)."""
         self.positions = self.positions[rows]
         self.prefix.select(rows, sentences)
         if sentences is not None:
             self.longest = int(self.positions.max()) if len(rows) else 0
-            self.memory = [(self._of(keys, sentences), self._of(values, sentences)) for keys, values in self.memory]
+            keys, values = (leave(list(parts), self._heads, sentences) for parts in zip(*self.memory, strict=True))
+            self.memory = list(zip(keys, values, strict=True))
             if self.memory_bias is not None:
                 self.memory_bias = self.memory_bias[sentences]
 
@@ -77,9 +79,6 @@ class InferenceState:
         self.prefix.join(other.prefix)
         self.positions = torch.cat([self.positions, other.positions])
         self.longest = max(self.longest, other.longest)
-
-    def _of(self, buffer: Tensor, sentences: Int[Tensor, " B2"]) -> Tensor:
-        return torch.unflatten(buffer, 0, (-1, self._heads))[sentences].flatten(0, 1)
 
     def _bias(self, width: int) -> Float[Tensor, "B 1 1 S"]:
         keys = self.memory[0][0]

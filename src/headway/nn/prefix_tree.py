@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["PrefixTree", "attend"]
+__all__ = ["PrefixTree", "attend", "leave"]
 
 _GROWTH = 32  # steps for which buffers grow
 _FEW = 32  # slots that are not looked through
@@ -120,18 +120,33 @@ class PrefixTree:
             self.values = [self._picked(values, sentences, slots) for values in self.values]
             self.filled = width
         elif sentences is not None:
-            self.keys = [self._of(keys, sentences) for keys in self.keys]
-            self.values = [self._of(values, sentences) for values in self.values]
+            self.keys = leave(self.keys, self.heads, sentences)
+            self.values = leave(self.values, self.heads, sentences)
         self._look_at = int(max(self.filled, _FEW) * _WASTE)
-
-    def _of(self, buffer: Tensor, sentences: Int[Tensor, " B2"]) -> Tensor:
-        return torch.unflatten(buffer, 0, (-1, self.heads))[sentences].flatten(0, 1)
 
     def _picked(self, buffer: Tensor, sentences: Int[Tensor, " B2"] | None, slots: Int[Tensor, "B2 C2"]) -> Tensor:
         heads = torch.unflatten(buffer, 0, (-1, self.heads))
         kept = torch.arange(len(heads), device=buffer.device) if sentences is None else sentences
         head = torch.arange(self.heads, device=buffer.device)
         return heads[kept[:, None, None], head[None, :, None], slots[:, None, :]].flatten(0, 1)
+
+
+def leave(
+    buffers: list[Float[Tensor, "BH C _"]], heads: int, sentences: Int[Tensor, " B2"]
+) -> list[Float[Tensor, "B2H C _"]]:
+    """Only the ``sentences`` of each buffer, moved to its beginning; those that have their place already stay there.
+
+    The results are views of the buffers. Where a few sentences leave and the last ones take their places, little is
+    copied.
+    """
+    count = len(sentences)
+    moved = (sentences != torch.arange(count, device=sentences.device)).nonzero().squeeze(1)
+    origin, left = sentences[moved], []
+    for buffer in buffers:
+        by_sentence = torch.unflatten(buffer, 0, (-1, heads))
+        by_sentence[moved] = by_sentence[origin]
+        left.append(by_sentence[:count].flatten(0, 1))
+    return left
 
 
 def attend(
