@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import as_float, in_order
+from headway.kernels.bits import LOWEST, as_float, in_order
 from headway.kernels.compiling import compiled, within
 from headway.kernels.exponential import LOG2_E, power_of_two
 from headway.kernels.sums import LANES, PLACES, as_halves, dot_products, weighted_sum
@@ -26,8 +26,6 @@ from headway.kernels.sums import LANES, PLACES, as_halves, dot_products, weighte
 __all__ = ["attend", "place", "room"]
 
 Array = npt.NDArray[Any]
-
-_LOWEST = np.int32(-(2**31))
 
 
 def room(width: int) -> int:
@@ -41,16 +39,16 @@ def place(rows: Array, column: int, width: int, heads: int, places: Array, start
 
     ``places`` (B * H, C, K2), contiguous, are the bits of 16-bit floats; what these do not hold becomes infinite.
     """
-    room = places.shape[2]
+    size = places.shape[2]
     beams = len(rows) * heads // max(1, len(places))
-    numbers = np.zeros(room, dtype=np.float32)
+    numbers = np.zeros(size, dtype=np.float32)
     for r in range(len(rows)):
         sentence, beam = r // beams, r % beams
         for h in range(heads):
             for k in range(width):
                 numbers[k] = rows[r, column + h * width + k]
-            at = ((sentence * heads + h) * places.shape[1] + start + beam) * room
-            as_halves(room // LANES, numbers.ctypes.data, places.ctypes.data + 2 * at)
+            at = ((sentence * heads + h) * places.shape[1] + start + beam) * size
+            as_halves(size // LANES, numbers.ctypes.data, places.ctypes.data + 2 * at)
 
 
 @compiled
@@ -69,45 +67,40 @@ def attend(
     opened = np.empty(beams, dtype=np.int64)
     query, result = np.zeros(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
     weights = np.empty(count + PLACES, dtype=np.float32)
+    key_bytes, value_bytes = 2 * len(query), 2 * len(result)  # of a place
     for sentence in range(sentences):
         for beam in range(beams):
             opened[beam] = _open(mask, sentence, min(beam, mask.shape[1] - 1), count, places[beam])
         for head in range(heads):
             of_head = sentence * heads + head
+            keys_of_head = keys.ctypes.data + of_head * keys.shape[1] * key_bytes
+            values_of_head = values.ctypes.data + of_head * values.shape[1] * value_bytes
             for beam in range(beams):
-                row = sentence * beams + beam
+                row, chosen = sentence * beams + beam, places.ctypes.data + 8 * beam * places.shape[1]
                 for k in range(key_width):
                     query[k] = rows[row, head * key_width + k]
-                _scores(query, keys, of_head, places, beam, opened[beam], weights)
+                _scores(query, keys_of_head, key_bytes, chosen, opened[beam], weights)
                 total = _exponentials(weights, opened[beam])
-                _sum(weights, values, of_head, places, beam, opened[beam], result)
+                weighted_sum(
+                    *(weights.ctypes.data, len(result) // LANES, values_of_head, value_bytes, chosen, opened[beam]),
+                    result.ctypes.data,
+                )
                 for u in range(value_width):
                     out[row, head * value_width + u] = result[u] / total if opened[beam] else np.float32(0)
 
 
-# Whole arrays and indices, for each part of an array that a loop makes is counted as a use of it.
+# Whole arrays and addresses, for each part of an array that a loop makes is counted as a use of it.
 
 
 @within
-def _scores(query: Array, keys: Array, of_head: int, places: Array, beam: int, count: int, scores: Array) -> None:
-    """Products of a query with its keys; after ``count`` places PLACES - 1 more follow, whose products are not used."""
-    width = 2 * keys.shape[2]
-    keys_of_head, chosen = (
-        keys.ctypes.data + of_head * keys.shape[1] * width,
-        places.ctypes.data + 8 * beam * places.shape[1],
-    )
+def _scores(query: Array, keys: int, width: int, chosen: int, count: int, scores: Array) -> None:
+    """Products of a query with its keys, addresses as in :data:`~headway.kernels.sums.dot_products`.
+
+    After ``count`` places PLACES - 1 more follow, whose products are not used.
+    """
     for first in range(0, count, PLACES):
         to = scores.ctypes.data + 4 * first
-        dot_products(query.ctypes.data, len(query) // LANES, keys_of_head, width, chosen + 8 * first, to)
-
-
-@within
-def _sum(weights: Array, values: Array, of_head: int, places: Array, beam: int, count: int, result: Array) -> None:
-    """The sum of values with such weights."""
-    width = 2 * values.shape[2]
-    values_of_head = values.ctypes.data + of_head * values.shape[1] * width
-    chosen = places.ctypes.data + 8 * beam * places.shape[1]
-    weighted_sum(weights.ctypes.data, len(result) // LANES, values_of_head, width, chosen, count, result.ctypes.data)
+        dot_products(query.ctypes.data, len(query) // LANES, keys, width, chosen + 8 * first, to)
 
 
 @within
@@ -119,7 +112,7 @@ def _exponentials(scores: Array, count: int) -> np.float32:
     """
     vectors = -(-count // LANES)
     scores[count : vectors * LANES] = -np.inf
-    bits, highest, total = scores.view(np.int32), _LOWEST, np.float32(0)
+    bits, highest, total = scores.view(np.int32), LOWEST, np.float32(0)
     for vector in range(vectors):
         for lane in range(LANES):
             highest = max(highest, in_order(bits[vector * LANES + lane]))

@@ -16,9 +16,10 @@ from numba import types
 from headway.kernels.compiling import within
 from headway.kernels.emitting import FLOAT, emitted
 
-__all__ = ["MAGNITUDE", "as_float", "in_order"]
+__all__ = ["LOWEST", "MAGNITUDE", "as_float", "in_order"]
 
 MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
+LOWEST = np.int32(-(2**31))  # where a search for the highest integer begins
 _SIGN = np.int32(31)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import as_float, in_order
+from headway.kernels.bits import LOWEST, as_float, in_order
 from headway.kernels.compiling import compiled, within
 from headway.kernels.exponential import LOG2_E, power_of_two
 from headway.kernels.linear import quantize
@@ -24,7 +24,6 @@ Array = npt.NDArray[Any]
 
 _PART = max(1, 128 // BLOCK)  # blocks: 128 tokens, which for 256 rows are 128 KiB
 _LEAST = np.float32(-3.4e38)
-_LOWEST = np.int32(-(2**31))
 _ANY = np.float32(-np.inf)
 
 
@@ -99,7 +98,7 @@ def _rank_part(
     for r in range(len(logits)):
         if end_column >= 0:
             ending[r] = logits[r, end_column]
-        highest = _LOWEST
+        highest = LOWEST
         for n in range(column, column + width):
             highest = max(highest, in_order(bits[r, n]))
         top = as_float(in_order(highest))

@@ -37,26 +37,33 @@ def _dot_products() -> Any:
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         vector, vectors, rows, width, chosen, out = arguments
-        add_product = function(builder, "llvm.fma.v8f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
         starts = [
             builder.add(rows, builder.mul(load(builder, chosen, INT64, INT64(place)), width)) for place in range(PLACES)
         ]
-        sums = [variable(builder, _VECTOR) for _ in starts]
-        for total in sums:
-            builder.store(_ZEROS, total)
+        sums = _no_sums(builder, PLACES)
         with times(builder, vectors) as loop:
             factor = load(builder, vector, _VECTOR, loop.index)
             for total, start in zip(sums, starts, strict=True):
-                product = [factor, _widened(builder, start, loop.index), builder.load(total)]
-                builder.store(builder.call(add_product, product), total)
+                _add_product(builder, total, factor, start, loop.index)
         store(builder, _lanes_added(builder, [builder.load(total) for total in sums]), out, INT64(0))
         return context.get_dummy_value()
 
     return emitted(typing)
 
 
-def _widened(builder: ir.IRBuilder, address: ir.Value, index: ir.Value) -> ir.Value:
-    return builder.fpext(load(builder, address, _HALVES, index), _VECTOR)
+def _no_sums(builder: ir.IRBuilder, count: int) -> list[ir.Value]:
+    """Variables, vectors of zeros at first."""
+    sums = [variable(builder, _VECTOR) for _ in range(count)]
+    for total in sums:
+        builder.store(_ZEROS, total)
+    return sums
+
+
+def _add_product(builder: ir.IRBuilder, total: ir.Value, factor: ir.Value, row: ir.Value, index: ir.Value) -> None:
+    """Add ``factor`` times a vector of the row at an address, in one instruction."""
+    multiply_add = function(builder, "llvm.fma.v8f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
+    widened = builder.fpext(load(builder, row, _HALVES, index), _VECTOR)
+    builder.store(builder.call(multiply_add, [factor, widened, builder.load(total)]), total)
 
 
 def _lanes_added(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
@@ -87,16 +94,12 @@ def _weighted_sum(vectors: int) -> Any:
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         weights, rows, width, chosen, count, out = arguments
-        add_product = function(builder, "llvm.fma.v8f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
-        sums = [variable(builder, _VECTOR) for _ in range(vectors)]
-        for total in sums:
-            builder.store(_ZEROS, total)
+        sums = _no_sums(builder, vectors)
         with times(builder, count) as loop:
             factor = everywhere(builder, load(builder, weights, FLOAT, loop.index), LANES)
             row = builder.add(rows, builder.mul(load(builder, chosen, INT64, loop.index), width))
             for place, total in enumerate(sums):
-                product = [factor, _widened(builder, row, INT64(place)), builder.load(total)]
-                builder.store(builder.call(add_product, product), total)
+                _add_product(builder, total, factor, row, INT64(place))
         for place, total in enumerate(sums):
             store(builder, builder.load(total), out, INT64(place))
         return context.get_dummy_value()

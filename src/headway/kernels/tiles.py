@@ -52,7 +52,7 @@ from headway.kernels.emitting import (
     variable,
 )
 
-__all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "padded"]
+__all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack"]
 
 Array = npt.NDArray[Any]
 
@@ -66,6 +66,7 @@ OFFSET = np.int32(128)  # of the inputs
 _LEVELS = 127  # the largest magnitude of a weight
 _FOUR = 4  # inputs in a lane
 _GROUP = 2  # times four inputs: what is added in 16 bits is one product of each half of them
+_GROUPED = _GROUP * _FOUR  # inputs
 _MOST = (2**15 - 1) // 255  # the largest sum of a group's weights of one sign
 _LINE = 64  # bytes that come into a cache together
 _TINY = np.float32(1e-30)  # so that a row of zeros stays one
@@ -98,21 +99,15 @@ def as_integers(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Floa
 
 def _largest_sums(weight: Array) -> Array:
     """(N, groups, 2): of weights whose products are added in 16 bits, the sum of those of one sign that is larger."""
-    inputs = weight.shape[1]
-    groups = np.pad(weight, ((0, 0), (0, padded(inputs) - inputs))).reshape(len(weight), -1, _GROUP, 2, 2)
+    groups = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUPED))).reshape(len(weight), -1, _GROUP, 2, 2)
     positive, negative = groups.clip(min=0).sum(axis=(2, 4)), -groups.clip(max=0).sum(axis=(2, 4))
     return cast(Array, np.maximum(positive, negative))
-
-
-def padded(inputs: int) -> int:
-    """How many inputs a row holds for :func:`multiply`: whole groups. Those beyond may be any."""
-    return inputs + -inputs % (_GROUP * _FOUR)
 
 
 def pack(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
     """Weights in the order of :func:`multiply`, and where sums begin. Zeros fill the last block and group."""
     outputs, inputs = levels.shape
-    filled = np.pad(levels, ((0, -outputs % BLOCK), (0, padded(inputs) - inputs)))
+    filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUPED)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), -OFFSET * filled.sum(axis=1, dtype=np.int32)
 
@@ -223,8 +218,9 @@ def multiply(
     """Compute one block of a layer's outputs for the first ``rows`` rows.
 
     They are max(least, (inputs - OFFSET) @ weights[block]^T * scales * input_scales + bias). ``weights`` and ``starts``
-    are packed; ``scales`` and ``bias`` (blocks * BLOCK,) float32; ``inputs`` (R, 4 * fours) bytes; ``input_scales``
-    (R,) float32. ``out`` is the address of the first row's outputs, ``stride`` the bytes to the next.
+    are packed; ``scales`` and ``bias`` (blocks * BLOCK,) float32; ``inputs`` (R, 4 * fours) bytes, any beyond the
+    layer's inputs; ``input_scales`` (R,) float32. ``out`` is the address of the first row's outputs, ``stride`` the
+    bytes to the next.
     """
     groups, width = weights.shape[1] // _GROUP, inputs.shape[1]
     panel = weights.ctypes.data + block * BLOCK * width
