@@ -34,6 +34,7 @@ def test_attention_over_open_places_is_softmax_of_products(
     values = random.standard_normal((sentences * heads, capacity, value_width)).astype(np.float16)
     shut = random.random((sentences, beams if mask_each else 1, capacity)) < 0.5
     shut[:, :, 0] = False
+    homes = random.permutation(sentences + 1)[:sentences]
     query = torch.from_numpy(rows[:, : heads * key_width]).view(sentences, beams, heads, key_width).transpose(1, 2)
     by_sentence = torch.from_numpy(keys).float().view(sentences, heads, capacity, key_width)[:, :, :count]
     mask = torch.from_numpy(shut)[:, None, :, :count]
@@ -43,7 +44,11 @@ def test_attention_over_open_places_is_softmax_of_products(
     out = np.empty((sentences * beams, heads * value_width), dtype=np.float32)
     everywhere_shut = np.repeat(shut.all(1), heads, axis=0)
     keys[everywhere_shut], values[everywhere_shut] = np.nan, np.nan  # what is shut is not looked at
-    attend(rows, heads, key_width, placed(keys), placed(values), count, shut.astype(np.int16), out)
+    at_home = [np.zeros((sentences + 1, heads, *x.shape[1:])) for x in (keys, values)]
+    for places, x in zip(at_home, (keys, values), strict=True):
+        places[homes] = x.reshape(sentences, heads, *x.shape[1:])
+    kept_keys, kept_values = (placed(x.reshape(-1, *x.shape[2:])) for x in at_home)
+    attend(rows, heads, key_width, kept_keys, kept_values, homes, count, shut.astype(np.int16), out)
     torch.testing.assert_close(torch.from_numpy(out), expected.transpose(1, 2).reshape(sentences * beams, -1))
 
 
@@ -52,8 +57,8 @@ def test_an_empty_mask_opens_all_places() -> None:
     rows = random.standard_normal((4, 16), dtype=np.float32)
     keys, values = (placed(random.standard_normal((4, 5, 8))) for _ in range(2))
     found, expected = (np.empty((4, 16), dtype=np.float32) for _ in range(2))
-    attend(rows, 2, 8, keys, values, 5, np.zeros((0, 0, 0), dtype=np.int16), found)
-    attend(rows, 2, 8, keys, values, 5, np.zeros((2, 1, 5), dtype=np.int16), expected)
+    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.zeros((0, 0, 0), dtype=np.int16), found)
+    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.zeros((2, 1, 5), dtype=np.int16), expected)
     assert np.array_equal(found, expected)
 
 
@@ -61,7 +66,17 @@ def test_an_empty_mask_opens_all_places() -> None:
 def test_scores_that_are_all_infinite_are_seen(count: int) -> None:
     keys, values = placed(np.full((1, count, 8), np.inf)), placed(np.ones((1, count, 8)))
     out = np.empty((1, 8), dtype=np.float32)
-    attend(np.full((1, 8), -1, np.float32), 1, 8, keys, values, count, np.zeros((1, 1, count), dtype=np.int16), out)
+    attend(
+        np.full((1, 8), -1, np.float32),
+        1,
+        8,
+        keys,
+        values,
+        np.arange(1),
+        count,
+        np.zeros((1, 1, count), dtype=np.int16),
+        out,
+    )
     assert np.isnan(out).all()
 
 
@@ -69,7 +84,7 @@ def test_a_query_to_which_no_place_is_open_gets_zeros() -> None:
     keys = values = placed(np.ones((1, 3, 4)))
     out = np.empty((2, 4), dtype=np.float32)
     mask = np.array([[[1, 1, 1], [0, 1, 1]]], dtype=np.int16)
-    attend(np.ones((2, 4), dtype=np.float32), 1, 4, keys, values, 3, mask, out)
+    attend(np.ones((2, 4), dtype=np.float32), 1, 4, keys, values, np.arange(1), 3, mask, out)
     assert np.array_equal(out, [[0] * 4, [1] * 4])
 
 
@@ -80,9 +95,9 @@ def test_what_is_shut_between_places_changes_no_bit() -> None:
     spread = np.zeros((2, 1, 9), dtype=np.int16)
     spread[:, :, ::2] = -1
     found, expected = (np.empty((2, 4), dtype=np.float32) for _ in range(2))
-    attend(rows, 1, 4, keys, values, 9, spread, found)
+    attend(rows, 1, 4, keys, values, np.arange(2), 9, spread, found)
     packed_keys, packed_values = (np.ascontiguousarray(x[:, 1::2]) for x in (keys, values))
-    attend(rows, 1, 4, packed_keys, packed_values, 4, np.zeros((2, 1, 4), dtype=np.int16), expected)
+    attend(rows, 1, 4, packed_keys, packed_values, np.arange(2), 4, np.zeros((2, 1, 4), dtype=np.int16), expected)
     assert np.array_equal(found, expected)
 
 
@@ -92,10 +107,10 @@ def test_damaged_keys_and_values_are_seen(damage: float) -> None:
     rows = np.ones((1, 24), dtype=np.float32)
     rows[0, 9] = rows[0, 20] = damage
     keys, values = np.zeros((1, 2, 8), dtype=np.int16), np.zeros((1, 2, 8), dtype=np.int16)
-    place(rows, 8, 8, 1, keys, 1)
-    place(rows, 16, 8, 1, values, 1)
+    place(rows, 8, 8, 1, keys, np.arange(1), 1)
+    place(rows, 16, 8, 1, values, np.arange(1), 1)
     out = np.empty((1, 8), dtype=np.float32)
-    attend(rows, 1, 8, keys, values, 2, np.zeros((1, 1, 2), dtype=np.int16), out)
+    attend(rows, 1, 8, keys, values, np.arange(1), 2, np.zeros((1, 1, 2), dtype=np.int16), out)
     assert not np.isfinite(out[0, 4])
 
 
@@ -103,12 +118,14 @@ def test_damaged_keys_and_values_are_seen(damage: float) -> None:
 def test_new_keys_go_to_their_places_and_nothing_else_does(width: int) -> None:
     heads, beams, column = 2, 2, 6
     rows = np.arange(4 * (column + heads * width), dtype=np.float32).reshape(4, -1)
-    places = np.full((2 * heads, 7, room(width)), -1, dtype=np.float16)
-    place(rows, column, width, heads, places.view(np.int16), 4)
+    places = np.full((3 * heads, 7, room(width)), -1, dtype=np.float16)
+    homes = np.array([2, 0])
+    place(rows, column, width, heads, places.view(np.int16), homes, 4)
     for row in range(4):
         for head in range(heads):
             first = column + head * width
-            found = places[row // beams * heads + head, 4 + row % beams]
+            found = places[homes[row // beams] * heads + head, 4 + row % beams]
             assert np.array_equal(found[:width], rows[row, first : first + width])
             assert not found[width:].any()
     assert (np.delete(places, (4, 5), 1) == -1).all()
+    assert (places[heads : 2 * heads] == -1).all()

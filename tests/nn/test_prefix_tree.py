@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from headway.nn.prefix_tree import PrefixTree, leave
+from headway.nn.prefix_tree import PrefixTree
 
 HEADS, LAYERS = 2, 2
 
@@ -76,12 +76,3 @@ def test_beams_see_their_own_prefixes_through_any_history(seed: int) -> None:
         watched.select([[0 if dying else dice.randrange(before) for _ in range(beams)] for _ in range(sentences)], kept)
         longest = max([longest, *(len(prefixes[0]) for prefixes in watched.prefixes)])
     assert longest > 20, "or nothing was asked"
-
-
-@pytest.mark.parametrize("sentences", [[0, 1, 2, 3], [0, 3, 2], [3], [1, 0], [2, 3, 0, 1], []])
-def test_sentences_that_leave_make_place_for_the_others(sentences: list[int]) -> None:
-    buffer = torch.randn(4 * HEADS, 5, 2)
-    expected = buffer.clone().view(4, HEADS, 5, 2)[sentences].flatten(0, 1)
-    (found,) = leave([buffer], HEADS, torch.tensor(sentences, dtype=torch.long))
-    assert torch.equal(found, expected)
-    assert found.is_contiguous()

@@ -9,6 +9,7 @@ from headway.inference.preparer import Activation, Layer, Preparer, Rows
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.prefix_tree import PrefixTree
+from headway.nn.sentence_buffers import SentenceBuffers
 
 __all__ = ["DecoderLayer", "EncoderLayer", "MemoryProjection"]
 
@@ -90,7 +91,7 @@ class DecoderLayer:
         self._prepare, self._heads, self._widths = prepare, attention.num_heads, list(attention.widths)
         self._projection = prepare.linear(*_query_scaled(attention))
         weight, bias = _query_scaled(cross)
-        self._cross = list(cross.widths), cross.num_heads
+        self._cross = list(cross.widths)
         queries = cross.widths[0]
         self._cross_query = prepare.linear(weight[:queries], None if bias is None else bias[:queries])
         self._feed_forward = _FeedForward(block.feed_forward, prepare)
@@ -104,13 +105,13 @@ class DecoderLayer:
         prefix: PrefixTree,
         index: int,
         turn: Activation | None,
-        memory: tuple[Tensor, Tensor],
+        memory: SentenceBuffers,
         memory_bias: Tensor | None,
     ) -> Rows:
         """``index`` is the block's number, by which the prefixes know it; ``turn`` is for rotary positions."""
         x = self._around_attention(x, lambda x: self._attention(x, prefix, index, turn))
         x = self._around_cross(
-            x, lambda x: self._prepare.cross_attention(self._cross_query(x), *self._cross, *memory, memory_bias)
+            x, lambda x: self._prepare.cross_attention(self._cross_query(x), self._cross, memory, index, memory_bias)
         )
         return self._around_feed_forward(x, self._feed_forward)
 
@@ -131,7 +132,7 @@ class MemoryProjection:
         biases = [attention.projection.bias[attention.widths[0] :] for attention in attentions]
         self._linear = prepare.linear(torch.cat(weights), torch.cat(biases))
 
-    def __call__(self, memory: Rows, sentences: int) -> list[tuple[Tensor, Tensor]]:
+    def __call__(self, memory: Rows, sentences: int) -> SentenceBuffers:
         """Of each block, keys (B * H, S, K) and values (B * H, S, U)."""
         parts = self._prepare.memory(self._linear(memory), self._widths, self._heads, sentences)
-        return list(zip(parts[::2], parts[1::2], strict=True))
+        return SentenceBuffers(parts, self._heads)

@@ -14,6 +14,7 @@ from headway.inference.vocabulary import TorchVocabulary, Vocabulary
 from headway.nn.attention import scaled_dot_product_attention
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.prefix_tree import PrefixTree, attend
+from headway.nn.sentence_buffers import SentenceBuffers
 
 __all__ = ["Activation", "Layer", "Preparer", "Residual", "Rows", "by_head"]
 
@@ -86,7 +87,7 @@ class Preparer:
 
     def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: PrefixTree, layer: int) -> Rows:
         """Of each row's new position over its prefix, which its key and value join."""
-        query, key, value = by_head(rows.view(-1, prefix.beams, rows.size(1)), widths, prefix.heads)
+        query, key, value = by_head(rows.view(-1, prefix.beams, rows.size(1)), widths, prefix.slots.heads)
         return attend(query, *prefix.extend(layer, key, value), prefix.step_bias)
 
     def memory(self, rows: Rows, widths: Sequence[int], heads: int, sentences: int) -> list[Float[Tensor, "BH S _"]]:
@@ -98,13 +99,14 @@ class Preparer:
         self,
         query: Rows,
         widths: Sequence[int],
-        heads: int,
-        keys: Float[Tensor, "BH S K"],
-        values: Float[Tensor, "BH S U"],
+        memory: SentenceBuffers,
+        layer: int,
         bias: Float[Tensor, "B 1 1 S"] | None,
     ) -> Rows:
         """Of each row over its sentence's memory."""
-        return attend(query.view(len(keys) // heads, -1, heads, keys.size(2)), keys, values, bias)
+        memory.settle()
+        keys, values = memory.tensors[2 * layer : 2 * layer + 2]
+        return attend(query.view(len(memory.homes), -1, memory.heads, keys.size(2)), keys, values, bias)
 
 
 def by_head(x: Float[Tensor, "B T _"], widths: Sequence[int], heads: int) -> list[Float[Tensor, "B T H _"]]:

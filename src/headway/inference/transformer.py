@@ -20,7 +20,8 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
-from headway.nn.prefix_tree import PrefixTree, leave
+from headway.nn.prefix_tree import PrefixTree
+from headway.nn.sentence_buffers import SentenceBuffers
 from headway.text.tokenizer import EOS
 
 __all__ = ["InferenceState", "InferenceTransformer", "unsupported"]
@@ -41,15 +42,13 @@ def unsupported(config: TransformerConfig) -> str | None:
 class InferenceState:
     """What is kept between steps, for R rows over B sentences: all prefixes, and each layer's view of the memory."""
 
-    def __init__(
-        self, memory: list[tuple[Tensor, Tensor]], memory_bias: Float[Tensor, "B 1 1 S"] | None, heads: int
-    ) -> None:
+    def __init__(self, memory: SentenceBuffers, memory_bias: Float[Tensor, "B 1 1 S"] | None) -> None:
         self.memory = memory  # of each layer, keys (B * H, S, K) and values (B * H, S, U)
         self.memory_bias = memory_bias  # 0 where a source has a token, -inf on its padding; None: no padding
-        keys, values = memory[0]
-        self._heads = heads
-        sentences = keys.size(0) // heads
-        self.prefix = PrefixTree(sentences, len(memory), torch.unflatten(keys, 0, (-1, heads)), values.size(2))
+        keys, values = memory.tensors[:2]
+        sentences = len(memory.homes)
+        by_sentence = torch.unflatten(keys, 0, (-1, memory.heads))
+        self.prefix = PrefixTree(sentences, len(memory.tensors) // 2, by_sentence, values.size(2))
         self.positions: Int[Tensor, " R"] = torch.zeros(sentences, dtype=torch.long, device=keys.device)
         self.longest = 0
 
@@ -60,36 +59,30 @@ class InferenceState:
         self.prefix.select(rows, sentences)
         if sentences is not None:
             self.longest = int(self.positions.max()) if len(rows) else 0
-            keys, values = (leave(list(parts), self._heads, sentences) for parts in zip(*self.memory, strict=True))
-            self.memory = list(zip(keys, values, strict=True))
+            self.memory.keep(sentences)
             if self.memory_bias is not None:
                 self.memory_bias = self.memory_bias[sentences]
 
     def join(self, other: InferenceState) -> None:
         """Append the sentences of ``other``, which must have as many rows each."""
-        width = max(self.memory[0][0].size(1), other.memory[0][0].size(1))
+        width = max(self._width, other._width)
         self.memory_bias = torch.cat([self._bias(width), other._bias(width)])
-        self.memory = [
-            (
-                torch.cat([_lengthened(mine[0], width), _lengthened(theirs[0], width)]),
-                torch.cat([_lengthened(mine[1], width), _lengthened(theirs[1], width)]),
-            )
-            for mine, theirs in zip(self.memory, other.memory, strict=True)
-        ]
+        for state in (self, other):
+            state.memory.tensors = [F.pad(x, (0, 0, 0, width - x.size(1))) for x in state.memory.tensors]
+        self.memory.join(other.memory)
         self.prefix.join(other.prefix)
         self.positions = torch.cat([self.positions, other.positions])
         self.longest = max(self.longest, other.longest)
 
+    @property
+    def _width(self) -> int:
+        return self.memory.tensors[0].size(1)
+
     def _bias(self, width: int) -> Float[Tensor, "B 1 1 S"]:
-        keys = self.memory[0][0]
         bias = self.memory_bias
         if bias is None:
-            bias = keys.new_zeros(keys.size(0) // self._heads, 1, 1, keys.size(1))
+            bias = self.memory.tensors[0].new_zeros(len(self.memory.homes), 1, 1, self._width)
         return F.pad(bias, (0, width - bias.size(3)), value=-math.inf)
-
-
-def _lengthened(x: Float[Tensor, "BH S K"], length: int) -> Float[Tensor, "BH S2 K"]:
-    return F.pad(x, (0, 0, 0, length - x.size(1)))
 
 
 _growing = Lock()
@@ -131,7 +124,6 @@ class InferenceTransformer:
         device = model.projection.weight.device
         self.precision = choose_precision(precision, device)
         self._prepare = prepare = _preparer(self.precision)
-        self._heads = model.config.num_heads
         with torch.no_grad():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
@@ -178,7 +170,7 @@ class InferenceTransformer:
         if padding.any():
             bias = torch.zeros(padding.shape, dtype=self._prepare.dtype, device=source.device)
             bias = bias.masked_fill_(padding, -math.inf)[:, None, None]
-        return InferenceState(memory, bias, self._heads)
+        return InferenceState(memory, bias)
 
     @torch.inference_mode()
     def advance(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
@@ -197,8 +189,8 @@ class InferenceTransformer:
         turn = self._turn(state)
         prefix = state.prefix
         prefix.open_step()
-        for index, (layer, memory) in enumerate(zip(self._decoder, state.memory, strict=True)):
-            x = layer(x, prefix, index, turn, memory, state.memory_bias)
+        for index, layer in enumerate(self._decoder):
+            x = layer(x, prefix, index, turn, state.memory, state.memory_bias)
         prefix.close_step()
         state.positions = state.positions + 1
         state.longest += 1

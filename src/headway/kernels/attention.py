@@ -34,34 +34,48 @@ def room(width: int) -> int:
 
 
 @compiled
-def place(rows: Array, column: int, width: int, heads: int, places: Array, start: int) -> None:
+def place(rows: Array, column: int, width: int, heads: int, places: Array, homes: Array, start: int) -> None:
     """Copy each head's ``width`` numbers, from ``column`` of ``rows`` on, to ``places`` from ``start`` on.
 
-    ``places`` (B * H, C, K2), contiguous, are the bits of 16-bit floats; what these do not hold becomes infinite.
+    ``places`` (homes * H, C, K2), contiguous, are the bits of 16-bit floats; what these do not hold becomes infinite.
+    ``homes`` (B,) are the sentences' places among them.
     """
     size = places.shape[2]
-    beams = len(rows) * heads // max(1, len(places))
+    beams = len(rows) // max(1, len(homes))
     numbers = np.zeros(size, dtype=np.float32)
     for r in range(len(rows)):
         sentence, beam = r // beams, r % beams
         for h in range(heads):
-            for k in range(width):
-                numbers[k] = rows[r, column + h * width + k]
-            at = ((sentence * heads + h) * places.shape[1] + start + beam) * size
-            as_halves(size // LANES, numbers.ctypes.data, places.ctypes.data + 2 * at)
+            first = column + h * width
+            start_of_head = rows.ctypes.data + 4 * (r * rows.shape[1] + first)
+            if width < size:  # the zeros that a place has more are not in the row
+                for k in range(width):
+                    numbers[k] = rows[r, first + k]
+                start_of_head = numbers.ctypes.data
+            at = ((homes[sentence] * heads + h) * places.shape[1] + start + beam) * size
+            as_halves(size // LANES, start_of_head, places.ctypes.data + 2 * at)
 
 
 @compiled
 def attend(
-    rows: Array, heads: int, key_width: int, keys: Array, values: Array, count: int, mask: Array, out: Array
+    rows: Array,
+    heads: int,
+    key_width: int,
+    keys: Array,
+    values: Array,
+    homes: Array,
+    count: int,
+    mask: Array,
+    out: Array,
 ) -> None:
     """softmax(Q K^T) V over the first ``count`` places, into ``out`` (R, H * U); queries are the first columns of rows.
 
-    ``keys`` (B * H, >= C, K2) and ``values`` (B * H, >= C, U2) are contiguous, as :func:`place` made them. ``mask``
+    ``keys`` (homes * H, >= C, K2) and ``values`` (homes * H, >= C, U2) are contiguous, as :func:`place` made them with
+    these ``homes``. ``mask``
     (B, W or 1, >= C), integers, is 0 where a query may attend; an empty one opens all places.
     """
     value_width = out.shape[1] // heads
-    sentences = len(keys) // heads
+    sentences = len(homes)
     beams = len(rows) // max(1, sentences)
     places = np.empty((beams, count + PLACES), dtype=np.int64)
     opened = np.empty(beams, dtype=np.int64)
@@ -72,7 +86,7 @@ def attend(
         for beam in range(beams):
             opened[beam] = _open(mask, sentence, min(beam, mask.shape[1] - 1), count, places[beam])
         for head in range(heads):
-            of_head = sentence * heads + head
+            of_head = homes[sentence] * heads + head
             keys_of_head = keys.ctypes.data + of_head * keys.shape[1] * key_bytes
             values_of_head = values.ctypes.data + of_head * values.shape[1] * value_bytes
             for beam in range(beams):

@@ -18,7 +18,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["PrefixTree", "attend", "leave"]
+from headway.nn.sentence_buffers import SentenceBuffers
+
+__all__ = ["PrefixTree", "attend"]
 
 _GROWTH = 32  # steps for which buffers grow
 _FEW = 32  # slots that are not looked through
@@ -29,10 +31,11 @@ class PrefixTree:
     """The slots of all layers. A step is :meth:`open_step`, :meth:`extend` in every layer, :meth:`close_step`."""
 
     def __init__(self, sentences: int, layers: int, like: Float[Tensor, "B H S K"], value_width: int) -> None:
-        heads, key_width = like.size(1), like.size(3)
-        self.heads = heads
-        self.keys = [like.new_empty(sentences * heads, 0, key_width) for _ in range(layers)]
-        self.values = [like.new_empty(sentences * heads, 0, value_width) for _ in range(layers)]
+        heads, widths = like.size(1), (like.size(3), value_width)
+        # Of each layer, keys (., C, K) and values (., C, U).
+        self.slots = SentenceBuffers(
+            [like.new_empty(sentences * heads, 0, width) for _ in range(layers) for width in widths], heads
+        )
         self.filled = 0
         self.bias = like.new_empty(sentences, 1, 0)  # (B, W, C): 0 where a beam may attend to a slot, else -inf
         self._look_at = _FEW
@@ -59,10 +62,11 @@ class PrefixTree:
         self, layer: int, keys: Float[Tensor, "B W H K"], values: Float[Tensor, "B W H U"]
     ) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
         """Put the new position's keys and values into their slots, and return those of all slots."""
-        end = self.filled + self.beams
-        for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
-            buffer.view(-1, self.heads, *buffer.shape[1:])[:, :, self.filled : end] = new.transpose(1, 2)
-        return self.keys[layer][:, :end], self.values[layer][:, :end]
+        self.slots.settle()
+        end, both = self.filled + self.beams, self.slots.tensors[2 * layer : 2 * layer + 2]
+        for buffer, new in zip(both, (keys, values), strict=True):
+            torch.unflatten(buffer, 0, (-1, self.slots.heads))[:, :, self.filled : end] = new.transpose(1, 2)
+        return both[0][:, :end], both[1][:, :end]
 
     def close_step(self) -> None:
         """Count the new slots."""
@@ -74,79 +78,43 @@ class PrefixTree:
         beams = len(rows) // max(1, count)
         self.bias = self.bias.flatten(0, 1)[rows].view(count, beams, self.bias.size(2))
         if sentences is not None:
-            self._pack(sentences)
-        elif self.filled >= self._look_at:
-            self._pack(None)
+            self.slots.keep(sentences)
+        if sentences is not None or self.filled >= self._look_at:
+            self._pack()
 
     def join(self, other: PrefixTree) -> None:
         """Append the sentences of ``other``, which must have as many beams each."""
-        self._pack(None, always=True)
-        other._pack(None, always=True)
+        self._pack(always=True)
+        other._pack(always=True)
         slots = max(self.filled, other.filled)
         for tree in (self, other):
             tree._resize(slots)
-            for buffer in tree.keys + tree.values:
+            for buffer in tree.slots.tensors:
                 # A product of a masked weight, 0, with what happens to be in memory could be 0 * inf.
                 buffer[:, tree.filled :] = 0
         self.filled = slots
         self.bias = torch.cat([self.bias, other.bias])
-        self.keys = [torch.cat(pair) for pair in zip(self.keys, other.keys, strict=True)]
-        self.values = [torch.cat(pair) for pair in zip(self.values, other.values, strict=True)]
+        self.slots.join(other.slots)
 
     def _resize(self, slots: int) -> None:
         """Buffers of ``slots`` slots; what new ones hold is whatever was there, and nobody may attend to them."""
-
-        def resized(buffer: Tensor) -> Tensor:
-            larger = buffer.new_empty(buffer.size(0), slots, buffer.size(2))
-            larger[:, : self.filled] = buffer[:, : self.filled]
-            return larger
-
         bias = self.bias.new_full((*self.bias.shape[:2], slots), -math.inf)
         bias[:, :, : self.filled] = self.bias[:, :, : self.filled]
         self.bias = bias
-        self.keys = [resized(keys) for keys in self.keys]
-        self.values = [resized(values) for values in self.values]
+        self.slots.resize(slots, self.filled)
 
-    def _pack(self, sentences: Int[Tensor, " B2"] | None, *, always: bool = False) -> None:
-        """Drop the slots that no beam may attend to, where that pays, and all sentences but these."""
+    def _pack(self, *, always: bool = False) -> None:
+        """Drop the slots that no beam may attend to, where that pays."""
         bias = self.bias[:, :, : self.filled]
-        used = (bias == 0).any(1)  # (B2, C)
+        used = (bias == 0).any(1)  # (B, C)
         width = int(used.sum(1).max()) if used.numel() else 0
         if width * _WASTE <= self.filled or always:
             # A stable sort brings each sentence's used slots to the front, in their order; the others' mask stays shut.
             slots = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
             self.bias = bias.gather(2, slots.unsqueeze(1).expand(-1, self.beams, -1))
-            self.keys = [self._picked(keys, sentences, slots) for keys in self.keys]
-            self.values = [self._picked(values, sentences, slots) for values in self.values]
+            self.slots.pick(slots)
             self.filled = width
-        elif sentences is not None:
-            self.keys = leave(self.keys, self.heads, sentences)
-            self.values = leave(self.values, self.heads, sentences)
         self._look_at = int(max(self.filled, _FEW) * _WASTE)
-
-    def _picked(self, buffer: Tensor, sentences: Int[Tensor, " B2"] | None, slots: Int[Tensor, "B2 C2"]) -> Tensor:
-        heads = torch.unflatten(buffer, 0, (-1, self.heads))
-        kept = torch.arange(len(heads), device=buffer.device) if sentences is None else sentences
-        head = torch.arange(self.heads, device=buffer.device)
-        return heads[kept[:, None, None], head[None, :, None], slots[:, None, :]].flatten(0, 1)
-
-
-def leave(
-    buffers: list[Float[Tensor, "BH C _"]], heads: int, sentences: Int[Tensor, " B2"]
-) -> list[Float[Tensor, "B2H C _"]]:
-    """Only the ``sentences`` of each buffer, moved to its beginning; those that have their place already stay there.
-
-    The results are views of the buffers. Where a few sentences leave and the last ones take their places, little is
-    copied.
-    """
-    count = len(sentences)
-    moved = (sentences != torch.arange(count, device=sentences.device)).nonzero().squeeze(1)
-    origin, left = sentences[moved], []
-    for buffer in buffers:
-        by_sentence = torch.unflatten(buffer, 0, (-1, heads))
-        by_sentence[moved] = by_sentence[origin]
-        left.append(by_sentence[:count].flatten(0, 1))
-    return left
 
 
 def attend(
