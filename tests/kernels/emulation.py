@@ -1,0 +1,110 @@
+"""Products as on processors that are not here, in a process of its own: ``python emulation.py PROCESSOR``.
+
+LLVM compiles vectors of any length for any processor, but not another processor's instructions. So the few that tiles
+are made of are functions here, written out in plain operations: the tiles' layout, their loops and their registers are
+those of that processor, held against products of NumPy.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+
+PROCESSORS = {
+    "avx2": {},
+    "avx2-vnni": {"avxvnni": True},
+    "avx512": {"avx512bw": True},
+    "avx512-vnni": {"avx512bw": True, "avx512vnni": True},
+}
+HIDDEN = dict.fromkeys(("avxvnni", "avx512bw", "avx512vnni"), False)
+ROWS, SHAPES = (1, 2, 3, 4, 6, 7, 13, 20), ((1, 1), (5, 7), (40, 64), (33, 100), (64, 8))
+
+
+def every(builder: ir.IRBuilder, vector: ir.Value, first: int, step: int) -> ir.Value:
+    """Each ``step``-th lane from the ``first`` on."""
+    lanes = list(range(first, vector.type.count, step))
+    return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
+
+
+def add_lanes(builder: ir.IRBuilder, vector: ir.Value, together: int) -> ir.Value:
+    """The sums of so many neighbouring lanes."""
+    total = every(builder, vector, 0, together)
+    for lane in range(1, together):
+        total = builder.add(total, every(builder, vector, lane, together))
+    return total
+
+
+def products(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, *, unsigned: bool) -> ir.Value:
+    """In 32 bits; ``unsigned``: the first are."""
+    wide = ir.VectorType(ir.IntType(32), a.type.count)
+    return builder.mul((builder.zext if unsigned else builder.sext)(a, wide), builder.sext(b, wide))
+
+
+def write_out(name: str, builder: ir.IRBuilder, arguments: Any) -> None:
+    """What the instruction does, after Intel's manual."""
+    if "vpdpbusd" in name:
+        total, a, b = arguments
+        as_bytes = ir.VectorType(ir.IntType(8), 4 * total.type.count)
+        a, b = builder.bitcast(a, as_bytes), builder.bitcast(b, as_bytes)
+        builder.ret(builder.add(total, add_lanes(builder, products(builder, a, b, unsigned=True), 4)))
+    elif "pmaddub" in name or "pmadd.ub" in name:
+        sums = add_lanes(builder, products(builder, *arguments, unsigned=True), 2)
+        for bound, beyond in ((2**15 - 1, ">"), (-(2**15), "<")):
+            limit = ir.Constant(sums.type, [bound] * sums.type.count)
+            sums = builder.select(builder.icmp_signed(beyond, sums, limit), limit, sums)
+        builder.ret(builder.trunc(sums, ir.VectorType(ir.IntType(16), sums.type.count)))
+    else:
+        assert "pmadd" in name
+        builder.ret(add_lanes(builder, products(builder, *arguments, unsigned=False), 2))
+
+
+def emulate(processor: str) -> None:
+    """Have :mod:`headway.kernels.tiles` made for it."""
+    numba.njit(lambda x: x)(1)  # Numba itself asks what processor this is
+    features = dict(llvmlite.binding.get_host_cpu_features()) | HIDDEN | PROCESSORS[processor]
+    llvmlite.binding.get_host_cpu_features = lambda: features
+    from headway.kernels import emitting
+
+    real = emitting.function
+
+    def function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
+        if not name.startswith("llvm.x86"):
+            return real(builder, name, result, *taken)
+        written = real(builder, f"written_out.{name}", result, *taken)
+        if not written.blocks:
+            written.linkage = "internal"
+            write_out(name, ir.IRBuilder(written.append_basic_block()), written.args)
+        return written
+
+    emitting.function = function
+
+
+def main() -> None:
+    processor = sys.argv[1]
+    emulate(processor)
+    from headway.kernels import tiles
+    from headway.kernels.linear import QuantizedLinear, quantize
+    from headway.kernels.tiles import OFFSET, as_integers
+
+    made_for = tiles.BLOCK, tiles._ADDS_FOUR
+    assert made_for == (32 if "512" in processor else 16, "vnni" in processor)
+    random = np.random.default_rng(0)
+    for outputs, inputs in SHAPES:
+        weight, bias = random.standard_normal((outputs, inputs), dtype=np.float32), random.random(outputs, np.float32)
+        layer = QuantizedLinear(weight, bias)
+        integers, scale = as_integers(weight)
+        for rows in ROWS:
+            x = random.standard_normal((rows, inputs), dtype=np.float32)
+            levels, scales = np.empty((rows, inputs), np.uint8), np.empty(rows, np.float32)
+            quantize(x, levels, scales)
+            sums = (levels.astype(np.int32) - OFFSET) @ integers.T.astype(np.int32)
+            np.testing.assert_allclose(layer(x), sums * scale * scales[:, None] + bias, rtol=1e-5, atol=1e-6)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""Tiles of processors that are not here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headway import kernels
+
+if not kernels.available():
+    pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
+
+SCRIPT = Path(__file__).with_name("emulation.py")
+
+
+@pytest.mark.parametrize("processor", ["avx2", "avx2-vnni", "avx512", "avx512-vnni"])
+def test_products_are_those_of_numpy(processor: str, tmp_path: Path) -> None:
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path)
+    }  # compiled for another processor: not to be found again
+    command = [sys.executable, str(SCRIPT), processor]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
