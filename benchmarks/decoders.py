@@ -46,8 +46,8 @@ class Engine(Protocol):
 class Headway:
     """This project's own."""
 
-    def __init__(self, folder: Path, precision: Any, **_: Any) -> None:
-        self.translator: Translator = load_translator(folder, device="cpu", precision=precision)
+    def __init__(self, folder: Path, precision: Any, shortlist: bool = False, **_: Any) -> None:
+        self.translator: Translator = load_translator(folder, device="cpu", precision=precision, shortlist=shortlist)
         self.precision = precision
 
     @cached_property
@@ -80,11 +80,21 @@ class Headway:
 class CTranslate2:
     """OpenNMT's C++ engine."""
 
-    def __init__(self, folder: Path, precision: str, threads: int, inter: int = 1, batch: int = 64, **_: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        precision: str,
+        threads: int,
+        inter: int = 1,
+        batch: int = 64,
+        shortlist: bool = False,
+        **_: Any,
+    ) -> None:
         import ctranslate2
 
         self.bundle = Bundle.load(folder)
         self.batch = batch
+        self.settings = {"disable_unk": True, "use_vmap": shortlist}
         self.names = json.loads((folder / "ct2" / "shared_vocabulary.json").read_text(encoding="utf-8"))
         self.ids = {name: at for at, name in enumerate(self.names)}
         self.engine = ctranslate2.Translator(
@@ -106,7 +116,7 @@ class CTranslate2:
     def _run(self, sources: Tokens, beam: int, **limits: int) -> Tokens:
         named = [[self.names[token] for token in (*ids, EOS)] for ids in sources]
         results = self.engine.translate_batch(
-            named, beam_size=beam, length_penalty=ALPHA, max_batch_size=self.batch, disable_unk=True, **limits
+            named, beam_size=beam, length_penalty=ALPHA, max_batch_size=self.batch, **self.settings, **limits
         )
         return [[self.ids[name] for name in result.hypotheses[0]] for result in results]
 

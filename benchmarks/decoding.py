@@ -6,6 +6,9 @@ length go into exactly as many tokens, by a model with random weights; or, with 
 a whole file with natural lengths, and its BLEU stands beside the time. All normalise scores by length alike (exponent
 1), and all choose among the same tokens.
 
+Where the trained model has a shortlist (``headway shortlist``), Headway and CTranslate2 also translate with it: each
+sentence chooses among its own tokens, in CTranslate2 among those of its batch.
+
 Each peer's best setting is searched with ``--sweep``: CTranslate2's compute types, workers and batch sizes, and
 generate's precision and static cache, which it compiles for. Without it the settings are those that a sweep found best.
 
@@ -18,6 +21,7 @@ the precision, as a share of the time that Headway took.
 
 import json
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -39,6 +43,7 @@ from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.evaluate import bleu
 from headway.hardware import computes_bfloat16, processor_name
+from headway.inference import SHORTLIST, Shortlist
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
@@ -99,6 +104,9 @@ def contestants(folder: Path, threads: int, sweep: bool) -> dict[str, dict[str, 
                 name = f"ctranslate2 {kind} {inter}x{threads // inter} batch {batch}"
                 settings = {"precision": kind, "inter": inter, "batch": batch}
                 found[name] = {**shared, "engine": "ctranslate2", **settings}
+    if (folder / SHORTLIST).exists():
+        with_list = {name: {**settings, "shortlist": True} for name, settings in found.items()}
+        found |= {f"{name} shortlist": settings for name, settings in with_list.items()}
     found["transformers float32"] = {**shared, "engine": "transformers", "precision": "float32"}
     if sweep:
         found["transformers float32 static"] = {**found["transformers float32"], "compiled": True}
@@ -121,6 +129,20 @@ def export_for_all(folder: Path) -> None:
     bundle = Bundle.load(folder)
     export_to("ctranslate2", bundle, folder / "ct2")
     export_to("huggingface", bundle, folder / "huggingface")
+    if (folder / SHORTLIST).exists():
+        write_vocabulary_map(bundle, folder)
+
+
+def write_vocabulary_map(bundle: Bundle, folder: Path) -> None:
+    """The shortlist as CTranslate2 reads it: a source token, a tab, target tokens; without a source token: always."""
+    sizes = {"source_size": bundle.source_tokenizer.vocab_size, "target_size": bundle.target_tokenizer.vocab_size}
+    lists = Shortlist.load(folder, **sizes)
+    names = json.loads((folder / "ct2" / "shared_vocabulary.json").read_text(encoding="utf-8"))
+    lines = ["\t" + " ".join(names[token] for token in lists.always)]
+    for token, row in enumerate(lists.table):
+        if listed := sorted({int(each) for each in row} - {0}):
+            lines.append(names[token] + "\t" + " ".join(names[each] for each in listed))
+    (folder / "ct2" / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> dict[str, list[dict[str, Any]]]:
@@ -207,6 +229,8 @@ def main(
         else:
             copy = Path(temporary) / "trained"
             Bundle.load(model).save(copy, "")
+            if (model / SHORTLIST).exists():
+                shutil.copy(model / SHORTLIST, copy)
             export_for_all(copy)
             lines = source.read_text(encoding="utf-8").splitlines()
             references = reference.read_text(encoding="utf-8").splitlines()

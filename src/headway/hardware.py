@@ -81,8 +81,8 @@ def product_rate(dtype: torch.dtype, device: torch.device) -> float:
 def keep_freed_memory() -> None:
     """Tell glibc to keep large freed blocks for what comes next instead of returning them to the system.
 
-    Otherwise every step of training and every batch of decoding maps and clears its memory anew, page by page, which can
-    cost a third of a training step's time.
+    Otherwise every step of training and every batch of decoding maps and clears its memory anew, page by page, which
+    can cost a third of a training step's time.
     """
     if libc := _glibc():
         # Older versions accept no more than 32 MiB.

@@ -31,6 +31,7 @@ from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
 from headway.cli.rerank import rerank
 from headway.cli.score import score
+from headway.cli.shortlist import shortlist
 from headway.cli.tokenize import tokenize
 from headway.cli.train import train
 from headway.cli.translate import translate
@@ -55,6 +56,7 @@ for command in (
     translate,
     classify,
     evaluate,
+    shortlist,
     score,
     rerank,
     alternatives,

@@ -14,7 +14,7 @@ from headway.cli.classify import label_line
 from headway.cli.decoding import chosen_options
 from headway.cli.lines import located
 from headway.cli.text import input_lines, one_line, output_file, place_of
-from headway.cli.translate import From, More, Precision, PrecisionOption, To, load_models
+from headway.cli.translate import From, More, Precision, PrecisionOption, ShortlistOption, To, load_models
 
 if TYPE_CHECKING:
     from headway.predict.classifier import Classification
@@ -49,6 +49,7 @@ def evaluate(
     from_: From = None,
     more: More = None,
     precision: PrecisionOption = "float32",
+    shortlist: ShortlistOption = False,
     form: Annotated[Form, typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
@@ -62,7 +63,7 @@ def evaluate(
 
     classifies = read_task(model).kind == "classification"
     of_translation = {"--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_,
-                      "--with": more}  # fmt: skip
+                      "--with": more, "--shortlist": shortlist}  # fmt: skip
     of_classification = {"--data": data, "--fields": fields, "--confusion": confusion}
     wrong = [name for name, value in (of_translation if classifies else of_classification).items() if value]
     if wrong:
@@ -77,7 +78,7 @@ def evaluate(
     else:
         if source is None or reference is None:
             raise ConfigError(f"{model} is a model that translates; give a test set with --source F --reference F")
-        _evaluate_translator(model, source, reference, output, metric, to, from_, more, precision, form)
+        _evaluate_translator(model, source, reference, output, metric, to, from_, more, precision, shortlist, form)
 
 
 def _evaluate_translator(
@@ -90,6 +91,7 @@ def _evaluate_translator(
     from_: str | None,
     more: list[Path] | None,
     precision: Precision,
+    shortlist: bool,
     form: Form,
 ) -> None:
     from headway.errors import DataError, HeadwayError
@@ -102,7 +104,7 @@ def _evaluate_translator(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    translator = load_models(model, more, precision=precision)
+    translator = load_models(model, more, precision=precision, shortlist=shortlist)
     begin = time.perf_counter()
     found = translator.translate_each(sources, options, target_language=to, source_language=from_)
     seconds = time.perf_counter() - begin

@@ -34,6 +34,10 @@ PrecisionOption = Annotated[
         "--precision", help="Of matrix products; auto: the fastest that this machine has. float32 is the reference."
     ),
 ]
+ShortlistOption = Annotated[
+    bool,
+    typer.Option("--shortlist", help="Choose among the tokens that headway shortlist has learned for a sentence."),
+]
 To = Annotated[str | None, typer.Option("--to", help="The language to translate into, for a model that knows several.")]
 From = Annotated[
     str | None, typer.Option("--from", help="The sources' language, for imported models that are told it.")
@@ -80,6 +84,7 @@ def translate(
         ),
     ] = None,
     precision: PrecisionOption = "auto",
+    shortlist: ShortlistOption = False,
     input_format: Annotated[
         Literal["text", "jsonl"],
         typer.Option(help="jsonl: an object a line with text and, if wanted, prefix, include, banned."),
@@ -117,6 +122,7 @@ def translate(
         guard=guard,
         alignment_layer=alignment_layer,
         precision=precision,
+        shortlist=shortlist,
     )
     place = "TEXT" if text is not None else place_of(source)
     reader = LineReader(place, input_format, prefix, include or (), ban or ())
@@ -148,6 +154,7 @@ def load_models(
     guard: bool = True,
     alignment_layer: int | None = None,
     precision: Precision = "float32",
+    shortlist: bool = False,
 ) -> Translator:
     """A model folder, or an ensemble of several."""
     from headway.predict import Translator, load_translator
@@ -157,6 +164,7 @@ def load_models(
         "guard": guard,
         "alignment_layer": alignment_layer,
         "precision": precision,
+        "shortlist": shortlist,
     }
     first = load_translator(model, **settings)
     return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])

@@ -10,11 +10,22 @@ What differs from :class:`~headway.models.transformer.Transformer`, and why it i
 - :meth:`InferenceTransformer.best` ranks tokens without a softmax over the vocabulary: parts of it are computed, ranked
   and summed while they are in the processor's cache.
 
+A shortlist (:class:`Shortlist`) makes the ranking choose among few tokens, each sentence's own.
+
 float32 is the reference: it agrees with the model to rounding. Dropout and taps are not here: this is no module, and
 what observes attention uses the model itself. So does a model with options that :func:`unsupported` names.
 """
 
 from headway.inference.precision import Precision, choose_precision
+from headway.inference.shortlist import SHORTLIST, Shortlist
 from headway.inference.transformer import InferenceState, InferenceTransformer, unsupported
 
-__all__ = ["InferenceState", "InferenceTransformer", "Precision", "choose_precision", "unsupported"]
+__all__ = [
+    "SHORTLIST",
+    "InferenceState",
+    "InferenceTransformer",
+    "Precision",
+    "Shortlist",
+    "choose_precision",
+    "unsupported",
+]

@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best, best_of
 from headway.hardware import keep_freed_memory
 from headway.inference.preparer import Activation, Layer, Preparer, Residual, Rows
-from headway.inference.vocabulary import Vocabulary
+from headway.inference.vocabulary import SentenceVocabulary, Vocabulary
 from headway.kernels.attention import attend, place, room
 from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
-from headway.kernels.ranking import rank, rank_logits
+from headway.kernels.ranking import rank, rank_logits, rank_sentences
+from headway.kernels.tiles import BLOCK, as_integers, pack_chosen, starts_of
 from headway.nn.blocks import PostNorm
 from headway.nn.prefix_tree import PrefixTree
 from headway.nn.sentence_buffers import SentenceBuffers
@@ -78,6 +79,10 @@ class CompiledPreparer(Preparer):
     def vocabulary(self, projection: nn.Linear) -> Vocabulary:
         """See :meth:`Preparer.vocabulary`."""
         return _QuantizedVocabulary(projection)
+
+    def sentence_vocabulary(self, projection: nn.Linear) -> SentenceVocabulary:
+        """See :meth:`Preparer.sentence_vocabulary`."""
+        return _QuantizedSentenceVocabulary(projection)
 
     def gate(self, rows: Rows, activation: Activation) -> Rows:
         """See :meth:`Preparer.gate`."""
@@ -190,6 +195,35 @@ class _QuantizedVocabulary:
                 *(excluded, end, log_probs, tokens, ending),
             )
         return Best(torch.from_numpy(log_probs), torch.from_numpy(tokens), torch.from_numpy(ending))
+
+
+class _QuantizedSentenceVocabulary:
+    """The numbers are those of :class:`_QuantizedVocabulary`, token by token."""
+
+    def __init__(self, projection: nn.Linear) -> None:
+        self._levels, self._scale = as_integers(_array(projection.weight))
+        bias: Tensor | None = projection.bias
+        self._bias = np.zeros_like(self._scale) if bias is None else _array(bias)
+        self._starts = starts_of(self._levels)
+
+    def gather(self, tokens: Int[Tensor, "B U"]) -> SentenceBuffers:
+        """Tokens, weights, where sums begin, scales and biases, by blocks of tokens."""
+        blocks = torch.unflatten(F.pad(tokens, (0, -tokens.size(1) % BLOCK)), 1, (-1, BLOCK))
+        at = blocks.numpy()
+        parts = pack_chosen(self._levels, at), self._starts[at], self._scale[at], self._bias[at]
+        return SentenceBuffers([blocks, *(torch.from_numpy(part) for part in parts)], heads=1)
+
+    def best(self, hidden: Rows, gathered: SentenceBuffers, count: int, forbidden: Sequence[int], end: int) -> Best:
+        """See :meth:`SentenceVocabulary.best`."""
+        tokens, weights, starts, scale, bias = (part.numpy() for part in gathered.tensors)
+        count = min(count, tokens.shape[1] * BLOCK)
+        log_probs, found = np.empty((len(hidden), count), np.float32), np.empty((len(hidden), count), np.int64)
+        ending = np.empty(len(hidden), dtype=np.float32)
+        rank_sentences(
+            *(hidden, weights, starts, scale, bias, tokens, gathered.homes.numpy()),
+            *(np.array(forbidden, dtype=np.int64), end, log_probs, found, ending),
+        )
+        return Best(torch.from_numpy(log_probs), torch.from_numpy(found), torch.from_numpy(ending))
 
 
 def _quantized(weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: Norm | None = None) -> QuantizedLinear:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.inference.vocabulary import TorchVocabulary, Vocabulary
+from headway.inference.vocabulary import SentenceVocabulary, TorchSentenceVocabulary, TorchVocabulary, Vocabulary
 from headway.nn.attention import scaled_dot_product_attention
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.prefix_tree import PrefixTree, attend
@@ -68,6 +68,10 @@ class Preparer:
     def vocabulary(self, projection: nn.Linear) -> Vocabulary:
         """The output projection."""
         return TorchVocabulary(projection, self.linear)
+
+    def sentence_vocabulary(self, projection: nn.Linear) -> SentenceVocabulary:
+        """That of each sentence's own tokens."""
+        return TorchSentenceVocabulary(projection, self.dtype)
 
     def gate(self, rows: Rows, activation: Activation) -> Rows:
         """The activation of the first half of each row times the second."""

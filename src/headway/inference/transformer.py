@@ -16,6 +16,7 @@ from headway.errors import ConfigError
 from headway.inference.layers import DecoderLayer, EncoderLayer, MemoryProjection
 from headway.inference.precision import Precision, choose_precision
 from headway.inference.preparer import Activation, Preparer, Rows
+from headway.inference.shortlist import Shortlist
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
@@ -42,9 +43,15 @@ def unsupported(config: TransformerConfig) -> str | None:
 class InferenceState:
     """What is kept between steps, for R rows over B sentences: all prefixes, and each layer's view of the memory."""
 
-    def __init__(self, memory: SentenceBuffers, memory_bias: Float[Tensor, "B 1 1 S"] | None) -> None:
+    def __init__(
+        self,
+        memory: SentenceBuffers,
+        memory_bias: Float[Tensor, "B 1 1 S"] | None,
+        vocabulary: SentenceBuffers | None = None,
+    ) -> None:
         self.memory = memory  # of each layer, keys (B * H, S, K) and values (B * H, S, U)
         self.memory_bias = memory_bias  # 0 where a source has a token, -inf on its padding; None: no padding
+        self.vocabulary = vocabulary  # of each sentence, where a shortlist says which tokens it may become
         keys, values = memory.tensors[:2]
         sentences = len(memory.homes)
         by_sentence = torch.unflatten(keys, 0, (-1, memory.heads))
@@ -59,20 +66,25 @@ class InferenceState:
         self.prefix.select(rows, sentences)
         if sentences is not None:
             self.longest = int(self.positions.max()) if len(rows) else 0
-            self.memory.keep(sentences)
+            for kept in self._kept:
+                kept.keep(sentences)
             if self.memory_bias is not None:
                 self.memory_bias = self.memory_bias[sentences]
 
+    @torch.inference_mode()
     def join(self, other: InferenceState) -> None:
         """Append the sentences of ``other``, which must have as many rows each."""
         width = max(self._width, other._width)
         self.memory_bias = torch.cat([self._bias(width), other._bias(width)])
-        for state in (self, other):
-            state.memory.tensors = [F.pad(x, (0, 0, 0, width - x.size(1))) for x in state.memory.tensors]
-        self.memory.join(other.memory)
+        for mine, theirs in zip(self._kept, other._kept, strict=True):
+            mine.join(theirs)
         self.prefix.join(other.prefix)
         self.positions = torch.cat([self.positions, other.positions])
         self.longest = max(self.longest, other.longest)
+
+    @property
+    def _kept(self) -> list[SentenceBuffers]:
+        return [self.memory] if self.vocabulary is None else [self.memory, self.vocabulary]
 
     @property
     def _width(self) -> int:
@@ -111,12 +123,20 @@ class InferenceTransformer:
         model: Where the weights come from. Some are used in place and some are copied: when they change, make another.
         precision: Of the matrix products; see :func:`choose_precision`.
         end: The end symbol, whose probability :meth:`best` reports.
+        shortlist: What :meth:`best` chooses from; None: the whole vocabulary, as :meth:`advance` always does.
 
     Raises:
         ConfigError: The model has an option that :func:`unsupported` names.
     """
 
-    def __init__(self, model: Transformer, precision: Precision = "float32", *, end: int = EOS) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        precision: Precision = "float32",
+        *,
+        end: int = EOS,
+        shortlist: Shortlist | None = None,
+    ) -> None:
         if reason := unsupported(model.config):
             raise ConfigError(reason)
         self._model = model
@@ -136,6 +156,8 @@ class InferenceTransformer:
             self._decoder_norm = prepare.norm(model.decoder.norm)
             self._memory = MemoryProjection([block.cross_attention for block in decoder], prepare)
             self._vocabulary = prepare.vocabulary(model.projection)
+            self._shortlist = shortlist
+            self._sentence_vocabulary = prepare.sentence_vocabulary(model.projection) if shortlist else None
 
     @property
     def device(self) -> torch.device:
@@ -170,7 +192,10 @@ class InferenceTransformer:
         if padding.any():
             bias = torch.zeros(padding.shape, dtype=self._prepare.dtype, device=source.device)
             bias = bias.masked_fill_(padding, -math.inf)[:, None, None]
-        return InferenceState(memory, bias)
+        vocabulary = None
+        if self._shortlist is not None and self._sentence_vocabulary is not None:
+            vocabulary = self._sentence_vocabulary.gather(self._shortlist.tokens(source).to(source.device))
+        return InferenceState(memory, bias, vocabulary)
 
     @torch.inference_mode()
     def advance(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
@@ -180,7 +205,10 @@ class InferenceTransformer:
     @torch.inference_mode()
     def best(self, state: InferenceState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
         """Append one token to each row and return the ``count`` best next ones."""
-        return self._vocabulary.best(self._step(state, tokens), count, forbidden, self._end)
+        hidden = self._step(state, tokens)
+        if self._sentence_vocabulary is not None and state.vocabulary is not None:
+            return self._sentence_vocabulary.best(hidden, state.vocabulary, count, forbidden, self._end)
+        return self._vocabulary.best(hidden, count, forbidden, self._end)
 
     def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Rows:
         """The decoder's output (R, D) at each row's next position."""

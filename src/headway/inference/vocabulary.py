@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best, top
+from headway.nn.sentence_buffers import SentenceBuffers
+from headway.text.tokenizer import PAD
 
-__all__ = ["TorchVocabulary", "Vocabulary"]
+__all__ = ["SentenceVocabulary", "TorchSentenceVocabulary", "TorchVocabulary", "Vocabulary"]
 
 _BLOCK = 64  # tokens that are ranked by the greatest of them first
 _PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 rows, 8 MiB, which a cache holds
@@ -31,6 +33,54 @@ class Vocabulary(Protocol):
 
     def best(self, hidden: Any, count: int, forbidden: Sequence[int], end: int) -> Best:
         """As :func:`~headway.decode.ranking.best_of` of the logits."""
+
+
+@runtime_checkable
+class SentenceVocabulary(Protocol):
+    """The output projection of each sentence's own tokens (:class:`~headway.inference.shortlist.Shortlist`).
+
+    What is gathered for a sentence has a slot for each token, or several, and zeros in slots that it does not need.
+    """
+
+    def gather(self, tokens: Int[Tensor, "B U"]) -> SentenceBuffers:
+        """The weights of each sentence's tokens, which are sorted and end in zeros."""
+
+    def best(self, hidden: Any, gathered: SentenceBuffers, count: int, forbidden: Sequence[int], end: int) -> Best:
+        """The best of each row, among its sentence's tokens, whose probabilities sum to 1; fewer where these are."""
+
+
+class TorchSentenceVocabulary:
+    """That by batched products, in ``dtype``."""
+
+    def __init__(self, projection: nn.Linear, dtype: torch.dtype) -> None:
+        bias: Tensor | None = projection.bias
+        self._weight = projection.weight.detach().to(dtype)
+        self._bias = (projection.weight.new_zeros(len(self._weight)) if bias is None else bias.detach()).float()
+
+    def gather(self, tokens: Int[Tensor, "B U"]) -> SentenceBuffers:
+        """Tokens, weights and biases."""
+        return SentenceBuffers([tokens.unsqueeze(2), self._weight[tokens], self._bias[tokens].unsqueeze(2)], heads=1)
+
+    def best(
+        self,
+        hidden: Float[Tensor, "R D"],
+        gathered: SentenceBuffers,
+        count: int,
+        forbidden: Sequence[int],
+        end: int,
+    ) -> Best:
+        """See :meth:`SentenceVocabulary.best`."""
+        gathered.settle()
+        tokens, weight, bias = gathered.tensors
+        rows = torch.unflatten(hidden, 0, (len(tokens), -1))
+        logits = (rows @ weight.transpose(1, 2)).float() + bias.transpose(1, 2)
+        listed = tokens.transpose(1, 2).expand(logits.shape)
+        log_probs = logits.masked_fill_(listed == PAD, -math.inf).log_softmax(2).flatten(0, 1)
+        listed = listed.flatten(0, 1)
+        ending = log_probs.masked_fill(listed != end, -math.inf).amax(1)
+        excluded = torch.tensor(forbidden, dtype=torch.long, device=listed.device)
+        found, places = top(log_probs.masked_fill(torch.isin(listed, excluded), -math.inf), min(count, listed.size(1)))
+        return Best(found, listed.gather(1, places), ending)
 
 
 class TorchVocabulary:

@@ -18,7 +18,7 @@ from headway.kernels.exponential import LOG2_E, power_of_two
 from headway.kernels.linear import quantize
 from headway.kernels.tiles import BLOCK, multiply
 
-__all__ = ["rank", "rank_logits"]
+__all__ = ["rank", "rank_logits", "rank_sentences"]
 
 Array = npt.NDArray[Any]
 
@@ -63,6 +63,50 @@ def rank(
         width = min(_PART * BLOCK, vocabulary - first * BLOCK)
         _rank_part(logits, 0, width, first * BLOCK, forbidden, end, largest, totals, best, tokens, ending)
     _normalize(largest, totals, best, ending)
+
+
+@compiled
+def rank_sentences(
+    hidden: Array,
+    weights: Array,
+    starts: Array,
+    scale: Array,
+    bias: Array,
+    tokens: Array,
+    homes: Array,
+    forbidden: Array,
+    end: int,
+    best: Array,
+    found: Array,
+    ending: Array,
+) -> None:
+    """:func:`rank` where each sentence has its own tokens, and its own layer.
+
+    ``tokens`` (homes, blocks, BLOCK) are in order, and zeros follow; the layers' arrays (homes, blocks, ...) are of the
+    same shape. ``homes`` (B,) are the sentences' places among them, whose rows are neighbours in ``hidden``.
+    """
+    beams = len(hidden) // max(1, len(homes))
+    excluded = np.empty(len(forbidden), dtype=np.int64)
+    for sentence in range(len(homes)):
+        home = homes[sentence]
+        listed = tokens[home].reshape(-1)
+        size, ruled_out, end_place = 0, 0, -1
+        while size < len(listed) and listed[size] > 0:
+            if listed[size] == end:
+                end_place = size
+            for token in forbidden:
+                if listed[size] == token:
+                    excluded[ruled_out] = size
+                    ruled_out += 1
+            size += 1
+        rows, used = slice(sentence * beams, (sentence + 1) * beams), -(-size // BLOCK)
+        rank(
+            *(hidden[rows], weights[home, :used], starts[home], scale[home], bias[home], size),
+            *(excluded[:ruled_out], end_place, best[rows], found[rows], ending[rows]),
+        )
+        for r in range(sentence * beams, (sentence + 1) * beams):
+            for c in range(found.shape[1]):
+                found[r, c] = listed[found[r, c]]
 
 
 @compiled

@@ -33,7 +33,7 @@ from typing import Any, cast
 import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
-from jaxtyping import Float32, Int8, Int32
+from jaxtyping import Float32, Int8, Int32, Int64
 from llvmlite import ir
 from numba import types
 
@@ -52,7 +52,7 @@ from headway.kernels.emitting import (
     variable,
 )
 
-__all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack"]
+__all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "pack_chosen", "starts_of"]
 
 Array = npt.NDArray[Any]
 
@@ -109,7 +109,32 @@ def pack(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"
     outputs, inputs = levels.shape
     filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUPED)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), -OFFSET * filled.sum(axis=1, dtype=np.int32)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), starts_of(filled)
+
+
+def starts_of(levels: Int8[Array, "N K"]) -> Int32[Array, " N"]:
+    """Where the sum of each output begins."""
+    return cast(Array, -OFFSET * levels.sum(axis=1, dtype=np.int32))
+
+
+def pack_chosen(
+    levels: Int8[Array, "N K"], outputs: Int64[Array, "B blocks block"]
+) -> Int8[Array, "B blocks fours block 4"]:
+    """The weights of chosen outputs as :func:`pack` orders them, for each of several choices."""
+    filled = np.pad(levels, ((0, 0), (0, -levels.shape[1] % _GROUPED)))
+    packed = np.empty((*outputs.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), dtype=np.int8)
+    _pack_chosen(filled.view(np.int32), outputs, packed.view(np.int32))
+    return packed
+
+
+@compiled
+def _pack_chosen(fours: Array, outputs: Array, packed: Array) -> None:
+    for choice in range(outputs.shape[0]):
+        for block in range(outputs.shape[1]):
+            for lane in range(BLOCK):
+                output = outputs[choice, block, lane]
+                for four in range(fours.shape[1]):
+                    packed[choice, block, four, lane, 0] = fours[output, four]
 
 
 _Tile = Callable[[int, int, int, int, int, int, int, int, np.float32, int, int], None]

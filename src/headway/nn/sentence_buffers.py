@@ -11,19 +11,19 @@ Dimensions: B sentences, H heads, C slots.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 __all__ = ["SentenceBuffers"]
 
 
 class SentenceBuffers:
-    """Tensors (homes * H, C, _), of the same homes and heads.
+    """Tensors (homes * H, C, ...), of the same homes and heads.
 
     Of sentence i they hold ``homes[i] * H`` to ``homes[i] * H + H - 1``.
     """
 
-    def __init__(self, tensors: list[Float[Tensor, "BH _ _"]], heads: int) -> None:
+    def __init__(self, tensors: list[Shaped[Tensor, "BH _ ..."]], heads: int) -> None:
         self.tensors = tensors
         self.heads = heads
         self._are_home(tensors[0].size(0) // heads)
@@ -64,14 +64,21 @@ class SentenceBuffers:
         """Copy the first ``filled`` slots into tensors of ``slots``, whose others hold whatever was in memory."""
         for at, tensor in enumerate(self.tensors):
             by_home = torch.unflatten(tensor[:, :filled], 0, (-1, self.heads))
-            larger = tensor.new_empty(len(self.homes), self.heads, slots, tensor.size(2))
+            larger = tensor.new_empty(len(self.homes), self.heads, slots, *tensor.shape[2:])
             larger[:, :, :filled] = by_home if self._settled else by_home[self.homes]
             self.tensors[at] = larger.flatten(0, 1)
         self._are_home(len(self.homes))
 
     def join(self, other: SentenceBuffers) -> None:
-        """Append the sentences of ``other``, whose tensors have as many slots."""
+        """Append the sentences of ``other``; zeros fill the slots that one has more than the other."""
         self.settle()
         other.settle()
-        self.tensors = [torch.cat(pair) for pair in zip(self.tensors, other.tensors, strict=True)]
+        self.tensors = [_joined(*pair) for pair in zip(self.tensors, other.tensors, strict=True)]
         self._are_home(len(self.homes) + len(other.homes))
+
+
+def _joined(one: Shaped[Tensor, "X C *shape"], other: Shaped[Tensor, "Y C2 *shape"]) -> Shaped[Tensor, "XY C3 *shape"]:
+    joined = one.new_zeros(len(one) + len(other), max(one.size(1), other.size(1)), *one.shape[2:])
+    joined[: len(one), : one.size(1)] = one
+    joined[len(one) :, : other.size(1)] = other
+    return joined

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from headway.decode import Ensemble
-from headway.inference import InferenceTransformer, Precision, unsupported
+from headway.inference import InferenceTransformer, Precision, Shortlist, unsupported
 from headway.interop.onnx import OnnxModel
 from headway.models.build import TranslationModel
 from headway.models.transformer import Transformer
@@ -21,13 +21,14 @@ class Member:
 
     model: TranslationModel | OnnxModel
     precision: Precision
+    shortlist: Shortlist | None = None
 
     @cached_property
     def searcher(self) -> InferenceTransformer | TranslationModel | OnnxModel:
         """Made when it is first needed."""
         model = self.model
         if isinstance(model, Transformer) and no_faster_form(model) is None:
-            return InferenceTransformer(model, self.precision)
+            return InferenceTransformer(model, self.precision, shortlist=self.shortlist)
         return model
 
 

@@ -13,7 +13,7 @@ import torch
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError, HeadwayError
-from headway.inference import Precision, choose_precision
+from headway.inference import Precision, Shortlist, choose_precision
 from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.predict.alignment import aligning_attention, word_pairs, words_of
 from headway.predict.failing import without_errors
@@ -49,6 +49,11 @@ class Translator:
             targets and alignments are computed in float32.
         engine: The same model exported to ONNX, which then computes searches and scores in place of ``bundle.model``;
             alignments stay with that.
+        shortlist: Which tokens searches choose from. Where a rule needs all tokens (phrases to include or to ban, a
+            forced prefix, a penalty on repetition), it has them, in the steps that it rules.
+
+    Raises:
+        ConfigError: A precision or a shortlist that this model, or this machine, cannot have.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class Translator:
         alignment_layer: int | None = None,
         precision: Precision = "float32",
         engine: OnnxModel | None = None,
+        shortlist: Shortlist | None = None,
     ) -> None:
         self.bundle = bundle
         self.device = torch.device(device) if device else next(bundle.model.parameters()).device
@@ -74,7 +80,9 @@ class Translator:
         slow = no_faster_form(bundle.model)
         if slow and precision not in ("auto", "float32"):
             raise ConfigError(f"precision {precision!r}: {slow}")
-        self._members = Members((Member(engine or bundle.model, precision),))
+        if shortlist is not None and (slow or engine):
+            raise ConfigError(f"a shortlist: {slow or 'a model in ONNX has its whole vocabulary in its graph'}")
+        self._members = Members((Member(engine or bundle.model, precision, shortlist),))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -86,6 +94,8 @@ class Translator:
         if not translators:
             raise ConfigError("an ensemble of no models; give at least one")
         first = translators[0]
+        if len(translators) > 1 and any(member.shortlist for one in translators for member in one._members.each):
+            raise ConfigError("an ensemble averages over whole vocabularies; leave the shortlist out")
         for number, other in enumerate(translators[1:], start=2):
             for side in ("source", "target"):
                 ours, theirs = (getattr(each.bundle, f"{side}_tokenizer") for each in (first, other))
@@ -320,6 +330,7 @@ def load_translator(
     guard: bool = True,
     alignment_layer: int | None = None,
     precision: Precision = "auto",
+    shortlist: bool = False,
 ) -> Translator:
     """The translation model in ``folder``, ready to translate; the other arguments are those of :class:`Translator`.
 
@@ -327,17 +338,21 @@ def load_translator(
 
     Raises:
         BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
-        ConfigError: A precision that is not here, or for an ONNX folder another than float32.
+        ConfigError: A precision that is not here, or for an ONNX folder another than float32; or the folder has no
+            shortlist, which ``shortlist`` asks for.
     """
     engine = OnnxModel.load(Path(folder)) if is_onnx_folder(Path(folder)) else None
     if engine is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; leave it out")
+    bundle = Bundle.load(Path(folder))
+    sizes = {"source_size": bundle.source_tokenizer.vocab_size, "target_size": bundle.target_tokenizer.vocab_size}
     return Translator(
-        Bundle.load(Path(folder)),
+        bundle,
         device=device or ("cuda" if engine is None and torch.cuda.is_available() else "cpu"),
         max_source_tokens=max_source_tokens,
         guard=guard,
         alignment_layer=alignment_layer,
         precision=precision if engine is None else "float32",
         engine=engine,
+        shortlist=Shortlist.load(Path(folder), **sizes) if shortlist else None,
     )

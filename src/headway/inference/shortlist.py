@@ -1,0 +1,123 @@
+"""The tokens that a sentence's translation may be made of: a lexical shortlist (Jean et al. 2015, section 3.3).
+
+The output projection takes a good part of a step, and nearly all of its rows are for tokens that this sentence's
+translation does not hold. A shortlist has the tokens that any sentence may need and, for each source token, those that
+it is translated into; a sentence's translation is chosen among the union of these.
+
+Other toolkits take the union over a batch, so that neighbours change what a sentence may become. Here every sentence
+has its own list and the weights of that, gathered when it enters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Int, Int32
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from headway.errors import BundleError, ConfigError
+from headway.storage import replaced_file
+from headway.text.lexicon import translation_table
+from headway.text.tokenizer import PAD
+
+__all__ = ["SHORTLIST", "Shortlist"]
+
+SHORTLIST = "shortlist.safetensors"
+"""Its file in a model folder."""
+
+Array = npt.NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Shortlist:
+    """Which target tokens to choose from.
+
+    Attributes:
+        always: Tokens that every sentence may need; the end symbol is one of them.
+        table: For each token of the source vocabulary those that it may become; zeros fill its row.
+    """
+
+    always: Int32[Array, " A"]
+    table: Int32[Array, "F C"]
+
+    @classmethod
+    def learn(
+        cls,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *,
+        source_size: int,
+        target_size: int,
+        end: int,
+        joint: bool,
+        each: int = 50,
+        always: int = 100,
+    ) -> Shortlist:
+        """From a parallel text's tokens (:func:`~headway.text.lexicon.translation_table`).
+
+        Args:
+            sources: The text's tokens, without those that begin, end or fill.
+            targets: The same of its translations.
+            source_size: Tokens in the source vocabulary.
+            target_size: Tokens in that of the targets.
+            end: The end symbol of targets.
+            joint: Whether the vocabularies are one. A token may then also become itself, as names and numbers do.
+            each: Tokens for each source token.
+            always: Tokens for every sentence: the most frequent of the targets.
+
+        Raises:
+            ConfigError: There is no text.
+        """
+        if not any(sources) or not any(targets):
+            raise ConfigError("a shortlist is learned from parallel text; there is none")
+        table = translation_table(sources, targets, source_size, target_size, each)
+        if joint:
+            table = np.concatenate([table, np.arange(source_size, dtype=np.int32)[:, None]], axis=1)
+        frequent = Counter(token for target in targets for token in target).most_common(always)
+        return cls(np.array(sorted({end, *(token for token, _ in frequent)}), dtype=np.int32), table)
+
+    def tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B U"]:
+        """Each sentence's list, in order, and the padding token (0) where it is shorter than the longest."""
+        listed = [np.union1d(self.always, self.table[row]) for row in source.cpu().numpy()]
+        return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
+
+    def save(self, folder: Path) -> None:
+        """Write it into a model folder."""
+        with replaced_file(folder / SHORTLIST) as aside:
+            save_file({"always": self.always, "table": self.table}, aside)
+
+    @classmethod
+    def load(cls, folder: Path, *, source_size: int, target_size: int) -> Shortlist:
+        """Read that of a model folder.
+
+        Raises:
+            ConfigError: The folder has none.
+            BundleError: It is damaged, or made for other vocabularies.
+        """
+        path = folder / SHORTLIST
+        if not path.exists():
+            raise ConfigError(
+                f"{folder} has no shortlist; learn one from parallel text with "
+                f"headway shortlist {folder} --source FILE --target FILE"
+            )
+        try:
+            arrays = load_file(path)
+            found = cls(arrays["always"], arrays["table"])
+        except (SafetensorError, KeyError) as error:
+            raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
+        largest = max(int(part.max(initial=0)) for part in (found.always, found.table))
+        if len(found.table) != source_size or largest >= target_size:
+            raise BundleError(
+                f"{path}: made for {len(found.table):,} source tokens and a target token {largest:,}; the model has "
+                f"{source_size:,} and {target_size:,} tokens; learn it again"
+            )
+        return found

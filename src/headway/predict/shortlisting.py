@@ -1,0 +1,73 @@
+"""A model's shortlist, from parallel text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from headway.bundle import Bundle
+from headway.errors import DataError
+from headway.inference import Shortlist
+from headway.text.tokenizer import EOS
+
+__all__ = ["Coverage", "learn_shortlist", "shortlist_coverage"]
+
+_LOOKED_AT = 2000  # sentences
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What a shortlist leaves to choose from, over some sentences.
+
+    Attributes:
+        tokens: How many a sentence has, on average.
+        covered: The share of the references' tokens that are among those of their sentences.
+    """
+
+    tokens: float
+    covered: float
+
+
+def learn_shortlist(
+    bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, each: int = 50, always: int = 100
+) -> Shortlist:
+    """The ``always`` most frequent tokens of ``targets``, and ``each`` for every token that ``sources`` hold.
+
+    Raises:
+        ConfigError: There is no text.
+        DataError: The sources are not as many as the targets.
+    """
+    ours, theirs = _encoded(bundle, sources, targets)
+    return Shortlist.learn(
+        ours,
+        theirs,
+        source_size=bundle.source_tokenizer.vocab_size,
+        target_size=bundle.target_tokenizer.vocab_size,
+        end=EOS,
+        joint=bundle.source_tokenizer.fingerprint == bundle.target_tokenizer.fingerprint,
+        each=each,
+        always=always,
+    )
+
+
+def shortlist_coverage(
+    bundle: Bundle, shortlist: Shortlist, sources: Sequence[str], targets: Sequence[str]
+) -> Coverage:
+    """Over some 2,000 of the sentences, evenly chosen."""
+    step = max(1, len(sources) // _LOOKED_AT)
+    ours, theirs = _encoded(bundle, sources[::step], targets[::step])
+    sizes, found, tokens = 0, 0, 0
+    for source, target in zip(ours, theirs, strict=True):
+        listed = set(shortlist.tokens(torch.tensor([source], dtype=torch.long))[0].tolist())
+        sizes += len(listed)
+        tokens += len(target)
+        found += sum(token in listed for token in target)
+    return Coverage(sizes / max(1, len(ours)), found / max(1, tokens))
+
+
+def _encoded(bundle: Bundle, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+    if len(sources) != len(targets):
+        raise DataError(f"{len(sources):,} sources and {len(targets):,} targets; expected a target for each source")
+    return bundle.source_tokenizer.encode_batch(sources), bundle.target_tokenizer.encode_batch(targets)

@@ -1,0 +1,190 @@
+"""Decoding among the tokens of a shortlist: each sentence's own, in every precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from headway import kernels
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions, Request, search, search_stream
+from headway.errors import BundleError, ConfigError, DataError
+from headway.inference import InferenceTransformer, Precision, Shortlist
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.predict import Translator, load_translator
+from headway.predict.shortlisting import learn_shortlist, shortlist_coverage
+
+VOCABULARY, END = 90, 2
+FORBIDDEN = (0, 1, 3)
+PRECISIONS = [
+    "float32",
+    pytest.param("int8", marks=pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")),
+]
+
+
+def model(**changes: object) -> Transformer:
+    torch.manual_seed(1)
+    sizes = {"d_model": 32, "num_heads": 4, "d_ff": 48, "output_bias": True, "tie": "none", **changes}
+    made = Transformer(TransformerConfig.preset("tiny", **sizes), VOCABULARY, VOCABULARY).eval()
+    with torch.no_grad():
+        made.projection.bias.normal_()
+    return made
+
+
+def shortlist(each: int) -> Shortlist:
+    """Random lists, of different lengths."""
+    random = np.random.default_rng(5)
+    table = random.integers(4, VOCABULARY, (VOCABULARY, each)).astype(np.int32)
+    table[:4] = 0
+    table[random.random(table.shape) < 0.3] = 0
+    return Shortlist(np.array([END, 7, 8], dtype=np.int32), table)
+
+
+def sources(*lengths: int) -> list[tuple[int, ...]]:
+    return [(*torch.randint(4, VOCABULARY, (length,)).tolist(), END) for length in lengths]
+
+
+def padded(rows: list[tuple[int, ...]]) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("each", [1, 5, 40])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_the_best_are_those_of_the_list_with_its_probabilities(precision: Precision, each: int, beams: int) -> None:
+    """Held against the logits of the whole vocabulary, by the same weights, while sentences leave and others join."""
+    lists = shortlist(each)
+    engine = InferenceTransformer(model(), precision, shortlist=lists)
+    rows = sources(6, 1, 4)
+    mine, plain = (engine.start(padded(rows)) for _ in range(2))
+    for step in range(5):
+        chosen: tuple[Tensor, Tensor | None] | None = None
+        if step == 1:
+            chosen = torch.arange(3).repeat_interleave(beams), None
+        elif step == 2:
+            kept = [2, 0]
+            rows = [rows[at] for at in kept]
+            chosen = torch.cat([torch.arange(beams) + beams * at for at in kept]), torch.tensor(kept)
+        for state in (mine, plain):
+            if chosen is not None:
+                state.select(*chosen)
+        if step == 3:
+            joining = sources(9, 2)
+            for state in (mine, plain):
+                other = engine.start(padded(joining))
+                other.select(torch.arange(2).repeat_interleave(beams))
+                state.join(other)
+            rows = [*rows, *joining]
+        each_has = beams if step else 1
+        tokens = torch.randint(4, VOCABULARY, (len(rows) * each_has,))
+        found = engine.best(mine, tokens, 4, FORBIDDEN)
+        logits = engine.advance(plain, tokens)
+        for row, of_row in enumerate(logits):
+            listed = lists.tokens(torch.tensor([rows[row // each_has]]))[0]
+            log_probs = torch.full((VOCABULARY,), -math.inf)
+            log_probs[listed] = of_row[listed].log_softmax(0)
+            torch.testing.assert_close(found.end[row], log_probs[END], atol=1e-5, rtol=1e-5)
+            log_probs[list(FORBIDDEN)] = -math.inf
+            expected = log_probs.topk(4)
+            count = min(4, found.tokens.size(1))
+            torch.testing.assert_close(found.log_probs[row], expected.values[:count], atol=1e-5, rtol=1e-5)
+            there = expected.values[:count].isfinite()
+            assert found.tokens[row, there].tolist() == expected.indices[:count][there].tolist()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
+    requests = [Request(source=source, limit=12) for source in sources(3, 8, 5)]
+    everything = Shortlist(np.arange(1, VOCABULARY, dtype=np.int32), np.zeros((VOCABULARY, 1), dtype=np.int32))
+    options = DecodingOptions(beam_size=4, n_best=3)
+    weights = model()
+    with torch.no_grad():
+        weights.projection.bias[0] = -1e4  # the padding token, which no list holds
+    results = [
+        search(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN)
+        for engine in (
+            InferenceTransformer(weights, precision),
+            InferenceTransformer(weights, precision, shortlist=everything),
+        )
+    ]
+    for ours, theirs in zip(*results, strict=True):
+        assert [each.tokens for each in ours] == [each.tokens for each in theirs]
+        assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=1e-5)
+
+
+@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
+def test_neighbours_do_not_change_what_a_sentence_becomes() -> None:
+    engine = InferenceTransformer(model(), "int8", shortlist=shortlist(6))
+    requests = [Request(source=source, limit=10) for source in sources(4, 11, 7, 2, 9)]
+    options = DecodingOptions(beam_size=3)
+    alone = [search(engine, [one], options, begin=1, end=END, forbidden=FORBIDDEN)[0] for one in requests]
+    together = search(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN)
+    streamed = dict(
+        search_stream(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN, max_rows=6, max_tokens=100)
+    )
+    assert alone == together == [streamed[at] for at in range(len(requests))]
+
+
+def test_a_forced_prefix_and_a_phrase_have_all_tokens() -> None:
+    lists = shortlist(2)
+    engine = InferenceTransformer(model(), shortlist=lists)
+    (source,) = sources(3)
+    outside = next(t for t in range(10, VOCABULARY) if t not in lists.tokens(torch.tensor([source]))[0])
+    for asked in ({"prefix": (outside, outside)}, {"include": (((outside,),),)}):
+        request = Request(source=source, limit=8, **asked)
+        best = search(engine, [request], DecodingOptions(beam_size=4), begin=1, end=END, forbidden=FORBIDDEN)[0][0]
+        assert outside in best.tokens
+        assert not best.unmet
+
+
+PAIRS = [("ein Haus", "ein Baum"), ("das rote Haus", "der Baum"), ("und", "und das"), ("grüne Haus", "rote Baum")]
+
+
+def saved(make_translator: Callable[..., Translator], folder: Path, **changes: object) -> Bundle:
+    bundle = make_translator(**changes).bundle
+    bundle.save(folder, "")
+    return bundle
+
+
+def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    bundle = saved(make_translator, tmp_path / "m")
+    with pytest.raises(ConfigError, match="has no shortlist; learn one"):
+        load_translator(tmp_path / "m", shortlist=True)
+    ours, theirs = [list(side) for side in zip(*PAIRS, strict=True)]
+    found = learn_shortlist(bundle, ours, theirs, each=2, always=1)
+    found.save(tmp_path / "m")
+    coverage = shortlist_coverage(bundle, found, ours, theirs)
+    assert 0 < coverage.tokens < bundle.target_tokenizer.vocab_size
+    assert 0.5 < coverage.covered <= 1
+    source = bundle.source_tokenizer.encode("das Haus")
+    allowed = set(found.tokens(torch.tensor([source]))[0].tolist())
+    assert {*source, END} <= allowed, "names stay as they are, and sentences end"
+    for precision in ("float32", "int8") if kernels.available() else ("float32",):
+        translator = load_translator(tmp_path / "m", precision=precision, shortlist=True)
+        translation = translator.translate("das Haus", DecodingOptions(max_length=9))
+        assert set(translation.candidates[0].ids) <= allowed
+
+
+def test_what_cannot_have_a_shortlist_says_so(make_translator: Callable[..., Translator], tmp_path: Path) -> None:
+    bundle = saved(make_translator, tmp_path / "m")
+    lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
+    with pytest.raises(ConfigError, match="an ensemble averages over whole vocabularies"):
+        Translator.ensemble([Translator(bundle, shortlist=lists), Translator(bundle)])
+    with pytest.raises(ConfigError, match="a shortlist: score = 'additive'"):
+        Translator(make_translator(score="additive").bundle, shortlist=lists)
+    with pytest.raises(ConfigError, match="there is none"):
+        learn_shortlist(bundle, ["", ""], ["", ""])
+    with pytest.raises(DataError, match="1 sources and 2 targets"):
+        learn_shortlist(bundle, ["ein"], ["ein", "das"])
+    Shortlist(lists.always, lists.table[:-1]).save(tmp_path / "m")
+    with pytest.raises(BundleError, match="the model has"):
+        load_translator(tmp_path / "m", shortlist=True)
+    (tmp_path / "m" / "shortlist.safetensors").write_bytes(b"torn")
+    with pytest.raises(BundleError, match="not a shortlist, or damaged"):
+        load_translator(tmp_path / "m", shortlist=True)

@@ -1,0 +1,65 @@
+"""Translation tables against IBM model 1 written out with dictionaries."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from headway.text import lexicon
+from headway.text.lexicon import translation_table
+
+Text = list[list[int]]
+NOTHING = -1
+
+
+def written_out(sources: Text, targets: Text, iterations: int) -> dict[tuple[int, int], float]:
+    """t(e | f) after so many iterations, from t = 1 (Brown et al. 1993)."""
+    t: dict[tuple[int, int], float] = defaultdict(lambda: 1.0)
+    for _ in range(iterations):
+        counts: dict[tuple[int, int], float] = defaultdict(float)
+        totals: dict[int, float] = defaultdict(float)
+        for source, target in zip(sources, targets, strict=True):
+            for e in target:
+                whole = sum(t[f, e] for f in [*source, NOTHING])
+                for f in [*source, NOTHING]:
+                    counts[f, e] += t[f, e] / whole
+                    totals[f] += t[f, e] / whole
+        t = defaultdict(float, {(f, e): count / totals[f] for (f, e), count in counts.items()})
+    return t
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_token_has_its_most_probable_translations(seed: int) -> None:
+    dice = random.Random(seed)
+    sources = [[dice.randint(4, 9) for _ in range(dice.randint(1, 5))] for _ in range(12)]
+    targets = [[dice.randint(4, 11) for _ in range(dice.randint(0, 5))] for _ in range(12)]
+    t = written_out(sources, targets, iterations=5)
+    table = translation_table(sources, targets, 12, 14, each=3)
+    assert table.shape == (12, 3)
+    for f in range(12):
+        probabilities = sorted((p for (of, _), p in t.items() if of == f), reverse=True)
+        found = [t[f, e] for e in table[f].tolist() if e]
+        np.testing.assert_allclose(found, probabilities[:3], rtol=1e-9)
+
+
+def test_what_goes_together_once_and_apart_often_is_told_apart() -> None:
+    """Das Haus / the house, das Buch / the book, ein Buch / a book: co-occurrence alone does not tell."""
+    das, haus, buch, ein = range(4, 8)
+    the, house, book, a = range(4, 8)
+    table = translation_table([[das, haus], [das, buch], [ein, buch]], [[the, house], [the, book], [a, book]], 8, 8, 1)
+    assert table[[das, haus, buch, ein], 0].tolist() == [the, house, book, a]
+
+
+def test_of_a_long_text_every_nth_sentence_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lexicon, "_MOST_PAIRS", 10)
+    table = translation_table([[4], [5], [6], [7]] * 3, [[4], [5], [6], [7]] * 3, 8, 8, 1)  # 24 pairs: every third
+    assert table[4:, 0].tolist() == [4, 5, 6, 7]
+    table = translation_table([[4], [5]] * 10, [[4], [5]] * 10, 8, 8, 1)  # 40 pairs: every fourth
+    assert table[4:6, 0].tolist() == [4, 0]
+
+
+def test_no_text_is_a_table_of_zeros() -> None:
+    assert not translation_table([], [], 5, 5, 2).any()
