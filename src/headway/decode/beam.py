@@ -193,6 +193,8 @@ class BeamSearch(Generic[StateT]):
                 sentence.groups[group].append(ending)
         for at, sentence in enumerate(batch.sentences):
             for group, finished in enumerate(sentence.groups):
+                if not finished and scores[at][group][0] > -math.inf:
+                    continue  # nothing has ended yet, so the best has not
                 finished.sort(key=lambda ending: ending.order)
                 del finished[self.width :]
                 rest = (score for score, ended in zip(scores[at][group], flags[at][group], strict=True) if not ended)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Sequence
 
 from headway.predict.results import Flag
@@ -53,9 +54,10 @@ def find_flags(
 
 def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
     """Whether the target loops, or compresses too well, and the source does not as much."""
-    run = longest_run(target_ids)
-    if run >= LOOP_REPEATS and run > longest_run(source_ids):
-        return True
+    if max(Counter(target_ids).values(), default=0) >= LOOP_REPEATS:  # else no n-gram stands so often
+        run = longest_run(target_ids)
+        if run >= LOOP_REPEATS and run > longest_run(source_ids):
+            return True
     return (
         len(target.encode()) >= COMPRESSION_BYTES
         and _compression_ratio(target) > COMPRESSION_RATIO

@@ -61,7 +61,7 @@ class Translator:
         bundle: Bundle,
         *,
         device: str | torch.device | None = None,
-        max_tokens: int = 2048,
+        max_tokens: int = 4096,
         max_source_tokens: int | None = None,
         guard: bool = True,
         alignment_layer: int | None = None,
