@@ -43,9 +43,10 @@ from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.evaluate import bleu
 from headway.hardware import computes_bfloat16, processor_name
-from headway.inference import SHORTLIST, Shortlist
+from headway.inference import SHORTLIST
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.predict.shortlisting import read_shortlist
 from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent
@@ -127,22 +128,8 @@ def make_model(folder: Path, config: TransformerConfig, vocabulary: int) -> None
 def export_for_all(folder: Path) -> None:
     """The same model for the other engines, inside its folder."""
     bundle = Bundle.load(folder)
-    export_to("ctranslate2", bundle, folder / "ct2")
+    export_to("ctranslate2", bundle, folder / "ct2", shortlist=read_shortlist(bundle, folder))
     export_to("huggingface", bundle, folder / "huggingface")
-    if (folder / SHORTLIST).exists():
-        write_vocabulary_map(bundle, folder)
-
-
-def write_vocabulary_map(bundle: Bundle, folder: Path) -> None:
-    """The shortlist as CTranslate2 reads it: a source token, a tab, target tokens; without a source token: always."""
-    sizes = {"source_size": bundle.source_tokenizer.vocab_size, "target_size": bundle.target_tokenizer.vocab_size}
-    lists = Shortlist.load(folder, **sizes)
-    names = json.loads((folder / "ct2" / "shared_vocabulary.json").read_text(encoding="utf-8"))
-    lines = ["\t" + " ".join(names[token] for token in lists.always)]
-    for token, row in enumerate(lists.table):
-        if listed := sorted({int(each) for each in row} - {0}):
-            lines.append(names[token] + "\t" + " ".join(names[each] for each in listed))
-    (folder / "ct2" / "vmap.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> dict[str, list[dict[str, Any]]]:

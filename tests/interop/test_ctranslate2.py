@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import ctranslate2
+import numpy as np
 import pytest
 import torch
 from foreign import SENTENCES, bart, fsmt, m2m, marian, mbart
@@ -25,9 +26,11 @@ from torch import Tensor
 from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.decode import DecodingOptions, Request, search
 from headway.errors import ConfigError, MissingPackageError
+from headway.inference import InferenceTransformer, Shortlist
 from headway.interop.ctranslate2 import quantizations, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
+from headway.interop.transformer import transformer_of
 from headway.models.build import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
@@ -102,6 +105,25 @@ def test_every_option_computes_the_same(options: dict[str, Any], tmp_path: Path)
     found = scored(tmp_path, bundle, sources, targets)
     for source, target, theirs in zip(sources, targets, found, strict=True):
         torch.testing.assert_close(theirs, log_probabilities(bundle, source, target), atol=1e-4, rtol=1e-4)
+
+
+def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
+    bundle = drawn(tie="none")
+    size = bundle.target_tokenizer.vocab_size
+    table = np.zeros((size, 2), dtype=np.int32)
+    table[4:, 0], table[4:, 1] = np.arange(4, size), np.roll(np.arange(4, size), 1)
+    lists = Shortlist(np.array([EOS, 5], dtype=np.int32), table)
+    write_ctranslate2(bundle, tmp_path, shortlist=lists)
+    engine = InferenceTransformer(transformer_of(bundle, "the test"), shortlist=lists)
+    names = token_names(bundle.source_tokenizer)
+    for source in sentences(bundle)[0]:
+        request = Request(source=tuple(source), limit=LIMIT)
+        ours = search(engine, [request], DecodingOptions(beam_size=1), begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+        settings = {"beam_size": 1, "min_decoding_length": 0, "max_decoding_length": LIMIT, "disable_unk": True}
+        named = [names[token] for token in source]
+        found = opened(tmp_path).translate_batch([named], use_vmap=True, **settings)
+        assert found[0].hypotheses[0] == [names[token] for token in ours[0][0].tokens]
+        assert {*ours[0][0].tokens} <= {*lists.tokens(torch.tensor([source]))[0].tolist()}
 
 
 def rounded(bundle: Bundle) -> Bundle:

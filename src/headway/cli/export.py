@@ -31,8 +31,10 @@ def export(
     """Write a model for another toolkit."""
     from headway.bundle import Bundle
     from headway.interop.exporting import export_to
+    from headway.predict.shortlisting import read_shortlist
 
     folder = folder_to_write(output or beside(model, to), model)
     languages = {"source_language": source_language, "target_language": target_language}
-    export_to(to, Bundle.load(model), folder, quantization=quantization, **languages)
+    bundle = Bundle.load(model)
+    export_to(to, bundle, folder, quantization=quantization, shortlist=read_shortlist(bundle, model), **languages)
     print(f"{folder}: {model} for {to}")

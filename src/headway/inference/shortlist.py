@@ -100,15 +100,9 @@ class Shortlist:
         """Read that of a model folder.
 
         Raises:
-            ConfigError: The folder has none.
             BundleError: It is damaged, or made for other vocabularies.
         """
         path = folder / SHORTLIST
-        if not path.exists():
-            raise ConfigError(
-                f"{folder} has no shortlist; learn one from parallel text with "
-                f"headway shortlist {folder} --source FILE --target FILE"
-            )
         try:
             arrays = load_file(path)
             found = cls(arrays["always"], arrays["table"])

@@ -12,13 +12,16 @@ for its engine, written through its own specification classes.
     feed_forward.{gate, inner, outer}       ffn.linear_0, ffn.linear_0_noact, ffn.linear_1
     {source, target}_norm                   layernorm_embedding
 
+A shortlist becomes the file vmap.txt, which the engine reads where ``translate_batch`` is told ``use_vmap=True``; a
+batch then has one list.
+
 Positions are stored as a table, so that every layout and offset of sinusoids is exact; beyond its end the engine
 refuses a sequence. Vocabularies are lists of tokens in the order of ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +31,12 @@ from torch import Tensor
 from headway.bundle import Bundle, named_weights
 from headway.config import nearest
 from headway.errors import ConfigError, MissingPackageError
+from headway.inference import Shortlist
 from headway.interop.transformer import transformer_of
 from headway.models.transformer import TransformerConfig
 from headway.nn.positions import LearnedPositions
 from headway.text.exporting import token_names
-from headway.text.tokenizer import BOS, EOS, UNK
+from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["quantizations", "write_ctranslate2"]
 
@@ -54,15 +58,21 @@ def quantizations() -> tuple[str, ...]:
 
 
 def write_ctranslate2(
-    bundle: Bundle, folder: Path, *, quantization: str | None = None, max_positions: int = 2048
+    bundle: Bundle,
+    folder: Path,
+    *,
+    quantization: str | None = None,
+    max_positions: int = 2048,
+    shortlist: Shortlist | None = None,
 ) -> None:
-    """Write model.bin, config.json and the vocabularies into ``folder``.
+    """Write model.bin, config.json, the vocabularies and perhaps a shortlist into ``folder``.
 
     Args:
         bundle: The model, Headway's own or imported.
         folder: An existing folder.
         quantization: The type that matrices are stored in, one of :func:`quantizations`; None: float32.
         max_positions: Rows of the table of sinusoids: the longest sequence that the engine then accepts.
+        shortlist: The model's, if it has one.
 
     Raises:
         ConfigError: The model has an option that CTranslate2 does not know, or the quantization is unknown.
@@ -92,6 +102,22 @@ def write_ctranslate2(
     spec.validate()
     spec.optimize(quantization=quantization or "float32")
     spec.save(str(folder))
+    if shortlist is not None:
+        (folder / "vmap.txt").write_text(_vocabulary_map(shortlist, source, target), encoding="utf-8")
+
+
+def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
+    """A line for each source token: it, a tab, and the target tokens; without a source token those for all.
+
+    Names with spaces cannot stand there. They are special tokens', and the engine always adds those that it needs.
+    """
+    rows = [("", shortlist.always), *zip(source, shortlist.table, strict=True)]
+    lines = []
+    for name, listed in rows:
+        names = [each for each in (target[token] for token in sorted({*listed.tolist()} - {PAD})) if " " not in each]
+        if names and " " not in name:
+            lines.append(f"{name}\t{' '.join(names)}\n")
+    return "".join(lines)
 
 
 def _package() -> Any:

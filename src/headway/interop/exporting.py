@@ -8,6 +8,7 @@ from typing import Literal, get_args
 from headway.bundle import Bundle
 from headway.config import nearest
 from headway.errors import ConfigError
+from headway.inference import Shortlist
 from headway.interop.card import exported_card
 from headway.interop.transformer import transformer_of
 from headway.storage import replaced_folder
@@ -28,6 +29,7 @@ def export_to(
     folder: Path,
     *,
     quantization: str | None = None,
+    shortlist: Shortlist | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> None:
@@ -38,6 +40,7 @@ def export_to(
         bundle: The model.
         folder: Where to.
         quantization: Type of the weights in a CTranslate2 folder; None: float32.
+        shortlist: The model's, if it has one; only CTranslate2 takes it along.
         source_language: Put before each source by the exported tokenizer, for a model that is told languages.
         target_language: The same of the target's.
 
@@ -69,7 +72,7 @@ def export_to(
         else:
             from headway.interop.ctranslate2 import write_ctranslate2
 
-            write_ctranslate2(bundle, aside, quantization=quantization)
+            write_ctranslate2(bundle, aside, quantization=quantization, shortlist=shortlist)
             use = _ctranslate2_use(bundle, frame, has_tokenizer="tokenizer_config.json" in files)
             (aside / "README.md").write_text(exported_card(bundle, "CTranslate2", use), encoding="utf-8")
         for name, content in files.items():

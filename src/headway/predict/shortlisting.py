@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from headway.bundle import Bundle
 from headway.errors import DataError
-from headway.inference import Shortlist
+from headway.inference import SHORTLIST, Shortlist
 from headway.text.tokenizer import EOS
 
-__all__ = ["Coverage", "learn_shortlist", "shortlist_coverage"]
+__all__ = ["Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage"]
 
 _LOOKED_AT = 2000  # sentences
 
@@ -49,6 +50,19 @@ def learn_shortlist(
         joint=bundle.source_tokenizer.fingerprint == bundle.target_tokenizer.fingerprint,
         each=each,
         always=always,
+    )
+
+
+def read_shortlist(bundle: Bundle, folder: Path) -> Shortlist | None:
+    """That in the model's folder; None: it has none.
+
+    Raises:
+        BundleError: It is damaged, or made for other vocabularies.
+    """
+    if not (folder / SHORTLIST).exists():
+        return None
+    return Shortlist.load(
+        folder, source_size=bundle.source_tokenizer.vocab_size, target_size=bundle.target_tokenizer.vocab_size
     )
 
 

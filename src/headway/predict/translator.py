@@ -23,6 +23,7 @@ from headway.predict.members import Member, Members, no_faster_form
 from headway.predict.planning import Limits, Plan, checked_plan, plan_texts
 from headway.predict.results import Alternative, Candidate, ScoredTarget, Source, Translation, WordAlignment
 from headway.predict.scoring import next_tokens, score_texts
+from headway.predict.shortlisting import read_shortlist
 
 __all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
 
@@ -345,7 +346,12 @@ def load_translator(
     if engine is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; leave it out")
     bundle = Bundle.load(Path(folder))
-    sizes = {"source_size": bundle.source_tokenizer.vocab_size, "target_size": bundle.target_tokenizer.vocab_size}
+    lists = read_shortlist(bundle, Path(folder)) if shortlist else None
+    if shortlist and lists is None:
+        raise ConfigError(
+            f"{folder} has no shortlist; learn one from parallel text with "
+            f"headway shortlist {folder} --source FILE --target FILE"
+        )
     return Translator(
         bundle,
         device=device or ("cuda" if engine is None and torch.cuda.is_available() else "cpu"),
@@ -354,5 +360,5 @@ def load_translator(
         alignment_layer=alignment_layer,
         precision=precision if engine is None else "float32",
         engine=engine,
-        shortlist=Shortlist.load(Path(folder), **sizes) if shortlist else None,
+        shortlist=lists,
     )
