@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 from torch import Tensor
 
 from headway import kernels
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Request, search, search_stream
+from headway.cli import app
+from headway.decode import DecodingOptions, Request, Sampling, search, search_stream
 from headway.errors import BundleError, ConfigError, DataError
 from headway.inference import InferenceTransformer, Precision, Shortlist
 from headway.models.transformer import Transformer, TransformerConfig
@@ -131,6 +134,75 @@ def test_neighbours_do_not_change_what_a_sentence_becomes() -> None:
     assert alone == together == [streamed[at] for at in range(len(requests))]
 
 
+RULES: list[dict[str, Any]] = [
+    {"prefix": (70, 71, 72)},
+    {"include": (((73,),),)},
+    {"banned": ((74,),)},
+]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: next(iter(rule)))
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_neighbours_rules_do_not_change_what_a_sentence_becomes(precision: Precision, rule: dict[str, Any]) -> None:
+    lists = shortlist(3)
+    engine = InferenceTransformer(model(), precision, shortlist=lists)
+    plain, ruled = sources(5, 5)
+    options = DecodingOptions(beam_size=3, min_length=2)
+    batch = [Request(source=plain, limit=10), Request(source=ruled, limit=10, **rule)]
+    alone = search(engine, batch[:1], options, begin=1, end=END, forbidden=FORBIDDEN)[0]
+    beside = search(engine, batch, options, begin=1, end=END, forbidden=FORBIDDEN)[0]
+    assert [each.tokens for each in alone] == [each.tokens for each in beside]
+    assert {*alone[0].tokens} <= {*lists.tokens(torch.tensor([plain]))[0].tolist()}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        DecodingOptions(sampling=Sampling(temperature=3.0)),
+        DecodingOptions(sampling=Sampling(temperature=3.0, top_k=20)),
+        DecodingOptions(repetition_penalty=1.3),
+        DecodingOptions(no_repeat_ngram=2),
+        DecodingOptions(beam_size=6, groups=3, n_best=3),
+        DecodingOptions(beam_size=8, stopping="first"),
+        DecodingOptions(beam_size=2, min_length=4),
+    ],
+    ids=str,
+)
+def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
+    lists = shortlist(2)
+    engine = InferenceTransformer(model(), shortlist=lists)
+    limits = (9, 4, 6, 9)
+    requests = [Request(source=each, limit=limit) for each, limit in zip(sources(3, 6, 1, 4), limits, strict=True)]
+    found = dict(
+        search_stream(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN, max_rows=16, max_tokens=100)
+    )
+    for at, request in enumerate(requests):
+        allowed = {*lists.tokens(torch.tensor([request.source]))[0].tolist()}
+        assert found[at]
+        assert all({*each.tokens} <= allowed for each in found[at])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("damaged", ["listed", "unlisted", "decoder"])
+def test_damaged_weights_are_seen(precision: Precision, damaged: str) -> None:
+    weights, (source,) = model(), sources(3)
+    lists = shortlist(2)
+    listed = lists.tokens(torch.tensor([source]))[0].tolist()
+    with torch.no_grad():
+        if damaged == "decoder":
+            next(weights.decoder.parameters()).fill_(math.nan)
+        else:
+            row = listed[-1] if damaged == "listed" else next(t for t in range(10, VOCABULARY) if t not in listed)
+            weights.projection.weight[row] = math.nan
+    engine = InferenceTransformer(weights, precision, shortlist=lists)
+    request = Request(source=source, limit=5)
+    if damaged == "unlisted":
+        assert search(engine, [request], DecodingOptions(), begin=1, end=END, forbidden=FORBIDDEN)[0]
+    else:
+        with pytest.raises(BundleError, match="its weights are damaged"):
+            search(engine, [request], DecodingOptions(), begin=1, end=END, forbidden=FORBIDDEN)
+
+
 def test_a_forced_prefix_and_a_phrase_have_all_tokens() -> None:
     lists = shortlist(2)
     engine = InferenceTransformer(model(), shortlist=lists)
@@ -182,9 +254,49 @@ def test_what_cannot_have_a_shortlist_says_so(make_translator: Callable[..., Tra
         learn_shortlist(bundle, ["", ""], ["", ""])
     with pytest.raises(DataError, match="1 sources and 2 targets"):
         learn_shortlist(bundle, ["ein"], ["ein", "das"])
-    Shortlist(lists.always, lists.table[:-1]).save(tmp_path / "m")
-    with pytest.raises(BundleError, match="the model has"):
+    with pytest.raises(ConfigError, match="a shortlist: score = 'additive'"):
+        learn_shortlist(make_translator(score="additive").bundle, ["ein Haus"], ["ein Baum"])
+    with pytest.raises(ConfigError, match="leave the shortlist out"):
+        Translator(bundle, shortlist=lists).translate("ein", DecodingOptions(coverage_penalty=0.2))
+
+
+def test_what_is_no_shortlist_of_this_model_is_refused(
+    make_translator: Callable[..., Translator], tmp_path: Path
+) -> None:
+    bundle = saved(make_translator, tmp_path / "m")
+    lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
+    Shortlist(lists.always, lists.table, "others").save(tmp_path / "m")
+    with pytest.raises(BundleError, match="of other vocabularies; learn it again"):
         load_translator(tmp_path / "m", shortlist=True)
-    (tmp_path / "m" / "shortlist.safetensors").write_bytes(b"torn")
+    file = tmp_path / "m" / "shortlist.safetensors"
+    for arrays in (
+        {"always": lists.always},
+        {"always": lists.always, "table": lists.table.astype(np.float32)},
+        {"always": lists.always, "table": lists.table - 1},
+        {"always": lists.always, "table": lists.table[0]},
+        {"always": lists.always[lists.always != END], "table": lists.table},
+    ):
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, file, {"vocabularies": ""})
+        with pytest.raises(BundleError, match="not a shortlist, or damaged"):
+            load_translator(tmp_path / "m", shortlist=True)
+    file.write_bytes(b"torn")
     with pytest.raises(BundleError, match="not a shortlist, or damaged"):
         load_translator(tmp_path / "m", shortlist=True)
+    for wrong in (lists.table[:-1], np.full_like(lists.table, 60_000)):
+        with pytest.raises(ConfigError, match="for a model of"):
+            Translator(bundle, shortlist=Shortlist(lists.always, wrong)).translate("ein")
+
+
+def test_the_command_learns_one(
+    make_translator: Callable[..., Translator], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(make_translator, tmp_path / "m")
+    for name, texts in zip(("a", "b"), zip(*PAIRS, strict=True), strict=True):
+        (tmp_path / name).write_text("\n".join(texts) + "\n", encoding="utf-8")
+    words = ["shortlist", str(tmp_path / "m"), "--source", str(tmp_path / "a"), "--target", str(tmp_path / "b")]
+    app(words, standalone_mode=False)
+    out = capsys.readouterr().out
+    assert "chooses among" in out
+    assert "they hold 100.0% of the tokens" in out
+    app(["translate", str(tmp_path / "m"), "das Haus", "--shortlist", "--max-length", "5"], standalone_mode=False)
+    assert capsys.readouterr().out

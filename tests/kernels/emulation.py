@@ -8,6 +8,7 @@ those of that processor, held against products of NumPy.
 from __future__ import annotations
 
 import sys
+import tempfile
 from typing import Any
 
 import llvmlite.binding
@@ -64,7 +65,9 @@ def write_out(name: str, builder: ir.IRBuilder, arguments: Any) -> None:
 
 
 def emulate(processor: str) -> None:
-    """Have :mod:`headway.kernels.tiles` made for it."""
+    """Have :mod:`headway.kernels.tiles` made for it; what is compiled must not be found again."""
+    config: Any = numba.config
+    config.CACHE_DIR = tempfile.mkdtemp()
     numba.njit(lambda x: x)(1)  # Numba itself asks what processor this is
     features = dict(llvmlite.binding.get_host_cpu_features()) | HIDDEN | PROCESSORS[processor]
     llvmlite.binding.get_host_cpu_features = lambda: features

@@ -25,8 +25,12 @@ def shortlist(
     """
     from headway.bundle import Bundle
     from headway.cli.text import input_lines
+    from headway.errors import ConfigError
+    from headway.interop.onnx import is_onnx_folder
     from headway.predict.shortlisting import learn_shortlist, shortlist_coverage
 
+    if is_onnx_folder(model):
+        raise ConfigError(f"{model}: a model in ONNX has its whole vocabulary in its graph")
     bundle = Bundle.load(model)
     sources, targets = list(input_lines(source)), list(input_lines(target))
     found = learn_shortlist(bundle, sources, targets, each=each, always=always)

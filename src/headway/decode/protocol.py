@@ -4,9 +4,9 @@ A model starts from a batch of sources and then advances by one token a row. Row
 neighbours, equally many for each sentence. The state can be reordered, repeated and shrunk by
 :meth:`SearchState.select`, and grown by :meth:`SearchState.join`.
 
-Two more abilities are optional. A :class:`RankingModel` finds the best tokens itself, where it can do so in less than
-a whole row of logits takes (:func:`best_of` does it for the others). An :class:`AttendingModel` also tells what it
-attended to, for the coverage penalty.
+More abilities are optional. A :class:`RankingModel` finds the best tokens itself, where it can do so in less than
+a whole row of logits takes (:func:`best_of` does it for the others). A :class:`RestrictedModel` has
+only some tokens for each sentence. An :class:`AttendingModel` also tells what it attended to, for the coverage penalty.
 
 A model that is no ``torch.nn.Module`` and not on the CPU says where it is by an attribute ``device``.
 """
@@ -29,6 +29,7 @@ __all__ = [
     "Best",
     "Hypothesis",
     "RankingModel",
+    "RestrictedModel",
     "SearchModel",
     "SearchState",
     "StateT",
@@ -70,6 +71,14 @@ class RankingModel(SearchModel[StateT], Protocol[StateT]):
 
     def best(self, state: StateT, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
         """Append one token to each row and return the ``count`` best next ones, as :func:`best_of` of its logits."""
+
+
+@runtime_checkable
+class RestrictedModel(RankingModel[StateT], Protocol[StateT]):
+    """A model that ranks among some tokens for each sentence, where logits are of all."""
+
+    def restrict(self, state: StateT, logits: Float[Tensor, "R V"], whole: Sequence[bool]) -> Float[Tensor, "R V"]:
+        """``logits`` of a step with -inf for other tokens, but for the sentences that have the ``whole`` vocabulary."""
 
 
 @runtime_checkable

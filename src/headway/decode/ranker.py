@@ -19,7 +19,7 @@ from headway.decode import rules
 from headway.decode.batch import Batch
 from headway.decode.extension import Ranked
 from headway.decode.options import DecodingOptions
-from headway.decode.protocol import Best, RankingModel, SearchModel, StateT, attends, best_of
+from headway.decode.protocol import Best, RankingModel, RestrictedModel, SearchModel, StateT, attends, best_of
 from headway.decode.ranking import top
 from headway.errors import ConfigError
 
@@ -61,6 +61,7 @@ class Ranker(Generic[StateT]):
         self.begin, self.end, self.forbidden = begin, end, tuple(forbidden)
         # Asked once: to tell by a protocol takes as long as a small tensor operation.
         self._ranking_model = model if isinstance(model, RankingModel) and not options.coverage_penalty else None
+        self._restricted_model = model if isinstance(model, RestrictedModel) else None
         if options.coverage_penalty and not attends(model):
             raise ConfigError(
                 f"coverage_penalty = {options.coverage_penalty}: this {type(model).__name__} does not tell what it "
@@ -76,7 +77,7 @@ class Ranker(Generic[StateT]):
         every = self.count is None or self._is_ruled(batch, short)
         gains = own = None
         if every:
-            logits = self._logits(batch, last).float()
+            logits = self._restricted(batch, self._logits(batch, last).float())
             own = logits.log_softmax(-1)
             gains = self._ruled(logits, own, batch)
             # One token more, since constraints may forbid the end.
@@ -103,6 +104,14 @@ class Ranker(Generic[StateT]):
         batch.cover(attended.attention)
         logits: Tensor = attended.logits
         return logits
+
+    def _restricted(self, batch: Batch[StateT], logits: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """Without what the model would not rank. Only a forced prefix and phrases to include need the whole vocabulary,
+        and only for their own sentences."""
+        if self._restricted_model is None:
+            return logits
+        whole = [one.forced is not None or bool(one.request.include) for one in batch.sentences]
+        return self._restricted_model.restrict(batch.state, logits, whole)
 
     def _is_ruled(self, batch: Batch[StateT], short: bool) -> bool:
         """Whether a rule is at work in this step, but for a minimum length that all are ``short`` of."""

@@ -19,15 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Int, Int32
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from headway.errors import BundleError, ConfigError
 from headway.storage import replaced_file
 from headway.text.lexicon import translation_table
-from headway.text.tokenizer import PAD
+from headway.text.tokenizer import EOS, PAD
 
 __all__ = ["SHORTLIST", "Shortlist"]
 
@@ -44,10 +44,31 @@ class Shortlist:
     Attributes:
         always: Tokens that every sentence may need; the end symbol is one of them.
         table: For each token of the source vocabulary those that it may become; zeros fill its row.
+        vocabularies: What tells for which tokens it is made.
+
+    Raises:
+        ConfigError: Not such arrays.
     """
 
     always: Int32[Array, " A"]
     table: Int32[Array, "F C"]
+    vocabularies: str = ""
+
+    def __post_init__(self) -> None:
+        for array, dimensions in ((self.always, 1), (self.table, 2)):
+            if array.dtype != np.int32 or array.ndim != dimensions or array.min(initial=0) < 0:
+                raise ConfigError(f"a shortlist of {array.dtype} {array.shape}; expected 32-bit tokens from 0 on")
+        if EOS not in self.always:
+            raise ConfigError("a shortlist without the end symbol: no sentence could end")
+
+    def check(self, source_size: int, target_size: int) -> None:
+        """Raise :class:`ConfigError` if a model of such vocabularies cannot have it."""
+        largest = max(int(self.always.max()), int(self.table.max(initial=0)))
+        if len(self.table) != source_size or largest >= target_size:
+            raise ConfigError(
+                f"a shortlist of {len(self.table):,} source tokens, with target token {largest:,}, for a model of "
+                f"{source_size:,} and {target_size:,} tokens"
+            )
 
     @classmethod
     def learn(
@@ -57,8 +78,8 @@ class Shortlist:
         *,
         source_size: int,
         target_size: int,
-        end: int,
         joint: bool,
+        vocabularies: str = "",
         each: int = 50,
         always: int = 100,
     ) -> Shortlist:
@@ -69,8 +90,8 @@ class Shortlist:
             targets: The same of its translations.
             source_size: Tokens in the source vocabulary.
             target_size: Tokens in that of the targets.
-            end: The end symbol of targets.
             joint: Whether the vocabularies are one. A token may then also become itself, as names and numbers do.
+            vocabularies: See :class:`Shortlist`.
             each: Tokens for each source token.
             always: Tokens for every sentence: the most frequent of the targets.
 
@@ -83,7 +104,7 @@ class Shortlist:
         if joint:
             table = np.concatenate([table, np.arange(source_size, dtype=np.int32)[:, None]], axis=1)
         frequent = Counter(token for target in targets for token in target).most_common(always)
-        return cls(np.array(sorted({end, *(token for token, _ in frequent)}), dtype=np.int32), table)
+        return cls(np.array(sorted({EOS, *(token for token, _ in frequent)}), dtype=np.int32), table, vocabularies)
 
     def tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B U"]:
         """Each sentence's list, in order, and the padding token (0) where it is shorter than the longest."""
@@ -93,25 +114,19 @@ class Shortlist:
     def save(self, folder: Path) -> None:
         """Write it into a model folder."""
         with replaced_file(folder / SHORTLIST) as aside:
-            save_file({"always": self.always, "table": self.table}, aside)
+            save_file({"always": self.always, "table": self.table}, aside, {"vocabularies": self.vocabularies})
 
     @classmethod
-    def load(cls, folder: Path, *, source_size: int, target_size: int) -> Shortlist:
+    def load(cls, folder: Path) -> Shortlist:
         """Read that of a model folder.
 
         Raises:
-            BundleError: It is damaged, or made for other vocabularies.
+            BundleError: It is damaged.
         """
         path = folder / SHORTLIST
         try:
-            arrays = load_file(path)
-            found = cls(arrays["always"], arrays["table"])
-        except (SafetensorError, KeyError) as error:
+            with safe_open(path, framework="numpy") as file:
+                always, table = (file.get_tensor(name) for name in ("always", "table"))
+                return cls(always, table, (file.metadata() or {})["vocabularies"])
+        except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
             raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
-        largest = max(int(part.max(initial=0)) for part in (found.always, found.table))
-        if len(found.table) != source_size or largest >= target_size:
-            raise BundleError(
-                f"{path}: made for {len(found.table):,} source tokens and a target token {largest:,}; the model has "
-                f"{source_size:,} and {target_size:,} tokens; learn it again"
-            )
-        return found

@@ -123,10 +123,11 @@ class InferenceTransformer:
         model: Where the weights come from. Some are used in place and some are copied: when they change, make another.
         precision: Of the matrix products; see :func:`choose_precision`.
         end: The end symbol, whose probability :meth:`best` reports.
-        shortlist: What :meth:`best` chooses from; None: the whole vocabulary, as :meth:`advance` always does.
+        shortlist: What :meth:`best` chooses from; None: the whole vocabulary. :meth:`advance` always has all logits,
+            and :meth:`restrict` applies the shortlist to them.
 
     Raises:
-        ConfigError: The model has an option that :func:`unsupported` names.
+        ConfigError: The model has an option that :func:`unsupported` names, or the shortlist is for another model.
     """
 
     def __init__(
@@ -144,6 +145,8 @@ class InferenceTransformer:
         device = model.projection.weight.device
         self.precision = choose_precision(precision, device)
         self._prepare = prepare = _preparer(self.precision)
+        if shortlist is not None:
+            shortlist.check(model.source_embedding.weight.size(0), model.projection.weight.size(0))
         with torch.no_grad():
             encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
             decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
@@ -209,6 +212,20 @@ class InferenceTransformer:
         if self._sentence_vocabulary is not None and state.vocabulary is not None:
             return self._sentence_vocabulary.best(hidden, state.vocabulary, count, forbidden, self._end)
         return self._vocabulary.best(hidden, count, forbidden, self._end)
+
+    @torch.inference_mode()
+    def restrict(
+        self, state: InferenceState, logits: Float[Tensor, "R V"], whole: Sequence[bool]
+    ) -> Float[Tensor, "R V"]:
+        """``logits`` with -inf for what a shortlist leaves out, but for the sentences that have the ``whole``."""
+        if state.vocabulary is None:
+            return logits
+        tokens = state.vocabulary.tensors[0][state.vocabulary.homes].flatten(1)
+        allowed = torch.zeros(len(tokens), logits.size(1), dtype=torch.bool, device=logits.device)
+        allowed.scatter_(1, tokens, True)[:, self._model.pad] = False
+        allowed[torch.tensor(whole, device=logits.device)] = True
+        rows = torch.unflatten(logits, 0, (len(tokens), -1))
+        return rows.masked_fill(~allowed.unsqueeze(1), -math.inf).flatten(0, 1)
 
     def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Rows:
         """The decoder's output (R, D) at each row's next position."""

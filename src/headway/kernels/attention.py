@@ -71,8 +71,7 @@ def attend(
     """softmax(Q K^T) V over the first ``count`` places, into ``out`` (R, H * U); queries are the first columns of rows.
 
     ``keys`` (homes * H, >= C, K2) and ``values`` (homes * H, >= C, U2) are contiguous, as :func:`place` made them with
-    these ``homes``. ``mask``
-    (B, W or 1, >= C), integers, is 0 where a query may attend; an empty one opens all places.
+    these ``homes``. ``mask`` (B, W or 1, >= C), integers, is 0 where a query may attend; an empty one opens all places.
     """
     value_width = out.shape[1] // heads
     sentences = len(homes)

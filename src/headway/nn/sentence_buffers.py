@@ -33,7 +33,7 @@ class SentenceBuffers:
         self._settled = True
 
     def keep(self, sentences: Int[Tensor, " B2"]) -> None:
-        """All others leave."""
+        """All others leave; their memory is free when the tensors are next copied."""
         self.homes = self.homes[sentences]
         self._settled = False
 

@@ -153,6 +153,8 @@ class Finder:
 
     def _search(self, requests: Sequence[Request], options: DecodingOptions) -> list[list[Hypothesis]]:
         """The hypotheses of each request, best first, found in batches of like length; none where rules forbid all."""
+        if options.coverage_penalty and any(member.shortlist for member in self.members.each):
+            raise ConfigError("a coverage penalty is computed by the model as it was trained; leave the shortlist out")
         # A coverage penalty asks what is attended to; only the model itself tells.
         model = self.members.model if options.coverage_penalty else self.members.searcher
         tokenizer = self.bundle.target_tokenizer

@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 
 from headway.bundle import Bundle
-from headway.errors import DataError
+from headway.errors import BundleError, ConfigError, DataError
 from headway.inference import SHORTLIST, Shortlist
-from headway.text.tokenizer import EOS
+from headway.predict.members import no_faster_form
 
 __all__ = ["Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage"]
 
@@ -37,17 +37,19 @@ def learn_shortlist(
     """The ``always`` most frequent tokens of ``targets``, and ``each`` for every token that ``sources`` hold.
 
     Raises:
-        ConfigError: There is no text.
+        ConfigError: There is no text, or the model cannot use a shortlist.
         DataError: The sources are not as many as the targets.
     """
+    if reason := no_faster_form(bundle.model):
+        raise ConfigError(f"a shortlist: {reason}")
     ours, theirs = _encoded(bundle, sources, targets)
     return Shortlist.learn(
         ours,
         theirs,
         source_size=bundle.source_tokenizer.vocab_size,
         target_size=bundle.target_tokenizer.vocab_size,
-        end=EOS,
         joint=bundle.source_tokenizer.fingerprint == bundle.target_tokenizer.fingerprint,
+        vocabularies=_vocabularies(bundle),
         each=each,
         always=always,
     )
@@ -61,9 +63,14 @@ def read_shortlist(bundle: Bundle, folder: Path) -> Shortlist | None:
     """
     if not (folder / SHORTLIST).exists():
         return None
-    return Shortlist.load(
-        folder, source_size=bundle.source_tokenizer.vocab_size, target_size=bundle.target_tokenizer.vocab_size
-    )
+    found = Shortlist.load(folder)
+    if found.vocabularies != _vocabularies(bundle):
+        raise BundleError(f"{folder / SHORTLIST}: made for a model of other vocabularies; learn it again")
+    return found
+
+
+def _vocabularies(bundle: Bundle) -> str:
+    return f"{bundle.source_tokenizer.fingerprint} {bundle.target_tokenizer.fingerprint}"
 
 
 def shortlist_coverage(

@@ -50,8 +50,8 @@ class Translator:
             targets and alignments are computed in float32.
         engine: The same model exported to ONNX, which then computes searches and scores in place of ``bundle.model``;
             alignments stay with that.
-        shortlist: Which tokens searches choose from. Where a rule needs all tokens (phrases to include or to ban, a
-            forced prefix, a penalty on repetition), it has them, in the steps that it rules.
+        shortlist: Which tokens searches choose from. A forced prefix, and a text with phrases to include, have the
+            whole vocabulary; no coverage penalty goes together with it.
 
     Raises:
         ConfigError: A precision or a shortlist that this model, or this machine, cannot have.

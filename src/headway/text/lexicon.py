@@ -15,7 +15,8 @@ from jaxtyping import Int32
 
 __all__ = ["translation_table"]
 
-_MOST_PAIRS = 32_000_000  # of tokens, which take 1.5 GB; a text that has more is read in part
+_MOST_PAIRS = 32_000_000  # of tokens, which take 2 GB; a text that has more is read in part
+_LONGEST = 250_000  # pairs of a sentence; what has more (500 tokens and 500) is no sentence
 _ITERATIONS = 5  # after which the table hardly changes any more
 
 Ids = npt.NDArray[np.int64]
@@ -27,15 +28,17 @@ def translation_table(
     """For each token of the source vocabulary the ``each`` most probable target tokens, best first, and zeros after.
 
     Args:
-        sources: A parallel text's tokens, without those that begin, end or fill. Of a long text every n-th sentence is
-            read.
+        sources: A parallel text's tokens, without those that begin, end or fill. Of a long text some sentences are
+            read, evenly chosen.
         targets: The same of its translations.
         source_size: Tokens in the source vocabulary.
         target_size: Tokens in that of the targets.
         each: The table's width.
     """
-    sizes = [(len(source) + 1) * len(target) for source, target in zip(sources, targets, strict=True)]
-    chosen = range(0, len(sizes), max(1, -(-sum(sizes) // _MOST_PAIRS)))
+    sizes = np.array([(len(source) + 1) * len(target) for source, target in zip(sources, targets, strict=True)])
+    short = np.flatnonzero(sizes <= _LONGEST)
+    part = min(1.0, _MOST_PAIRS / max(1, int(sizes[short].sum())))
+    chosen = short[np.linspace(0, max(0, len(short) - 1), int(len(short) * part)).astype(int)]
     nothing = [source_size]  # the empty word
     keys = [
         np.add.outer(np.array(targets[at], dtype=np.int64), np.array([*sources[at], *nothing]) * target_size).ravel()
