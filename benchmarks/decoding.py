@@ -43,10 +43,9 @@ from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.evaluate import bleu
 from headway.hardware import computes_bfloat16, processor_name
-from headway.inference import SHORTLIST
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.predict.shortlisting import read_shortlist
+from headway.predict.shortlisting import SHORTLIST, read_shortlist
 from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent

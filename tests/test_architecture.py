@@ -36,7 +36,7 @@ HOMES = {
     "babel": ["data/builtin/"],
     "typer": ["cli/"],
     "rich": ["cli/"],
-    "safetensors": ["bundle.py"],
+    "safetensors": ["bundle.py", "predict/shortlisting.py"],
     "tensorboard": ["train/report.py"],
     "matplotlib": ["inspection/"],
     "sentencepiece": ["text/sentencepiece.py"],

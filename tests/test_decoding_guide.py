@@ -28,6 +28,8 @@ def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.Te
     for name, seed in (("MODEL", 1), ("MODEL2", 2)):
         make_translator("bpe", seed=seed).bundle.save(folder / name, "# Card")
     (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")
+    for name in ("train.de", "train.en"):
+        (folder / name).write_text("das rote Haus\nund ein Baum\n", encoding="utf-8")
     (folder / "input.jsonl").write_text(RECORD[0] + "\n", encoding="utf-8")
     return folder
 

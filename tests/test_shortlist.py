@@ -21,7 +21,7 @@ from headway.errors import BundleError, ConfigError, DataError
 from headway.inference import InferenceTransformer, Precision, Shortlist
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
-from headway.predict.shortlisting import learn_shortlist, shortlist_coverage
+from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
 
 VOCABULARY, END = 90, 2
 FORBIDDEN = (0, 1, 3)
@@ -230,7 +230,7 @@ def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., T
         load_translator(tmp_path / "m", shortlist=True)
     ours, theirs = [list(side) for side in zip(*PAIRS, strict=True)]
     found = learn_shortlist(bundle, ours, theirs, each=2, always=1)
-    found.save(tmp_path / "m")
+    write_shortlist(found, tmp_path / "m")
     coverage = shortlist_coverage(bundle, found, ours, theirs)
     assert 0 < coverage.tokens < bundle.target_tokenizer.vocab_size
     assert 0.5 < coverage.covered <= 1
@@ -265,7 +265,7 @@ def test_what_is_no_shortlist_of_this_model_is_refused(
 ) -> None:
     bundle = saved(make_translator, tmp_path / "m")
     lists = learn_shortlist(bundle, ["ein Haus"], ["ein Baum"])
-    Shortlist(lists.always, lists.table, "others").save(tmp_path / "m")
+    write_shortlist(Shortlist(lists.always, lists.table, "others"), tmp_path / "m")
     with pytest.raises(BundleError, match="of other vocabularies; learn it again"):
         load_translator(tmp_path / "m", shortlist=True)
     file = tmp_path / "m" / "shortlist.safetensors"

@@ -27,14 +27,14 @@ def shortlist(
     from headway.cli.text import input_lines
     from headway.errors import ConfigError
     from headway.interop.onnx import is_onnx_folder
-    from headway.predict.shortlisting import learn_shortlist, shortlist_coverage
+    from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
 
     if is_onnx_folder(model):
         raise ConfigError(f"{model}: a model in ONNX has its whole vocabulary in its graph")
     bundle = Bundle.load(model)
     sources, targets = list(input_lines(source)), list(input_lines(target))
     found = learn_shortlist(bundle, sources, targets, each=each, always=always)
-    found.save(model)
+    write_shortlist(found, model)
     coverage = shortlist_coverage(bundle, found, sources, targets)
     whole = bundle.target_tokenizer.vocab_size
     print(f"{model}: a sentence of {source} chooses among {coverage.tokens:,.0f} of {whole:,} tokens, on average")

@@ -18,7 +18,6 @@ from headway.decode.options import DecodingOptions
 from headway.decode.protocol import Hypothesis, SearchModel
 from headway.decode.request import Request
 from headway.decode.search import search
-from headway.hardware import return_freed_memory
 
 __all__ = ["length_batches", "search_all"]
 
@@ -57,8 +56,6 @@ def search_all(
     for batch, found in zip(batches, _found(find, batches, min(threads, len(batches))), strict=True):
         for index, hypotheses in zip(batch, found, strict=True):
             results[index] = hypotheses
-    if len(batches) > threads:
-        return_freed_memory()  # batches of many shapes have left it in pieces
     return results
 
 

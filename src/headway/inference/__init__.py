@@ -17,11 +17,10 @@ what observes attention uses the model itself. So does a model with options that
 """
 
 from headway.inference.precision import Precision, choose_precision
-from headway.inference.shortlist import SHORTLIST, Shortlist
+from headway.inference.shortlist import Shortlist
 from headway.inference.transformer import InferenceState, InferenceTransformer, unsupported
 
 __all__ = [
-    "SHORTLIST",
     "InferenceState",
     "InferenceTransformer",
     "Precision",

@@ -13,26 +13,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from jaxtyping import Int, Int32
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from headway.errors import BundleError, ConfigError
-from headway.storage import replaced_file
+from headway.errors import ConfigError
 from headway.text.lexicon import translation_table
 from headway.text.tokenizer import EOS, PAD
 
-__all__ = ["SHORTLIST", "Shortlist"]
-
-SHORTLIST = "shortlist.safetensors"
-"""Its file in a model folder."""
+__all__ = ["Shortlist"]
 
 Array = npt.NDArray[np.int32]
 
@@ -110,23 +103,3 @@ class Shortlist:
         """Each sentence's list, in order, and the padding token (0) where it is shorter than the longest."""
         listed = [np.union1d(self.always, self.table[row]) for row in source.cpu().numpy()]
         return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
-
-    def save(self, folder: Path) -> None:
-        """Write it into a model folder."""
-        with replaced_file(folder / SHORTLIST) as aside:
-            save_file({"always": self.always, "table": self.table}, aside, {"vocabularies": self.vocabularies})
-
-    @classmethod
-    def load(cls, folder: Path) -> Shortlist:
-        """Read that of a model folder.
-
-        Raises:
-            BundleError: It is damaged.
-        """
-        path = folder / SHORTLIST
-        try:
-            with safe_open(path, framework="numpy") as file:
-                always, table = (file.get_tensor(name) for name in ("always", "table"))
-                return cls(always, table, (file.metadata() or {})["vocabularies"])
-        except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
-            raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Hypothesis, Request, length_batches, search_all
 from headway.errors import ConfigError
+from headway.hardware import return_freed_memory
 from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.members import Members
 from headway.predict.phrases import groups, holds_word, spelling_in
@@ -20,6 +21,7 @@ from headway.text.tokenizer import BOS, EOS, PAD, UNK
 __all__ = ["Finder", "Found", "Work"]
 
 _LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
+_MANY = 512  # sentences, after which memory goes back to the system; of few that would take as long as they do
 _RESPELLINGS = 4  # times that search is asked again because a banned phrase came in other tokens
 
 
@@ -164,7 +166,7 @@ class Finder:
                 f"beam size {options.beam_size}: expected from 1 (greedy search) to {tokenizer.vocab_size}, the size "
                 "of the vocabulary; the paper uses 4"
             )
-        return search_all(
+        found = search_all(
             model,
             requests,
             options,
@@ -174,6 +176,9 @@ class Finder:
             max_tokens=self.max_tokens,
             max_sentences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
+        if len(requests) > _MANY:
+            return_freed_memory()  # of which batches of many shapes have left pieces
+        return found
 
 
 def _flagged(found: Sequence[Found]) -> bool:

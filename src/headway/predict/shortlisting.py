@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from headway.bundle import Bundle
 from headway.errors import BundleError, ConfigError, DataError
-from headway.inference import SHORTLIST, Shortlist
+from headway.inference import Shortlist
 from headway.predict.members import no_faster_form
+from headway.storage import replaced_file
 
-__all__ = ["Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage"]
+__all__ = ["SHORTLIST", "Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage", "write_shortlist"]
+
+SHORTLIST = "shortlist.safetensors"
+"""Its file in a model folder."""
 
 _LOOKED_AT = 2000  # sentences
 
@@ -55,17 +61,30 @@ def learn_shortlist(
     )
 
 
+def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
+    """Put it into a model folder."""
+    with replaced_file(folder / SHORTLIST) as aside:
+        arrays = {"always": shortlist.always, "table": shortlist.table}
+        save_file(arrays, aside, {"vocabularies": shortlist.vocabularies})
+
+
 def read_shortlist(bundle: Bundle, folder: Path) -> Shortlist | None:
     """That in the model's folder; None: it has none.
 
     Raises:
         BundleError: It is damaged, or made for other vocabularies.
     """
-    if not (folder / SHORTLIST).exists():
+    path = folder / SHORTLIST
+    if not path.exists():
         return None
-    found = Shortlist.load(folder)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            always, table = (file.get_tensor(name) for name in ("always", "table"))
+            found = Shortlist(always, table, (file.metadata() or {})["vocabularies"])
+    except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
+        raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
     if found.vocabularies != _vocabularies(bundle):
-        raise BundleError(f"{folder / SHORTLIST}: made for a model of other vocabularies; learn it again")
+        raise BundleError(f"{path}: made for a model of other vocabularies; learn it again")
     return found
 
 
