@@ -34,6 +34,7 @@ COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", 
 COMMANDS += [
     "score",
     "rerank",
+    "shortlist",
     "alternatives",
     "inspect",
     "experiment",
