@@ -32,9 +32,9 @@ from headway.predict import load_translator
 
 COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate"]
 COMMANDS += [
+    "shortlist",
     "score",
     "rerank",
-    "shortlist",
     "alternatives",
     "inspect",
     "experiment",
