@@ -17,6 +17,7 @@ import math
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
 from headway.nn.sentence_buffers import SentenceBuffers
 
@@ -87,14 +88,10 @@ class PrefixTree:
         self._pack(always=True)
         other._pack(always=True)
         slots = max(self.filled, other.filled)
-        for tree in (self, other):
-            tree._resize(slots)
-            for buffer in tree.slots.tensors:
-                # A product of a masked weight, 0, with what happens to be in memory could be 0 * inf.
-                buffer[:, tree.filled :] = 0
-        self.filled = slots
-        self.bias = torch.cat([self.bias, other.bias])
+        self.bias = torch.cat([F.pad(tree.bias, (0, slots - tree.filled), value=-math.inf) for tree in (self, other)])
+        # Zeros fill the slots: a product of a masked weight, 0, with what happens to be in memory could be 0 * inf.
         self.slots.join(other.slots)
+        self.filled = slots
 
     def _resize(self, slots: int) -> None:
         """Buffers of ``slots`` slots; what new ones hold is whatever was there, and nobody may attend to them."""
