@@ -1,4 +1,4 @@
-"""Products as on processors that are not here, in a process of its own: ``python emulation.py PROCESSOR``.
+"""Products and attention as on processors that are not here, in a process: ``python emulation.py PROCESSOR``.
 
 LLVM compiles vectors of any length for any processor, but not another processor's instructions. So the few that tiles
 are made of are functions here, written out in plain operations: the tiles' layout, their loops and their registers are
@@ -87,6 +87,24 @@ def emulate(processor: str) -> None:
     emitting.function = function
 
 
+def check_attention(random: np.random.Generator, width: int, count: int) -> None:
+    """Two sentences, three queries each, of two heads, over so many places."""
+    from headway.kernels.attention import attend, place, room
+
+    query, keys, values = (
+        random.standard_normal((rows, 2 * width), dtype=np.float32) for rows in (6, 2 * count, 2 * count)
+    )
+    homes, out = np.arange(2), np.empty_like(query)
+    kept_keys, kept_values = (np.zeros((4, count, room(width)), dtype=np.int16) for _ in range(2))
+    for rows, kept in ((keys, kept_keys), (values, kept_values)):
+        place(rows, 0, width, 2, kept, homes, 0)
+    attend(query, 2, width, kept_keys, kept_values, homes, count, np.zeros((0, 0, 0), dtype=np.int16), out)
+    query, keys, values = (x.reshape(2, -1, 2, width) for x in (query, keys, values))
+    scores = np.exp(np.einsum("bqhk,bchk->bqhc", query, keys))
+    expected = np.einsum("bqhc,bchk->bqhk", scores / scores.sum(-1, keepdims=True), values)
+    np.testing.assert_allclose(out.reshape(expected.shape), expected, rtol=2e-2, atol=5e-3)
+
+
 def main() -> None:
     processor = sys.argv[1]
     emulate(processor)
@@ -107,6 +125,8 @@ def main() -> None:
             quantize(x, levels, scales)
             sums = (levels.astype(np.int32) - OFFSET) @ integers.T.astype(np.int32)
             np.testing.assert_allclose(layer(x), sums * scale * scales[:, None] + bias, rtol=1e-5, atol=1e-6)
+    for width, count in ((5, 1), (16, 9), (64, 20), (72, 33)):
+        check_attention(random, width, count)
 
 
 if __name__ == "__main__":

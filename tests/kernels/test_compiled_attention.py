@@ -106,7 +106,7 @@ def test_damaged_keys_and_values_are_seen(damage: float) -> None:
     """What 16 bits do not hold becomes infinite, not something else."""
     rows = np.ones((1, 24), dtype=np.float32)
     rows[0, 9] = rows[0, 20] = damage
-    keys, values = np.zeros((1, 2, 8), dtype=np.int16), np.zeros((1, 2, 8), dtype=np.int16)
+    keys, values = np.zeros((1, 2, room(8)), dtype=np.int16), np.zeros((1, 2, room(8)), dtype=np.int16)
     place(rows, 8, 8, 1, keys, np.arange(1), 1)
     place(rows, 16, 8, 1, values, np.arange(1), 1)
     out = np.empty((1, 8), dtype=np.float32)

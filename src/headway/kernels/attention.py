@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import LOWEST, as_float, in_order
-from headway.kernels.compiling import compiled, within
-from headway.kernels.exponential import LOG2_E, power_of_two
+from headway.kernels.compiling import compiled
+from headway.kernels.exponential import exponentials
 from headway.kernels.sums import LANES, PLACES, as_halves, dot_products, weighted_sum
 
 __all__ = ["attend", "place", "room"]
@@ -79,65 +78,38 @@ def attend(
     places = np.empty((beams, count + PLACES), dtype=np.int64)
     opened = np.empty(beams, dtype=np.int64)
     query, result = np.zeros(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
-    weights = np.empty(count + PLACES, dtype=np.float32)
+    weights = np.empty((beams, count + LANES), dtype=np.float32)
+    totals = np.empty(beams, dtype=np.float32)
     key_bytes, value_bytes = 2 * len(query), 2 * len(result)  # of a place
+    next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in range(sentences):
         for beam in range(beams):
             opened[beam] = _open(mask, sentence, min(beam, mask.shape[1] - 1), count, places[beam])
         for head in range(heads):
             of_head = homes[sentence] * heads + head
-            keys_of_head = keys.ctypes.data + of_head * keys.shape[1] * key_bytes
-            values_of_head = values.ctypes.data + of_head * values.shape[1] * value_bytes
+            keys_of_head = keys.ctypes.data + of_head * next_keys
+            values_of_head = values.ctypes.data + of_head * next_values
             for beam in range(beams):
-                row, chosen = sentence * beams + beam, places.ctypes.data + 8 * beam * places.shape[1]
+                chosen = places.ctypes.data + 8 * beam * places.shape[1]
+                to = weights.ctypes.data + 4 * beam * weights.shape[1]
                 for k in range(key_width):
-                    query[k] = rows[row, head * key_width + k]
-                _scores(query, keys_of_head, key_bytes, chosen, opened[beam], weights)
-                total = _exponentials(weights, opened[beam])
+                    query[k] = rows[sentence * beams + beam, head * key_width + k]
+                for first in range(0, opened[beam], PLACES):
+                    dot_products(
+                        *(query.ctypes.data, len(query) // LANES, keys_of_head, key_bytes, chosen + 8 * first),
+                        *(next_keys, to + 4 * first),
+                    )
+            for beam in range(beams):
+                totals[beam] = exponentials(weights.ctypes.data + 4 * beam * weights.shape[1], opened[beam])
+            for beam in range(beams):
+                chosen = places.ctypes.data + 8 * beam * places.shape[1]
                 weighted_sum(
-                    *(weights.ctypes.data, len(result) // LANES, values_of_head, value_bytes, chosen, opened[beam]),
-                    result.ctypes.data,
+                    *(weights.ctypes.data + 4 * beam * weights.shape[1], len(result) // LANES),
+                    *(values_of_head, value_bytes, chosen, opened[beam], next_values, result.ctypes.data),
                 )
+                scale = np.float32(1) / totals[beam] if opened[beam] else np.float32(0)
                 for u in range(value_width):
-                    out[row, head * value_width + u] = result[u] / total if opened[beam] else np.float32(0)
-
-
-# Whole arrays and addresses, for each part of an array that a loop makes is counted as a use of it.
-
-
-@within
-def _scores(query: Array, keys: int, width: int, chosen: int, count: int, scores: Array) -> None:
-    """Products of a query with its keys, addresses as in :data:`~headway.kernels.sums.dot_products`.
-
-    After ``count`` places PLACES - 1 more follow, whose products are not used.
-    """
-    for first in range(0, count, PLACES):
-        to = scores.ctypes.data + 4 * first
-        dot_products(query.ctypes.data, len(query) // LANES, keys, width, chosen + 8 * first, to)
-
-
-@within
-def _exponentials(scores: Array, count: int) -> np.float32:
-    """Each of the first scores less the largest becomes its exponential; their sum.
-
-    Loops go over whole vectors, whose length the compiler knows: of a few dozen scores it would leave most to be done
-    one by one. What fills the last vector adds nothing to a sum of at least 1. Where all scores are -inf, it is NaN.
-    """
-    vectors = -(-count // LANES)
-    scores[count : vectors * LANES] = -np.inf
-    bits, highest, total = scores.view(np.int32), LOWEST, np.float32(0)
-    for vector in range(vectors):
-        for lane in range(LANES):
-            highest = max(highest, in_order(bits[vector * LANES + lane]))
-    largest = as_float(in_order(highest))
-    for vector in range(vectors):
-        for lane in range(LANES):
-            at = vector * LANES + lane
-            scores[at] = power_of_two((scores[at] - largest) * LOG2_E)
-    for vector in range(vectors):
-        for lane in range(LANES):
-            total += scores[vector * LANES + lane]
-    return total
+                    out[sentence * beams + beam, head * value_width + u] = result[u] * scale
 
 
 @compiled

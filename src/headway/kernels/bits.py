@@ -13,14 +13,13 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.compiling import within
-from headway.kernels.emitting import FLOAT, emitted
+from headway.kernels.emitting import FLOAT, INT32, LANES, emitted
 
-__all__ = ["LOWEST", "MAGNITUDE", "as_float", "in_order"]
+__all__ = ["LOWEST", "MAGNITUDE", "as_float", "emit_in_order", "in_order"]
 
 MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
 LOWEST = np.int32(-(2**31))  # where a search for the highest integer begins
-_SIGN = np.int32(31)
+_SIGN = 31
 
 
 def _as_float(context: Any, bits: Any) -> Any:
@@ -33,7 +32,21 @@ def _as_float(context: Any, bits: Any) -> Any:
 as_float = cast(Callable[[np.int32], np.float32], emitted(_as_float))
 
 
-@within
-def in_order(bits: np.int32) -> np.int32:
-    """An integer for a float's bits, ordered as floats are, NaN at the ends; and for such an integer the bits."""
-    return np.int32(bits ^ ((bits >> _SIGN) & MAGNITUDE))
+def emit_in_order(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """:data:`in_order` of the bits of a float, or of a vector of floats."""
+
+    def constant(value: int) -> ir.Value:
+        return ir.Constant(bits.type, value if bits.type == INT32 else [value] * LANES)
+
+    return builder.xor(bits, builder.and_(builder.ashr(bits, constant(_SIGN)), constant(int(MAGNITUDE))))
+
+
+def _in_order(context: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        return emit_in_order(builder, arguments[0])
+
+    return types.int32(types.int32), generate
+
+
+in_order = cast(Callable[[np.int32], np.int32], emitted(_in_order))
+"""An integer for a float's bits, ordered as floats are, NaN at the ends; and for such an integer the bits."""

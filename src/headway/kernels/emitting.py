@@ -11,16 +11,39 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+import llvmlite.binding
 from llvmlite import ir
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
 
-__all__ = ["BYTE", "FLOAT", "INT32", "INT64", "emitted", "everywhere", "function", "load", "store", "times", "variable"]
+__all__ = [
+    "BYTE",
+    "FEATURES",
+    "FLOAT",
+    "FLOATS",
+    "INT32",
+    "INT64",
+    "INTS",
+    "LANES",
+    "LINE",
+    "emitted",
+    "everywhere",
+    "fetch",
+    "function",
+    "load",
+    "store",
+    "times",
+    "variable",
+]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _cgutils: Any = untyped_cgutils
 
 BYTE, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+FEATURES = llvmlite.binding.get_host_cpu_features()  # by name, whether this processor has them
+LANES = 16 if FEATURES.get("avx512bw") else 8  # of 32 bits, in a vector
+LINE = 64  # bytes that come into a cache together
+FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
 def emitted(typing: Callable[..., Any]) -> Callable[..., Any]:
@@ -58,3 +81,9 @@ def everywhere(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
     alone = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
     lane = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
     return builder.shuffle_vector(builder.insert_element(alone, value, INT32(0)), alone, lane)
+
+
+def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+    """Have what is there, with all of its cache line, brought into the second-level cache; it may be any address."""
+    prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), BYTE.as_pointer(), INT32, INT32, INT32)
+    builder.call(prefetch, [builder.inttoptr(address, BYTE.as_pointer()), INT32(0), INT32(2), INT32(1)])

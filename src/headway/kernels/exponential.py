@@ -1,38 +1,108 @@
-"""Powers of two, inside compiled loops."""
+"""Exponentials, inside compiled loops. Compilers make vectors of these, unlike of libm's."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
+from llvmlite import ir
+from numba import types
 
-from headway.kernels.bits import as_float
-from headway.kernels.compiling import compiled
+from headway.kernels.bits import LOWEST, emit_in_order
+from headway.kernels.emitting import (
+    FLOAT,
+    FLOATS,
+    INT32,
+    INT64,
+    INTS,
+    LANES,
+    emitted,
+    everywhere,
+    function,
+    load,
+    store,
+    times,
+    variable,
+)
 
-__all__ = ["LOG2_E", "power_of_two"]
+__all__ = ["LOG2_E", "exponentials", "power_of_two"]
 
 LOG2_E = np.float32(math.log2(math.e))
-_LEAST = np.float32(-126)
+_LEAST = -126.0
+_TAYLOR = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)
+_ONE, _MANTISSA = 127, 23  # the exponent of 1 and where exponents begin, in a float's bits
 
 
-@compiled
-def power_of_two(x: np.float32) -> np.float32:
-    """2^x for x of at most 0, to 2e-7 of it; below 2^-126 it stays there. Compilers make vectors of it, unlike libm's.
+def _emit_power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    """Of a float or of each float of a vector."""
+    kind, vector = x.type, isinstance(x.type, ir.VectorType)
+    whole_kind, name = (INTS, f"v{LANES}f32") if vector else (INT32, "f32")
 
-    x is split into an integer, which becomes the exponent's bits, and a rest of at most a half, whose power is the
-    Taylor series of exp(x log 2) up to x^6.
-    """
-    if x < _LEAST:  # not max(): NaN stays
-        x = _LEAST
-    whole = np.rint(x)
-    rest = x - whole
-    power = np.float32(1.5403530e-4)
-    power = power * rest + np.float32(1.3333558e-3)
-    power = power * rest + np.float32(9.6181291e-3)
-    power = power * rest + np.float32(5.5504109e-2)
-    power = power * rest + np.float32(2.4022651e-1)
-    power = power * rest + np.float32(6.9314718e-1)
-    power = power * rest + np.float32(1.0)
-    exponent: np.float32 = as_float(np.int32((np.int32(whole) + np.int32(127)) << np.int32(23)))
-    result: np.float32 = power * exponent
-    return result
+    def constant(of: ir.Type, value: int | float) -> ir.Value:
+        return ir.Constant(of, [value] * LANES if vector else value)
+
+    least = constant(kind, _LEAST)
+    x = builder.select(builder.fcmp_ordered("<", x, least), least, x)  # NaN stays
+    whole = builder.call(function(builder, f"llvm.rint.{name}", kind, kind), [x])
+    rest = builder.fsub(x, whole)
+    multiply_add = function(builder, f"llvm.fma.{name}", kind, kind, kind, kind)
+    power = constant(kind, _TAYLOR[0])
+    for coefficient in _TAYLOR[1:]:
+        power = builder.call(multiply_add, [power, rest, constant(kind, coefficient)])
+    exponent = builder.add(builder.fptosi(whole, whole_kind), constant(whole_kind, _ONE))
+    return builder.fmul(power, builder.bitcast(builder.shl(exponent, constant(whole_kind, _MANTISSA)), kind))
+
+
+def _power_of_two(context: Any, x: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        return _emit_power_of_two(builder, arguments[0])
+
+    return types.float32(types.float32), generate
+
+
+def _exponentials(context: Any, scores: Any, count: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        scores, count = arguments
+        vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
+        highest, total = variable(builder, INTS), variable(builder, FLOATS)
+        lowest, zeros = ir.Constant(INTS, [int(LOWEST)] * LANES), ir.Constant(FLOATS, [0.0] * LANES)
+        builder.store(lowest, highest)
+        builder.store(zeros, total)
+
+        def present(vector: ir.Value) -> ir.Value:
+            left = builder.trunc(builder.sub(count, builder.mul(vector, INT64(LANES))), INT32)
+            return builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), everywhere(builder, left, LANES))
+
+        with times(builder, vectors) as loop:
+            higher = function(builder, f"llvm.smax.v{LANES}i32", INTS, INTS, INTS)
+            ordered = emit_in_order(builder, load(builder, scores, INTS, loop.index))
+            ordered = builder.select(present(loop.index), ordered, lowest)
+            builder.store(builder.call(higher, [builder.load(highest), ordered]), highest)
+        reduced = function(builder, f"llvm.vector.reduce.smax.v{LANES}i32", INT32, INTS)
+        largest = builder.bitcast(emit_in_order(builder, builder.call(reduced, [builder.load(highest)])), FLOAT)
+        base, scale = everywhere(builder, largest, LANES), ir.Constant(FLOATS, [float(LOG2_E)] * LANES)
+        with times(builder, vectors) as loop:
+            power = builder.fmul(builder.fsub(load(builder, scores, FLOATS, loop.index), base), scale)
+            power = builder.select(present(loop.index), _emit_power_of_two(builder, power), zeros)
+            store(builder, power, scores, loop.index)
+            builder.store(builder.fadd(builder.load(total), power), total)
+        added = function(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", FLOAT, FLOAT, FLOATS)
+        return builder.call(added, [FLOAT(-0.0), builder.load(total)], fastmath=("reassoc",))
+
+    return types.float32(types.uintp, types.intp), generate
+
+
+power_of_two = cast(Callable[[np.float32], np.float32], emitted(_power_of_two))
+"""2^x for x of at most 0, to 2e-7 of it; below 2^-126 it stays there.
+
+x is split into an integer, which becomes the exponent's bits, and a rest of at most a half, whose power is the Taylor
+series of exp(x log 2) up to x^6.
+"""
+
+exponentials = cast(Callable[[int, int], np.float32], emitted(_exponentials))
+"""``(scores, count)``: each of the scores at an address less the largest becomes its exponential; their sum.
+
+There must be room for LANES scores more, which become zeros. Where all scores are -inf, the sum is NaN.
+"""

@@ -2,10 +2,11 @@
 
 Compilers turn a dot product's loop into one vector of partial sums, and adding its lanes up takes longer than the
 products did. :func:`dot_products` has :data:`PLACES` of them side by side and adds the lanes of all in one tree of
-shuffles. :func:`weighted_sum` keeps up to 64 numbers in registers while it goes over the places.
+shuffles. :func:`weighted_sum` keeps up to eight vectors in registers while it goes over the places.
 
 Places hold 16-bit floats, half of what would be read otherwise: a few sentences' keys and values are more than caches
-take. All sums are in 32 bits. Widths are whole vectors.
+take. A beam's places lie here and there, so each loop says which it will need next: the same ones of the next head. All
+sums are in 32 bits. Widths are whole vectors.
 """
 
 from __future__ import annotations
@@ -16,35 +17,52 @@ from typing import Any, cast
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.compiling import compiled
-from headway.kernels.emitting import FLOAT, INT32, INT64, emitted, everywhere, function, load, store, times, variable
+from headway.kernels.emitting import (
+    FLOAT,
+    FLOATS,
+    INT32,
+    INT64,
+    LANES,
+    LINE,
+    emitted,
+    everywhere,
+    fetch,
+    function,
+    load,
+    store,
+    times,
+    variable,
+)
 
 __all__ = ["LANES", "PLACES", "as_halves", "dot_products", "weighted_sum"]
 
-LANES = 8  # of 32 bits: AVX2's vectors
 PLACES = 8  # whose products are added at a time
 
-_VECTOR = ir.VectorType(FLOAT, LANES)
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
-_ZEROS = ir.Constant(_VECTOR, [0.0] * LANES)
-_MANY, _SOME = 8, 4  # vectors of a sum that are kept in registers
+_ZEROS = ir.Constant(FLOATS, [0.0] * LANES)
+_TOGETHER = (8, 4, 1)  # vectors of a sum that are kept in registers
 
 
 def _dot_products() -> Any:
-    def typing(context: Any, vector: Any, vectors: Any, rows: Any, width: Any, chosen: Any, out: Any) -> Any:
+    def typing(
+        context: Any, vector: Any, vectors: Any, rows: Any, width: Any, chosen: Any, ahead: Any, out: Any
+    ) -> Any:
         address, count = types.uintp, types.intp
-        return types.void(address, count, address, count, address, address), generate
+        return types.void(address, count, address, count, address, count, address), generate
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        vector, vectors, rows, width, chosen, out = arguments
+        vector, vectors, rows, width, chosen, ahead, out = arguments
         starts = [
             builder.add(rows, builder.mul(load(builder, chosen, INT64, INT64(place)), width)) for place in range(PLACES)
         ]
         sums = _no_sums(builder, PLACES)
+        with times(builder, builder.sdiv(builder.add(width, INT64(LINE - 1)), INT64(LINE))) as loop:
+            for start in starts:
+                fetch(builder, builder.add(builder.add(start, ahead), builder.mul(loop.index, INT64(LINE))))
         with times(builder, vectors) as loop:
-            factor = load(builder, vector, _VECTOR, loop.index)
+            factor = load(builder, vector, FLOATS, loop.index)
             for total, start in zip(sums, starts, strict=True):
-                _add_product(builder, total, factor, start, loop.index)
+                _add_product(builder, total, factor, load(builder, start, _HALVES, loop.index))
         store(builder, _lanes_added(builder, [builder.load(total) for total in sums]), out, INT64(0))
         return context.get_dummy_value()
 
@@ -53,30 +71,31 @@ def _dot_products() -> Any:
 
 def _no_sums(builder: ir.IRBuilder, count: int) -> list[ir.Value]:
     """Variables, vectors of zeros at first."""
-    sums = [variable(builder, _VECTOR) for _ in range(count)]
+    sums = [variable(builder, FLOATS) for _ in range(count)]
     for total in sums:
         builder.store(_ZEROS, total)
     return sums
 
 
-def _add_product(builder: ir.IRBuilder, total: ir.Value, factor: ir.Value, row: ir.Value, index: ir.Value) -> None:
-    """Add ``factor`` times a vector of the row at an address, in one instruction."""
-    multiply_add = function(builder, "llvm.fma.v8f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR)
-    widened = builder.fpext(load(builder, row, _HALVES, index), _VECTOR)
-    builder.store(builder.call(multiply_add, [factor, widened, builder.load(total)]), total)
+def _add_product(builder: ir.IRBuilder, total: ir.Value, factor: ir.Value, row: ir.Value) -> None:
+    """Add ``factor`` times a part of a row, in one instruction."""
+    multiply_add = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
+    builder.store(builder.call(multiply_add, [factor, builder.fpext(row, FLOATS), builder.load(total)]), total)
 
 
 def _lanes_added(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
-    """One vector of the sums of each vector's lanes, of as many vectors as lanes.
+    """One vector of the sums of each vector's lanes, of eight vectors.
 
     Each round adds neighbouring lanes of two vectors into one; the last one adds the halves.
     """
 
     def added(a: ir.Value, b: ir.Value, even: Sequence[int], odd: Sequence[int]) -> ir.Value:
-        kind = ir.VectorType(INT32, LANES)
+        kind = ir.VectorType(INT32, len(even))
         picked = (builder.shuffle_vector(a, b, ir.Constant(kind, list(lanes))) for lanes in (even, odd))
         return builder.fadd(*picked)
 
+    if LANES > PLACES:
+        vectors = [added(vector, vector, range(PLACES), range(PLACES, LANES)) for vector in vectors]
     # Within the halves of a register, as `vhaddps` does.
     even, odd = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
     while len(vectors) > 2:
@@ -85,23 +104,42 @@ def _lanes_added(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
     return added(a, b, (0, 1, 2, 3, 8, 9, 10, 11), (4, 5, 6, 7, 12, 13, 14, 15))
 
 
-def _weighted_sum(vectors: int) -> Any:
-    """For so many vectors of the rows."""
-
-    def typing(context: Any, weights: Any, rows: Any, width: Any, chosen: Any, count: Any, out: Any) -> Any:
+def _weighted_sum() -> Any:
+    def typing(
+        context: Any,
+        weights: Any,
+        vectors: Any,
+        rows: Any,
+        width: Any,
+        chosen: Any,
+        count: Any,
+        ahead: Any,
+        out: Any,
+    ) -> Any:
         address, number = types.uintp, types.intp
-        return types.void(address, address, number, address, number, address), generate
+        return types.void(address, number, address, number, address, number, number, address), generate
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        weights, rows, width, chosen, count, out = arguments
-        sums = _no_sums(builder, vectors)
-        with times(builder, count) as loop:
-            factor = everywhere(builder, load(builder, weights, FLOAT, loop.index), LANES)
-            row = builder.add(rows, builder.mul(load(builder, chosen, INT64, loop.index), width))
-            for place, total in enumerate(sums):
-                _add_product(builder, total, factor, row, INT64(place))
-        for place, total in enumerate(sums):
-            store(builder, builder.load(total), out, INT64(place))
+        weights, vectors, rows, width, chosen, count, ahead, out = arguments
+        done = variable(builder, INT64)
+        builder.store(INT64(0), done)
+        for size in _TOGETHER:
+            with times(builder, builder.sdiv(builder.sub(vectors, builder.load(done)), INT64(size))):
+                first = builder.load(done)
+                sums = _no_sums(builder, size)
+                with times(builder, count) as loop:
+                    factor = everywhere(builder, load(builder, weights, FLOAT, loop.index), LANES)
+                    row = builder.add(rows, builder.mul(load(builder, chosen, INT64, loop.index), width))
+                    for place in range(0, size, LINE // (2 * LANES)):
+                        offset = builder.mul(builder.add(first, INT64(place)), INT64(2 * LANES))
+                        fetch(builder, builder.add(builder.add(row, ahead), offset))
+                    for place, total in enumerate(sums):
+                        _add_product(
+                            builder, total, factor, load(builder, row, _HALVES, builder.add(first, INT64(place)))
+                        )
+                for place, total in enumerate(sums):
+                    store(builder, builder.load(total), out, builder.add(first, INT64(place)))
+                builder.store(builder.add(first, INT64(size)), done)
         return context.get_dummy_value()
 
     return emitted(typing)
@@ -114,7 +152,7 @@ def _as_halves() -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         vectors, numbers, out = arguments
         with times(builder, vectors) as loop:
-            half = builder.fptrunc(load(builder, numbers, _VECTOR, loop.index), _HALVES)
+            half = builder.fptrunc(load(builder, numbers, FLOATS, loop.index), _HALVES)
             store(builder, half, out, loop.index)
         return context.get_dummy_value()
 
@@ -124,32 +162,16 @@ def _as_halves() -> Any:
 as_halves = cast(Callable[[int, int, int], None], _as_halves())
 """``(vectors, numbers, out)``: write so many vectors of float32 numbers, at an address, to another in 16 bits each."""
 
-dot_products = cast(Callable[[int, int, int, int, int, int], None], _dot_products())
-"""``(vector, vectors, rows, width, chosen, out)``: the products of a vector with PLACES chosen rows.
+dot_products = cast(Callable[[int, int, int, int, int, int, int], None], _dot_products())
+"""``(vector, vectors, rows, width, chosen, ahead, out)``: the products of a vector with PLACES chosen rows.
 
 ``vector`` is the address of ``vectors`` times LANES numbers, ``rows`` that of row 0, ``width`` the bytes from a row to
 the next, ``chosen`` the address of the rows' indices, and ``out`` that of the products. Rows are of 16-bit floats, all
-other numbers float32; indices are int64.
+other numbers float32; indices are int64. What is so many bytes ``ahead`` of these rows is fetched for the next call.
 """
 
-_many, _some, _one = _weighted_sum(_MANY), _weighted_sum(_SOME), _weighted_sum(1)
+weighted_sum = cast(Callable[[int, int, int, int, int, int, int, int], None], _weighted_sum())
+"""``(weights, vectors, rows, width, chosen, count, ahead, out)``: ``count`` chosen rows, each times its weight, in sum.
 
-
-@compiled
-def weighted_sum(weights: int, vectors: int, rows: int, width: int, chosen: int, count: int, out: int) -> None:
-    """The sum of ``count`` chosen rows, each times its weight: the first ``vectors`` times LANES numbers of it.
-
-    Addresses, ``width``, ``rows`` and ``chosen`` as in :data:`dot_products`.
-    """
-    done = 0
-    while done < vectors:
-        these, result = rows + 2 * LANES * done, out + 4 * LANES * done
-        if vectors - done >= _MANY:
-            _many(weights, these, width, chosen, count, result)
-            done += _MANY
-        elif vectors - done >= _SOME:
-            _some(weights, these, width, chosen, count, result)
-            done += _SOME
-        else:
-            _one(weights, these, width, chosen, count, result)
-            done += 1
+The first ``vectors`` times LANES numbers of it; all else as in :data:`dot_products`.
+"""

@@ -34,7 +34,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import llvmlite.binding
 import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float32, Int8, Int32, Int64
@@ -44,11 +43,17 @@ from numba import types
 from headway.kernels.compiling import compiled
 from headway.kernels.emitting import (
     BYTE,
+    FEATURES,
     FLOAT,
+    FLOATS,
     INT32,
     INT64,
+    INTS,
+    LANES,
+    LINE,
     emitted,
     everywhere,
+    fetch,
     function,
     load,
     store,
@@ -60,11 +65,9 @@ __all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "pack_chosen", 
 
 Array = npt.NDArray[Any]
 
-_FEATURES = llvmlite.binding.get_host_cpu_features()
-_LANES = 16 if _FEATURES.get("avx512bw") else 8  # sums in a vector
-_ADDS_FOUR = bool(_FEATURES.get("avx512vnni") if _LANES == 16 else _FEATURES.get("avxvnni"))
+_ADDS_FOUR = bool(FEATURES.get("avx512vnni" if LANES == 16 else "avxvnni"))
 _VECTORS = 2  # of sums, beside each other
-BLOCK = _VECTORS * _LANES  # outputs
+BLOCK = _VECTORS * LANES  # outputs
 
 OFFSET = np.int32(128)  # of the inputs
 _LEVELS = 127  # the largest magnitude of a weight
@@ -72,17 +75,14 @@ _FOUR = 4  # inputs in a lane
 _GROUP = 2  # times four inputs: what is added in 16 bits is one product of each half of them
 _GROUPED = _GROUP * _FOUR  # inputs
 _MOST = (2**15 - 1) // 255  # the largest sum of a group's weights of one sign
-_LINE = 64  # bytes that come into a cache together
 _TINY = np.float32(1e-30)  # so that a row of zeros stays one
 
-_BYTES = ir.VectorType(BYTE, 4 * _LANES)
-_WORDS = ir.VectorType(ir.IntType(16), 2 * _LANES)
-_SUMS = ir.VectorType(INT32, _LANES)
-_FLOATS = ir.VectorType(FLOAT, _LANES)
-_ONES = ir.Constant(_WORDS, [1] * 2 * _LANES)
-_PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[_LANES]
-_PMADDWD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[_LANES]
-_VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}[_LANES]
+_BYTES = ir.VectorType(BYTE, 4 * LANES)
+_WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
+_ONES = ir.Constant(_WORDS, [1] * 2 * LANES)
+_PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[LANES]
+_PMADDWD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LANES]
+_VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}[LANES]
 
 
 def as_integers(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
@@ -186,28 +186,28 @@ def _tile(rows: int) -> _Tile:
         starts, input_scales, scales, bias, least, out, out_stride = arguments[5:]
         starts_of_rows = [builder.add(inputs, builder.mul(inputs_stride, INT64(row))) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
-        sums = {place: variable(builder, _SUMS) for place in places}
+        sums = {place: variable(builder, INTS) for place in places}
         for (_, vector), total in sums.items():
-            builder.store(load(builder, starts, _SUMS, INT64(vector)), total)
+            builder.store(load(builder, starts, INTS, INT64(vector)), total)
         with times(builder, groups) as loop:
             fours = [builder.add(builder.mul(loop.index, INT64(_GROUP)), INT64(four)) for four in range(_GROUP)]
-            _prefetch(builder, builder.add(ahead, builder.mul(loop.index, INT64(_LINE))))
+            fetch(builder, builder.add(ahead, builder.mul(loop.index, INT64(LINE))))
             first = [builder.mul(four, INT64(_VECTORS)) for four in fours]
             w = [
                 [load(builder, weights, _BYTES, builder.add(four, INT64(vector))) for four in first]
                 for vector in range(_VECTORS)
             ]
             for row in range(rows):
-                x = [everywhere(builder, load(builder, starts_of_rows[row], INT32, four), _LANES) for four in fours]
+                x = [everywhere(builder, load(builder, starts_of_rows[row], INT32, four), LANES) for four in fours]
                 for vector in range(_VECTORS):
                     total = sums[row, vector]
                     builder.store(_add_products(builder, builder.load(total), x, w[vector]), total)
-        lowest = everywhere(builder, least, _LANES)
+        lowest = everywhere(builder, least, LANES)
         for row, vector in places:
-            input_scale = everywhere(builder, load(builder, input_scales, FLOAT, INT64(row)), _LANES)
-            y = builder.sitofp(builder.load(sums[row, vector]), _FLOATS)
-            y = builder.fmul(builder.fmul(y, load(builder, scales, _FLOATS, INT64(vector))), input_scale)
-            y = builder.fadd(y, load(builder, bias, _FLOATS, INT64(vector)))
+            input_scale = everywhere(builder, load(builder, input_scales, FLOAT, INT64(row)), LANES)
+            y = builder.sitofp(builder.load(sums[row, vector]), FLOATS)
+            y = builder.fmul(builder.fmul(y, load(builder, scales, FLOATS, INT64(vector))), input_scale)
+            y = builder.fadd(y, load(builder, bias, FLOATS, INT64(vector)))
             y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # NaN stays
             store(builder, y, builder.add(out, builder.mul(out_stride, INT64(row))), INT64(vector))
         return context.get_dummy_value()
@@ -218,28 +218,21 @@ def _tile(rows: int) -> _Tile:
 def _add_products(builder: ir.IRBuilder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
     """``total`` and the products of a group: fours of inputs, each in all lanes, and of weights, each lane its own."""
     if _ADDS_FOUR:
-        add_four = function(builder, _VPDPBUSD, _SUMS, _SUMS, _SUMS, _SUMS)
+        add_four = function(builder, _VPDPBUSD, INTS, INTS, INTS, INTS)
         for inputs, weights in zip(x, w, strict=True):
-            total = builder.call(add_four, [total, inputs, builder.bitcast(weights, _SUMS)])
+            total = builder.call(add_four, [total, inputs, builder.bitcast(weights, INTS)])
         return total
     add_two = function(builder, _PMADDUBSW, _WORDS, _BYTES, _BYTES)
     words = [builder.call(add_two, [builder.bitcast(a, _BYTES), b]) for a, b in zip(x, w, strict=True)]
-    widen = function(builder, _PMADDWD, _SUMS, _WORDS, _WORDS)
+    widen = function(builder, _PMADDWD, INTS, _WORDS, _WORDS)
     return builder.add(total, builder.call(widen, [functools.reduce(builder.add, words), _ONES]))
 
 
-def _prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Have it brought into the second-level cache, to be read."""
-    pointer = BYTE.as_pointer()
-    prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), pointer, INT32, INT32, INT32)
-    builder.call(prefetch, [builder.inttoptr(address, pointer), INT32(0), INT32(2), INT32(1)])
-
-
 # AVX-512 has 32 registers, and with vpdpbusd no sums in 16 bits take any of them.
-_MANY, _SOME = (8, 4) if _ADDS_FOUR and _LANES == 16 else (3, 2)  # rows
+_MANY, _SOME = (8, 4) if _ADDS_FOUR and LANES == 16 else (3, 2)  # rows
 _many, _some, _one = _tile(_MANY), _tile(_SOME), _tile(1)
 _two = _some if _SOME == 2 else _tile(2)
-_LINES = _GROUP * _FOUR * BLOCK // _LINE  # of a group's weights
+_LINES = _GROUP * _FOUR * BLOCK // LINE  # of a group's weights
 
 
 @compiled
@@ -270,7 +263,7 @@ def multiply(
     row = tile = 0
     while row < rows:
         x, s, y = inputs.ctypes.data + row * width, input_scales.ctypes.data + 4 * row, out + row * stride
-        ahead = panel + BLOCK * width + tile % _LINES * groups * _LINE
+        ahead = panel + BLOCK * width + tile % _LINES * groups * LINE
         tile += 1
         if rows - row >= _MANY:
             _many(panel, ahead, x, width, groups, start, s, scale, shift, least, y, stride)
