@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -132,6 +134,13 @@ def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
     torch.set_num_threads(2)
     monkeypatch.setattr(threads, "_starts_fast", lambda: False)
     assert chosen(1) == "alone"
+
+
+def test_numba_leaves_pytorch_its_threads() -> None:
+    """In a process of its own, which has not started Numba's threads yet."""
+    command = "import torch; torch.set_num_threads(1); from headway.kernels.threads import _starts_fast; _starts_fast()"
+    command += "; assert torch.get_num_threads() == 1"
+    subprocess.run([sys.executable, "-c", command], check=True, timeout=120)
 
 
 @pytest.mark.usefixtures("two_threads")

@@ -58,8 +58,13 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 @functools.cache
 def _starts_fast() -> bool:
-    """Whether Numba has OpenMP's or TBB's threads here. Those of its own take 200 microseconds to start."""
+    """Whether Numba has OpenMP's or TBB's threads here. Those of its own take 200 microseconds to start.
+
+    To start OpenMP's sets how many PyTorch uses, too; that is put back.
+    """
+    before = torch.get_num_threads()
     _touch(np.zeros(2))
+    torch.set_num_threads(before)
     layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # which it imports all the same
     return layer in ("omp", "tbb")
 
