@@ -501,13 +501,18 @@ def test_requests_that_cannot_be_met(request_: Request, options: dict[str, Any],
 def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the host waits for every reading: one a step, and one more where a sentence leaves with its tokens."""
     read: list[tuple[int, ...]] = []
-    usual = Tensor.tolist
 
-    def counted(self: Tensor) -> object:
-        read.append(tuple(self.shape))
-        return usual(self)
+    def count(name: str) -> None:
+        usual = getattr(Tensor, name)
 
-    monkeypatch.setattr(Tensor, "tolist", counted)
+        def counted(self: Tensor, **options: Any) -> object:
+            read.append(tuple(self.shape))
+            return usual(self, **options)
+
+        monkeypatch.setattr(Tensor, name, counted)
+
+    for name in ("tolist", "numpy", "cpu", "item"):
+        count(name)
     requests = [Request(source=(5, 6, 7, END), limit=6), Request(source=(8, END), limit=6)]
     model = RankingTransformer(transformer)
     search(model, requests, DecodingOptions(), begin=BEGIN, end=END, forbidden=(PAD, END))

@@ -120,11 +120,10 @@ class Batch(Generic[StateT]):
         rows = self._rows(chosen)[at]
         tokens, own = self.tokens[rows], torch.cat([self.own[rows], chosen.own[at].unsqueeze(1)], dim=1)
         would = None if natural is None else natural[rows]
-        lengths = [self.sentences[sentence].length for sentence, _, _ in places]
-        full = [self.sentences[sentence].left < 1 for sentence, _, _ in places]
+        sentences = [self.sentences[sentence] for sentence, _, _ in places]
         return [
-            Ending(row, length, tokens, own, would if forced else None)
-            for row, (length, forced) in enumerate(zip(lengths, full, strict=True))
+            Ending(row, sentence.length, tokens, own, would if sentence.left < 1 else None)
+            for row, sentence in enumerate(sentences)
         ]
 
     def follow(self, chosen: Extensions, staying: Sequence[int]) -> None:

@@ -28,6 +28,7 @@ import math
 from collections.abc import Sequence
 from typing import Generic
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -176,29 +177,32 @@ class BeamSearch(Generic[StateT]):
             penalties = batch.coverage_penalties(self.options.coverage_penalty).gather(2, chosen.parents)
         else:
             penalties = torch.zeros_like(chosen.scores)
-        scores, flags, coverages = torch.stack([chosen.scores, ends.to(chosen.scores), penalties]).tolist()
-        places: list[tuple[int, int, int]] = []
-        for at in range(len(batch.sentences)):
-            for group in range(self.groups):
-                if math.isnan(scores[at][group][0]):
-                    raise BundleError("the model gives no finite probabilities: its weights are damaged")
-                places += [(at, group, place) for place in range(self.width) if flags[at][group][place]]
+        scores, flags, coverages = torch.stack([chosen.scores, ends.to(chosen.scores), penalties]).numpy(force=True)
+        ended = flags > 0
+        if np.isnan(scores[:, :, 0]).any():
+            raise BundleError("the model gives no finite probabilities: its weights are damaged")
+        there = ended[:, :, : self.width].nonzero()
+        places = list(zip(*(index.tolist() for index in there), strict=True))
         if places:
             nodes = None if chosen.nodes is None else chosen.nodes.tolist()
-            for (at, group, place), ending in zip(places, batch.endings(places, chosen, natural), strict=True):
+            found = zip(places, scores[there].tolist(), coverages[there].tolist(), strict=True)
+            endings = batch.endings(places, chosen, natural)
+            for ((at, group, place), score, coverage), ending in zip(found, endings, strict=True):
                 sentence = batch.sentences[at]
-                ending = self._scored(ending, scores[at][group][place], coverages[at][group][place])
+                ending = self._scored(ending, score, coverage)
                 if nodes is not None and sentence.constraints is not None:
                     ending = _checked(ending, sentence.constraints, nodes[at][group][place])
                 sentence.groups[group].append(ending)
-        for at, sentence in enumerate(batch.sentences):
+        # Of each group, the first that goes on, or -inf.
+        first = np.expand_dims(ended.argmin(2), 2)
+        going_on = np.take_along_axis(np.where(ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
+        for sentence, best in zip(batch.sentences, going_on, strict=True):
             for group, finished in enumerate(sentence.groups):
-                if not finished and scores[at][group][0] > -math.inf:
-                    continue  # nothing has ended yet, so the best has not
+                if not finished and best[group] > -math.inf:
+                    continue
                 finished.sort(key=lambda ending: ending.order)
                 del finished[self.width :]
-                rest = (score for score, ended in zip(scores[at][group], flags[at][group], strict=True) if not ended)
-                if not self._may_improve(finished, next(rest, -math.inf), sentence.limit):
+                if not self._may_improve(finished, best[group], sentence.limit):
                     sentence.closed.add(group)
 
     def _scored(self, ending: Ending, total: float, coverage: float) -> Ending:
