@@ -34,6 +34,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
+import ctranslate2
 import torch
 import typer
 from rich.console import Console
@@ -97,7 +98,7 @@ def contestants(folder: Path, threads: int, sweep: bool) -> dict[str, dict[str, 
         found["headway int8"] = {**shared, "engine": "headway", "precision": "int8"}
     types = ["float32", "int8_float32"]
     if sweep:
-        types += ["int8", "int16"] + (["bfloat16", "int8_bfloat16"] if computes_bfloat16(torch.device("cpu")) else [])
+        types = sorted(ctranslate2.get_supported_compute_types("cpu"))
     for kind in types:
         for inter in sorted({1, threads}):
             for batch in (16, 32, 64) if sweep else (64 // inter,):
