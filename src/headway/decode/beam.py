@@ -26,9 +26,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -47,6 +48,7 @@ from headway.errors import BundleError
 
 __all__ = ["BeamSearch", "Finished"]
 
+Array = npt.NDArray[Any]
 Finished = list[tuple[int, list[Hypothesis]]]  # keys of sentences, and what was found for them, best first
 
 _PAD = 0  # what sources are padded with; models mask it
@@ -173,11 +175,10 @@ class BeamSearch(Generic[StateT]):
         natural: Bool[Tensor, " R"] | None,
     ) -> None:
         """Read the scores, give each group what it has finished, and close the groups that are done."""
+        read = [chosen.scores, ends.to(chosen.scores)]
         if self.options.coverage_penalty:
-            penalties = batch.coverage_penalties(self.options.coverage_penalty).gather(2, chosen.parents)
-        else:
-            penalties = torch.zeros_like(chosen.scores)
-        scores, flags, coverages = torch.stack([chosen.scores, ends.to(chosen.scores), penalties]).numpy(force=True)
+            read.append(batch.coverage_penalties(self.options.coverage_penalty).gather(2, chosen.parents))
+        scores, flags, *penalties = torch.stack(read).numpy(force=True)
         ended = flags > 0
         if np.isnan(scores[:, :, 0]).any():
             raise BundleError("the model gives no finite probabilities: its weights are damaged")
@@ -185,7 +186,8 @@ class BeamSearch(Generic[StateT]):
         places = list(zip(*(index.tolist() for index in there), strict=True))
         if places:
             nodes = None if chosen.nodes is None else chosen.nodes.tolist()
-            found = zip(places, scores[there].tolist(), coverages[there].tolist(), strict=True)
+            coverages = penalties[0][there].tolist() if penalties else [0.0] * len(places)
+            found = zip(places, scores[there].tolist(), coverages, strict=True)
             endings = batch.endings(places, chosen, natural)
             for ((at, group, place), score, coverage), ending in zip(found, endings, strict=True):
                 sentence = batch.sentences[at]
@@ -193,17 +195,21 @@ class BeamSearch(Generic[StateT]):
                 if nodes is not None and sentence.constraints is not None:
                     ending = _checked(ending, sentence.constraints, nodes[at][group][place])
                 sentence.groups[group].append(ending)
-        # Of each group, the first that goes on, or -inf.
-        first = np.expand_dims(ended.argmin(2), 2)
-        going_on = np.take_along_axis(np.where(ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
-        for sentence, best in zip(batch.sentences, going_on, strict=True):
-            for group, finished in enumerate(sentence.groups):
-                if not finished and best[group] > -math.inf:
-                    continue
-                finished.sort(key=lambda ending: ending.order)
-                del finished[self.width :]
-                if not self._may_improve(finished, best[group], sentence.limit):
-                    sentence.closed.add(group)
+        # Where nothing has ended yet, the best has not.
+        best = scores[:, :, 0].tolist()
+        looked_at = [
+            (at, group)
+            for at, sentence in enumerate(batch.sentences)
+            for group, finished in enumerate(sentence.groups)
+            if finished or best[at][group] == -math.inf
+        ]
+        for (at, group), score in zip(looked_at, _first_without(ended, scores, looked_at), strict=True):
+            sentence = batch.sentences[at]
+            finished = sentence.groups[group]
+            finished.sort(key=lambda ending: ending.order)
+            del finished[self.width :]
+            if not self._may_improve(finished, score, sentence.limit):
+                sentence.closed.add(group)
 
     def _scored(self, ending: Ending, total: float, coverage: float) -> Ending:
         """``ending`` with its score: the penalised log-probability ``total`` and the coverage penalty."""
@@ -244,6 +250,16 @@ class BeamSearch(Generic[StateT]):
         hypothesis = ending.hypothesis()
         free = math.fsum(hypothesis.token_log_probabilities[len(sentence.request.prefix) :])
         return dataclasses.replace(hypothesis, score=free / self._penalty(ending.length + 1) + ending.coverage)
+
+
+def _first_without(flags: Array, scores: Array, places: list[tuple[int, int]]) -> list[float]:
+    """Of each place (sentence, group), the first score (B, G, C) that has no flag; -inf where all have."""
+    if not places:
+        return []
+    at = tuple(np.array(places).T)
+    of_places = np.where(flags[at], -np.inf, scores[at])
+    first: list[float] = of_places[np.arange(len(places)), flags[at].argmin(1)].tolist()
+    return first
 
 
 def _in_place(staying: list[int]) -> list[int]:
