@@ -48,7 +48,7 @@ from headway.errors import BundleError
 
 __all__ = ["BeamSearch", "Finished"]
 
-Array = npt.NDArray[Any]
+_Array = npt.NDArray[Any]
 Finished = list[tuple[int, list[Hypothesis]]]  # keys of sentences, and what was found for them, best first
 
 _PAD = 0  # what sources are padded with; models mask it
@@ -252,7 +252,7 @@ class BeamSearch(Generic[StateT]):
         return dataclasses.replace(hypothesis, score=free / self._penalty(ending.length + 1) + ending.coverage)
 
 
-def _first_without(flags: Array, scores: Array, places: list[tuple[int, int]]) -> list[float]:
+def _first_without(flags: _Array, scores: _Array, places: list[tuple[int, int]]) -> list[float]:
     """Of each place (sentence, group), the first score (B, G, C) that has no flag; -inf where all have."""
     if not places:
         return []
