@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.compiling import compiled
+from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
-from headway.kernels.sums import LANES, PLACES, as_halves, dot_products, weighted_sum
+from headway.kernels.sums import PLACES, as_halves, dot_products, weighted_sum
 
 __all__ = ["attend", "place", "room"]
 

@@ -13,7 +13,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import FLOAT, INT32, LANES, emitted
+from headway.kernels.emitting import FLOAT, constant, emitted
 
 __all__ = ["LOWEST", "MAGNITUDE", "as_float", "emit_in_order", "in_order"]
 
@@ -34,11 +34,8 @@ as_float = cast(Callable[[np.int32], np.float32], emitted(_as_float))
 
 def emit_in_order(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """:data:`in_order` of the bits of a float, or of a vector of floats."""
-
-    def constant(value: int) -> ir.Value:
-        return ir.Constant(bits.type, value if bits.type == INT32 else [value] * LANES)
-
-    return builder.xor(bits, builder.and_(builder.ashr(bits, constant(_SIGN)), constant(int(MAGNITUDE))))
+    negative = builder.ashr(bits, constant(bits.type, _SIGN))
+    return builder.xor(bits, builder.and_(negative, constant(bits.type, int(MAGNITUDE))))
 
 
 def _in_order(context: Any, bits: Any) -> Any:

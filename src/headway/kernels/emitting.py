@@ -26,6 +26,7 @@ __all__ = [
     "INTS",
     "LANES",
     "LINE",
+    "constant",
     "emitted",
     "everywhere",
     "fetch",
@@ -49,6 +50,11 @@ FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 def emitted(typing: Callable[..., Any]) -> Callable[..., Any]:
     """The function that compiled code calls; ``typing`` gives its signature and what emits its instructions."""
     return cast(Callable[..., Any], intrinsic(inspect.unwrap(typing)))  # without the type checks of tests
+
+
+def constant(kind: ir.Type, value: int | float) -> ir.Value:
+    """A number of this kind, or a vector of it in all lanes."""
+    return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:

@@ -18,6 +18,7 @@ from headway.kernels.emitting import (
     INT64,
     INTS,
     LANES,
+    constant,
     emitted,
     everywhere,
     function,
@@ -37,12 +38,8 @@ _ONE, _MANTISSA = 127, 23  # the exponent of 1 and where exponents begin, in a f
 
 def _emit_power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Of a float or of each float of a vector."""
-    kind, vector = x.type, isinstance(x.type, ir.VectorType)
-    whole_kind, name = (INTS, f"v{LANES}f32") if vector else (INT32, "f32")
-
-    def constant(of: ir.Type, value: int | float) -> ir.Value:
-        return ir.Constant(of, [value] * LANES if vector else value)
-
+    kind = x.type
+    whole_kind, name = (INT32, "f32") if kind == FLOAT else (INTS, f"v{LANES}f32")
     least = constant(kind, _LEAST)
     x = builder.select(builder.fcmp_ordered("<", x, least), least, x)  # NaN stays
     whole = builder.call(function(builder, f"llvm.rint.{name}", kind, kind), [x])
@@ -67,7 +64,7 @@ def _exponentials(context: Any, scores: Any, count: Any) -> Any:
         scores, count = arguments
         vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
         highest, total = variable(builder, INTS), variable(builder, FLOATS)
-        lowest, zeros = ir.Constant(INTS, [int(LOWEST)] * LANES), ir.Constant(FLOATS, [0.0] * LANES)
+        lowest, zeros = constant(INTS, int(LOWEST)), constant(FLOATS, 0.0)
         builder.store(lowest, highest)
         builder.store(zeros, total)
 
@@ -82,7 +79,7 @@ def _exponentials(context: Any, scores: Any, count: Any) -> Any:
             builder.store(builder.call(higher, [builder.load(highest), ordered]), highest)
         reduced = function(builder, f"llvm.vector.reduce.smax.v{LANES}i32", INT32, INTS)
         largest = builder.bitcast(emit_in_order(builder, builder.call(reduced, [builder.load(highest)])), FLOAT)
-        base, scale = everywhere(builder, largest, LANES), ir.Constant(FLOATS, [float(LOG2_E)] * LANES)
+        base, scale = everywhere(builder, largest, LANES), constant(FLOATS, float(LOG2_E))
         with times(builder, vectors) as loop:
             power = builder.fmul(builder.fsub(load(builder, scores, FLOATS, loop.index), base), scale)
             power = builder.select(present(loop.index), _emit_power_of_two(builder, power), zeros)

@@ -24,6 +24,7 @@ from headway.kernels.emitting import (
     INT64,
     LANES,
     LINE,
+    constant,
     emitted,
     everywhere,
     fetch,
@@ -34,12 +35,12 @@ from headway.kernels.emitting import (
     variable,
 )
 
-__all__ = ["LANES", "PLACES", "as_halves", "dot_products", "weighted_sum"]
+__all__ = ["PLACES", "as_halves", "dot_products", "weighted_sum"]
 
 PLACES = 8  # whose products are added at a time
 
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
-_ZEROS = ir.Constant(FLOATS, [0.0] * LANES)
+_ZEROS = constant(FLOATS, 0.0)
 _TOGETHER = (8, 4, 1)  # vectors of a sum that are kept in registers
 
 

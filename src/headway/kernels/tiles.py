@@ -51,6 +51,7 @@ from headway.kernels.emitting import (
     INTS,
     LANES,
     LINE,
+    constant,
     emitted,
     everywhere,
     fetch,
@@ -79,7 +80,7 @@ _TINY = np.float32(1e-30)  # so that a row of zeros stays one
 
 _BYTES = ir.VectorType(BYTE, 4 * LANES)
 _WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
-_ONES = ir.Constant(_WORDS, [1] * 2 * LANES)
+_ONES = constant(_WORDS, 1)
 _PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[LANES]
 _PMADDWD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LANES]
 _VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}[LANES]
@@ -165,20 +166,8 @@ def _tile(rows: int) -> _Tile:
         """Addresses, and bytes from a row to the next: see :func:`multiply`."""
         address, count = types.uintp, types.intp
         return types.void(
-            *(
-                address,
-                address,
-                address,
-                count,
-                count,
-                address,
-                address,
-                address,
-                address,
-                types.float32,
-                address,
-                count,
-            )
+            *(address, address, address, count, count),
+            *(address, address, address, address, types.float32, address, count),
         ), generate
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
