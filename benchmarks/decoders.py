@@ -12,10 +12,11 @@ All engines read Headway's tokens; weights are the same. Start-up and the loadin
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,7 +27,8 @@ from headway.decode import DecodingOptions, Request, search_all
 from headway.hardware import keep_freed_memory
 from headway.inference import InferenceTransformer
 from headway.interop.transformer import transformer_of
-from headway.predict import Translator, load_translator
+from headway.predict import TextTranslator, TranslatorPool, load_translator
+from headway.text.interface import TextTokenizer
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 ALPHA = 1.0  # log-probabilities over length: the one normalisation that all three engines have
@@ -44,23 +46,34 @@ class Engine(Protocol):
 
 
 class Headway:
-    """This project's own."""
+    """This project's own: threads of one process, or with ``workers`` processes of one thread each."""
 
-    def __init__(self, folder: Path, precision: Any, shortlist: bool = False, **_: Any) -> None:
-        self.translator: Translator = load_translator(folder, device="cpu", precision=precision, shortlist=shortlist)
-        self.precision = precision
+    def __init__(self, folder: Path, precision: Any, shortlist: bool = False, workers: int = 1, **_: Any) -> None:
+        self.folder, self.precision = folder, precision
+        # Without a guard, for what a model of random weights says is flagged, and then searched for again.
+        load = partial(load_translator, folder, device="cpu", precision=precision, shortlist=shortlist, guard=False)
+        self.pooled = workers > 1
+        self.translator: TextTranslator = TranslatorPool(load, workers) if self.pooled else load()
 
     @cached_property
     def model(self) -> InferenceTransformer:
         """As the translator makes one of its own for text; a contestant is asked for tokens or for text, not both."""
-        return InferenceTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
+        return InferenceTransformer(transformer_of(Bundle.load(self.folder), "the benchmark"), self.precision)
+
+    @cached_property
+    def tokenizer(self) -> TextTokenizer:
+        """Of made-up words, one a token."""
+        return Bundle.load(self.folder).source_tokenizer
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """As the translator does, all sentences at a time."""
-        requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
+        """As the translator does, all sentences at a time; a pool takes the tokens as text."""
         options = DecodingOptions(
             beam_size=beam, min_length=target, max_length=target, normalization="average", length_penalty=ALPHA
         )
+        if self.pooled:
+            translations = self.translator.translate([self.tokenizer.decode(ids) for ids in sources], options)
+            return [list(translation.candidates[0].ids) for translation in translations]
+        requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
         found = search_all(
             *(self.model, requests, options),
             begin=BOS,
@@ -180,9 +193,13 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 
 
 def peak_mib() -> float:
-    """The peak of this process's resident memory; getrusage's is the parent's where that was larger."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8")
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    """The peak of the resident memory of this process, and with it of those that it has started.
+
+    getrusage's would be the parent's where that was larger.
+    """
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split()
+    statuses = [Path(f"/proc/{process}/status").read_text(encoding="utf-8") for process in ("self", *children)]
+    return sum(int(status.split("VmHWM:")[1].split()[0]) for status in statuses) / 1024
 
 
 def main() -> None:

@@ -51,6 +51,7 @@ from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent
 CASES = ((1, 1), (1, 4), (16, 4), (64, 4), (64, 1))  # sentences, beam
+_REST_S = 0.3
 LENGTH = 20  # tokens of a source with its end symbol, and of a target
 
 
@@ -96,6 +97,8 @@ def contestants(folder: Path, threads: int, sweep: bool) -> dict[str, dict[str, 
         found["headway bfloat16"] = {**shared, "engine": "headway", "precision": "bfloat16"}
     if kernels.available():
         found["headway int8"] = {**shared, "engine": "headway", "precision": "int8"}
+        if threads > 1:
+            found["headway int8 workers"] = {**found["headway int8"], "workers": threads}
     types = ["float32", "int8_float32"]
     if sweep:
         types = sorted(ctranslate2.get_supported_compute_types("cpu"))
@@ -133,10 +136,14 @@ def export_for_all(folder: Path) -> None:
 
 
 def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """The answers of all, asked in turn; the first round warms up."""
+    """The answers of all, asked in turn; the first round warms up.
+
+    Before each, the others' threads have gone to sleep: CTranslate2's spin for 200 ms after their work is done.
+    """
     answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in running}
     for number in range(rounds + 1):
         for one in running:
+            time.sleep(_REST_S)
             answer = one.ask(order)
             if number:
                 answers[one.name].append(answer)
@@ -258,7 +265,7 @@ def forced_lengths(
             for name, found in answers.items()
         }
         ours = _best(speeds[case], "headway")
-        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[-1], threads)
+        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[1], threads)
         speeds[case]["floor share"] = floor / (speeds[case][ours]["p50_ms"] / 1e3)
         ranked = sorted(answers, key=lambda name: -speeds[case][name]["tokens_per_s"])
         console.print(f"{case}: " + ", ".join(f"{name} {speeds[case][name]['tokens_per_s']:,.0f}" for name in ranked))

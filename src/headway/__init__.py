@@ -14,16 +14,25 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Classification, Classifier, Translation, Translator, load
+    from headway.predict import Classification, Classifier, Translation, Translator, TranslatorPool, load
 
-__all__ = ["Classification", "Classifier", "HeadwayError", "Translation", "Translator", "__version__", "load"]
+__all__ = [
+    "Classification",
+    "Classifier",
+    "HeadwayError",
+    "Translation",
+    "Translator",
+    "TranslatorPool",
+    "__version__",
+    "load",
+]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
     """Load what needs PyTorch when it is first asked for (PEP 562)."""
-    if name in ("Classification", "Classifier", "Translation", "Translator", "load"):
+    if name in ("Classification", "Classifier", "Translation", "Translator", "TranslatorPool", "load"):
         from headway import predict
 
         return getattr(predict, name)

@@ -71,9 +71,11 @@ class MissingPackageError(HeadwayError):
     """
 
     def __init__(self, purpose: str, package: str, extra: str) -> None:
-        super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed; pip install 'headway[{extra}]'"
-        )
+        super().__init__(purpose, package, extra)  # which pickles keep
+
+    def __str__(self) -> str:
+        purpose, package, extra = self.args
+        return f"{purpose} needs the package {package!r}, which is not installed; pip install 'headway[{extra}]'"
 
 
 class OutputError(HeadwayError):

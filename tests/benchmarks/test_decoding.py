@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoders import ENGINES
+from decoders import ENGINES, Headway
 from decoding import LENGTH, floor_seconds, make_model
 
 from headway import kernels
 from headway.models.transformer import TransformerConfig
+from headway.predict import TranslatorPool
 from headway.text.tokenizer import NUM_SPECIAL
 
 VOCABULARY = 90
@@ -31,6 +32,10 @@ def test_all_engines_find_the_same_tokens_and_as_many_as_asked(folder: Path) -> 
     }
     assert [len(tokens) for tokens in found["headway"]] == [9, 9, 9]
     assert found["headway"] == found["ctranslate2"] == found["transformers"]
+    pooled = Headway(folder, "float32", workers=2)
+    assert pooled.decode(sources, 1, 9) == found["headway"]
+    assert isinstance(pooled.translator, TranslatorPool)
+    pooled.translator.close()
 
 
 @pytest.mark.parametrize("precision", ["float32", *(["int8"] if kernels.available() else [])])

@@ -276,9 +276,10 @@ class TestStreams:
         assert list(text_module._arriving(Pipe())) == []
 
     def test_windows_are_bounded_in_lines_and_bytes(self) -> None:
-        sizes = [len(window) for window in text_module._windows(b"x" for _ in range(5000))]
+        sizes = [len(window) for window in text_module._windows((b"x" for _ in range(5000)), 1)]
         assert sizes == [2048, 2048, 904]
-        assert [len(window) for window in text_module._windows([b"x" * (1 << 19)] * 5)] == [2, 2, 1]
+        assert [len(window) for window in text_module._windows([b"x" * (1 << 19)] * 5, 1)] == [2, 2, 1]
+        assert [len(window) for window in text_module._windows([b"x" * (1 << 19)] * 5, 2)] == [4, 1]
 
     def test_an_answer_before_the_writer_has_closed(self, folder: Path) -> None:
         command = [sys.executable, "-m", "headway", "translate", str(folder / "one"), "--beam-size", "1"]
@@ -439,3 +440,15 @@ class TestRerank:
         assert_refused(
             run("rerank", folder / "one", *lists), r"nbest\.txt, line 1: expected line number, score and text"
         )
+
+
+class TestWorkers:
+    def test_they_write_what_one_would(self, folder: Path, tmp_path: Path) -> None:
+        write_lines(tmp_path / "in", LINES * 40)
+        asked = ("translate", folder / "one", "-i", tmp_path / "in", "--alignment", "--precision", "float32")
+        alone, shared = run(*asked), run(*asked, "--workers", 2)
+        assert (shared.code, shared.out) == (0, alone.out)
+        assert len(alone.out.splitlines()) == 40 * len(LINES)
+
+    def test_what_they_cannot_load(self, tmp_path: Path) -> None:
+        assert_refused(run("translate", tmp_path / "nothing", "das", "--workers", 2), "nothing: ")

@@ -17,7 +17,6 @@ from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, lengt
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
 from headway.models.transformer import Transformer
 from headway.predict import Candidate, Source, Translation, Translator, finding, load_translator, planning
-from headway.predict import translator as module
 from headway.predict.joining import join_translation
 from headway.predict.planning import Plan
 from headway.predict.segment import Part
@@ -70,7 +69,7 @@ class TestBatches:
         self, model: Translator, options: DecodingOptions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         expected = texts(model.translate(SOURCES, options))
-        monkeypatch.setattr(module, "_CHUNK_LINES", 3)
+        monkeypatch.setattr(Translator, "lines_ahead", 3)
         assert texts(list(model.translate_lines(iter(SOURCES), options))) == expected
 
     def test_blank_texts_stay_blank_and_in_place(self, model: Translator, options: DecodingOptions) -> None:
@@ -253,7 +252,7 @@ class TestLongTexts:
 
     def test_a_word_that_cannot_be_cut(self, make_translator: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         limited = make_translator("bpe", positions="learned", max_length=12)
-        monkeypatch.setattr(module, "_CHUNK_LINES", 3)
+        monkeypatch.setattr(Translator, "lines_ahead", 3)
         lines = ["das"] * 7 + ["x" * 20, "das"]
         found = limited.translate_lines(lines)
         for _ in range(6):  # the chunks before the bad line come through
@@ -301,7 +300,7 @@ class TestEach:
         assert message in str(found[1])
 
     def test_reading_ahead_is_bounded(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "_CHUNK_LINES", 4)
+        monkeypatch.setattr(Translator, "lines_ahead", 4)
         read: list[str] = []
 
         def lines() -> Iterator[str]:

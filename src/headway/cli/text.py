@@ -32,30 +32,30 @@ def input_lines(path: Path | None) -> Iterator[str]:
         yield decode_lines(line, place_of(path), number)
 
 
-def byte_windows(path: Path | None) -> Iterator[list[bytes]]:
-    """The lines of a file or of standard input, undecoded, some thousands at a time.
+def byte_windows(path: Path | None, workers: int = 1) -> Iterator[list[bytes]]:
+    """The lines of a file or of standard input, undecoded, some thousands at a time for each of the ``workers``.
 
     Of standard input a window is what has arrived, so that whoever writes line by line, and waits, gets an answer.
     """
     from headway.data.readers import read_byte_lines
 
     if path is not None and path != _STANDARD:
-        yield from _windows(read_byte_lines(path))
+        yield from _windows(read_byte_lines(path), workers)
         return
     started = False
     for lines in _arriving(cast("BufferedIOBase", sys.stdin.buffer)):
         if not started:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
             started = True
-        yield from _windows(line.removesuffix(b"\r") for line in lines)
+        yield from _windows((line.removesuffix(b"\r") for line in lines), workers)
 
 
-def _windows(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Windows of at most 2,048 lines, and of little more than a mebibyte."""
-    lines = iter(lines)
+def _windows(lines: Iterable[bytes], workers: int) -> Iterator[list[bytes]]:
+    """Windows of at most 2,048 lines for each worker, and of little more than a mebibyte."""
+    lines, most_lines, most_bytes = iter(lines), workers * _WINDOW_LINES, workers * _WINDOW_BYTES
     while window := list(islice(lines, 1)):
         size = len(window[0])
-        while len(window) < _WINDOW_LINES and size < _WINDOW_BYTES and (more := next(lines, None)) is not None:
+        while len(window) < most_lines and size < most_bytes and (more := next(lines, None)) is not None:
             window.append(more)
             size += len(more)
         yield window

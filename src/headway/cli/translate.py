@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +19,7 @@ from headway.cli.text import byte_windows, one_line, output_file, place_of
 if TYPE_CHECKING:
     from headway.decode.options import DecodingOptions
     from headway.errors import HeadwayError
-    from headway.predict import Candidate, Source, Translation, Translator
+    from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
 __all__ = ["load_models", "translate"]
 
@@ -85,6 +87,12 @@ def translate(
     ] = None,
     precision: PrecisionOption = "auto",
     shortlist: ShortlistOption = False,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Processes of one thread each that share a file, best one a core; each holds the whole model."
+        ),
+    ] = 1,
     input_format: Annotated[
         Literal["text", "jsonl"],
         typer.Option(help="jsonl: an object a line with text and, if wanted, prefix, include, banned."),
@@ -115,7 +123,8 @@ def translate(
         raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
-    translator = load_models(
+    load = partial(
+        load_models,
         model,
         more,
         max_source_tokens=max_source_tokens,
@@ -126,17 +135,17 @@ def translate(
     )
     place = "TEXT" if text is not None else place_of(source)
     reader = LineReader(place, input_format, prefix, include or (), ban or ())
-    writer = _Writer(translator, form, listed=options.n_best > 1 and not mbr)
     report = Report(place, on_error)
+    windows = [[text.encode(errors="surrogateescape")]] if text is not None else byte_windows(source, workers)
+    with _shared(load, workers) as translator, output_file(output) as file:
+        writer = _Writer(translator, form, listed=options.n_best > 1 and not mbr)
 
-    def translated(sources: Sequence[Source]) -> list[Translation | HeadwayError]:
-        found = translator.translate_each(
-            sources, options, target_language=to, source_language=from_, alignment=alignment
-        )
-        return [_by_agreement(each, options) for each in found] if mbr else found
+        def translated(sources: Sequence[Source]) -> list[Translation | HeadwayError]:
+            found = translator.translate_each(
+                sources, options, target_language=to, source_language=from_, alignment=alignment
+            )
+            return [_by_agreement(each, options) for each in found] if mbr else found
 
-    windows = [[text.encode(errors="surrogateescape")]] if text is not None else byte_windows(source)
-    with output_file(output) as file:
         for window in windows:
             first = report.lines + 1
             found = in_place(reader.sources(window, first), translated)
@@ -170,6 +179,13 @@ def load_models(
     return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
 
 
+def _shared(load: Callable[[], Translator], workers: int) -> AbstractContextManager[TextTranslator]:
+    """A translator here, or several in processes of their own."""
+    from headway.predict import TranslatorPool
+
+    return nullcontext(load()) if workers == 1 else TranslatorPool(load, workers)
+
+
 def _by_agreement(translation: Translation | HeadwayError, options: DecodingOptions) -> Translation | HeadwayError:
     from headway.predict import Translation, minimum_bayes_risk
 
@@ -180,7 +196,7 @@ def _by_agreement(translation: Translation | HeadwayError, options: DecodingOpti
 class _Writer:
     """Translations as lines of output: text, or with ``listed`` all candidates, or JSON."""
 
-    def __init__(self, translator: Translator, form: Literal["text", "json"], *, listed: bool) -> None:
+    def __init__(self, translator: TextTranslator, form: Literal["text", "json"], *, listed: bool) -> None:
         self._translator, self._form, self._listed = translator, form, listed
 
     def lines(self, number: int, found: Translation | HeadwayError) -> str:

@@ -1,6 +1,9 @@
 """Text in, text out. One object owns the way between them; commands, Python and servers all go through it.
 
+translating.py   TextTranslator: the ways to ask for translations
 translator.py    Translator: plan, search, check, put together
+pool.py          TranslatorPool: several in processes of their own, which share the work
+worker.py        what such a process does
 classifier.py    Classifier: a text to its label
 attribution.py   which words a label rests on
 loading.py       the model in a folder, whatever it is for
@@ -19,6 +22,7 @@ rerank.py        another order for candidates that are there
 from headway.predict.attribution import Attribution, Explanation
 from headway.predict.classifier import Classification, Classifier, load_classifier
 from headway.predict.loading import load
+from headway.predict.pool import TranslatorPool
 from headway.predict.rerank import Ranked, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.results import (
     Alignment,
@@ -30,6 +34,7 @@ from headway.predict.results import (
     Translation,
     WordAlignment,
 )
+from headway.predict.translating import TextTranslator
 from headway.predict.translator import Translator, load_translator
 
 __all__ = [
@@ -44,8 +49,10 @@ __all__ = [
     "Ranked",
     "ScoredTarget",
     "Source",
+    "TextTranslator",
     "Translation",
     "Translator",
+    "TranslatorPool",
     "WordAlignment",
     "load",
     "load_classifier",

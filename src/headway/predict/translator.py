@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Sequence
 from pathlib import Path
-from typing import overload
 
 import torch
 
@@ -24,15 +22,14 @@ from headway.predict.planning import Limits, Plan, checked_plan, plan_texts
 from headway.predict.results import Alternative, Candidate, ScoredTarget, Source, Translation, WordAlignment
 from headway.predict.scoring import next_tokens, score_texts
 from headway.predict.shortlisting import read_shortlist
+from headway.predict.translating import PAPER, TextTranslator
 
 __all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
 
 DEFAULT_SOURCE_TOKENS = 256  # few training sentences are longer, so few models have learned to translate what is
-_CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
-_PAPER = DecodingOptions()
 
 
-class Translator:
+class Translator(TextTranslator):
     """A trained model with its tokenizers.
 
     Args:
@@ -129,93 +126,16 @@ class Translator:
         """The languages that a model with several can be asked for; empty for a model with one."""
         return self.bundle.framing.target_languages
 
-    @overload
-    def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
-        self,
-        text: str | Source,
-        options: DecodingOptions = ...,
-        *,
-        target_language: str | None = ...,
-        source_language: str | None = ...,
-        alignment: bool = ...,
-    ) -> Translation: ...
-    @overload
-    def translate(
-        self,
-        text: Sequence[str | Source],
-        options: DecodingOptions = ...,
-        *,
-        target_language: str | None = ...,
-        source_language: str | None = ...,
-        alignment: bool = ...,
-    ) -> list[Translation]: ...
-    def translate(
-        self,
-        text: str | Source | Sequence[str | Source],
-        options: DecodingOptions = _PAPER,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
-    ) -> Translation | list[Translation]:
-        """Translate one text, or a list of them in one go.
-
-        Args:
-            text: The source or sources. A blank one translates to an empty text.
-            options: How to search.
-            target_language: Which of its ``target_languages`` a model with several translates into.
-            source_language: The language of the sources, for imported models that are told it.
-            alignment: Whether to find out which target token comes from which source token.
-
-        Raises:
-            HeadwayError: A text cannot be translated; the message has its number, counted from 1, in a list.
-        """
-        single = isinstance(text, (str, Source))
-        texts = [text] if isinstance(text, (str, Source)) else text
-        found = self.translate_each(
-            texts, options, target_language=target_language, source_language=source_language, alignment=alignment
-        )
-        results = without_errors(found, None if single else "text", 1)
-        return results[0] if single else results
-
-    def translate_lines(
-        self,
-        lines: Iterable[str | Source],
-        options: DecodingOptions = _PAPER,
-        *,
-        target_language: str | None = None,
-        source_language: str | None = None,
-        alignment: bool = False,
-    ) -> Iterator[Translation]:
-        """Translate a stream in its order, reading some lines ahead so that sentences of like length meet.
-
-        The arguments are those of :meth:`translate`. Memory does not grow with the number of lines.
-
-        Raises:
-            HeadwayError: A line cannot be translated; the message has its number.
-        """
-        lines = iter(lines)
-        first = 1
-        while chunk := list(islice(lines, _CHUNK_LINES)):
-            found = self.translate_each(
-                chunk, options, target_language=target_language, source_language=source_language, alignment=alignment
-            )
-            yield from without_errors(found, "line", first)
-            first += len(chunk)
-
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = _PAPER,
+        options: DecodingOptions = PAPER,
         *,
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
     ) -> list[Translation | HeadwayError]:
-        """Translate a list of texts; one that cannot be translated has the error in its place and stops no other.
-
-        The arguments are those of :meth:`translate`.
-        """
+        """See :meth:`TextTranslator.translate_each`."""
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
         if alignment:
             aligning_attention(self.bundle.model, self.alignment_layer)  # where there is none, before the search

@@ -1,0 +1,175 @@
+"""Translators in processes of their own: the same translations, and what happens to a process that fails."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.decode import DecodingOptions, Sampling
+from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError
+from headway.predict import Source, Translator, TranslatorPool, load_translator
+from headway.predict.pool import _parts
+
+Make = Callable[..., Translator]
+SOURCES = [
+    "ein Haus",
+    "das",
+    "",
+    "das rote Haus und der grüne Baum",
+    "Baum",
+    "der Baum und das Haus",
+    "rot",
+    "ein Haus",
+]
+
+
+def noisy(folder: Path) -> Translator:
+    """Loads a translator, and prints."""
+    print("loading", flush=True)
+    os.system("echo loading")
+    return load_translator(folder)
+
+
+def broken() -> Translator:
+    raise ZeroDivisionError("of nothing")
+
+
+@pytest.fixture(scope="module")
+def folder(make_translator: Make, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "model"
+    make_translator("bpe", positions="learned", max_length=12).bundle.save(folder, "# Card")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pool(folder: Path) -> Iterator[TranslatorPool]:
+    with TranslatorPool(partial(noisy, folder), workers=2) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    "options",
+    [DecodingOptions(), DecodingOptions(beam_size=1), DecodingOptions(sampling=Sampling(seed=5), max_length=6)],
+    ids=["beam", "greedy", "sample"],
+)
+def test_as_one_translator(pool: TranslatorPool, folder: Path, options: DecodingOptions) -> None:
+    sources: list[str | Source] = [
+        *SOURCES,
+        "x" * 20,
+        Source("das rote", prefix="ein"),
+        Source("Baum", banned=("Haus",)),
+    ]
+    alone = load_translator(folder)
+    expected = alone.translate_each(sources, options, alignment=True)
+    found = pool.translate_each(sources, options, alignment=True)
+    assert len({str(each) for each in found}) > 5
+    for ours, theirs in zip(found, expected, strict=True):
+        if isinstance(theirs, HeadwayError) or isinstance(ours, HeadwayError):
+            assert (type(ours), str(ours)) == (type(theirs), str(theirs))
+            continue
+        assert (ours.source, ours.text, ours.tokens) == (theirs.source, theirs.text, theirs.tokens)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-5)
+        if ours.text:
+            assert pool.words(ours.candidates[0]) == alone.words(theirs.candidates[0])
+
+
+def test_one_text_and_a_stream(pool: TranslatorPool, folder: Path) -> None:
+    expected = [each.text for each in load_translator(folder).translate(SOURCES)]
+    assert pool.translate(SOURCES[0]).text == expected[0]
+    assert [each.text for each in pool.translate_lines(iter(SOURCES))] == expected
+    assert pool.translate([]) == []
+
+
+def test_an_error_of_one_call_ends_no_process(pool: TranslatorPool) -> None:
+    with pytest.raises(ConfigError, match="language"):
+        pool.translate(SOURCES, target_language="fr")
+    with pytest.raises(HeadwayError, match=r"^text 2: "):
+        pool.translate(["das", "x" * 200])
+    assert pool.translate("das").source == "das"
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_no_workers(folder: Path, workers: int) -> None:
+    with pytest.raises(ConfigError, match=rf"workers = {workers}: expected 1 or more"):
+        TranslatorPool(partial(load_translator, folder), workers)
+
+
+def test_what_cannot_be_handed_over(folder: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot hand .*functools\.partial\(load_translator, FOLDER\)"):
+        TranslatorPool(lambda: load_translator(folder), 1)
+
+
+def test_what_loading_raises_is_raised_here(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="nothing"):
+        TranslatorPool(partial(load_translator, tmp_path / "nothing"), 2)
+    with pytest.raises(ZeroDivisionError, match="of nothing") as raised:
+        TranslatorPool(broken, 1)
+    assert "in broken" in "".join(raised.value.__notes__)  # where in that process
+
+
+def test_a_killed_process(folder: Path) -> None:
+    with TranslatorPool(partial(load_translator, folder), workers=1) as pool:
+        os.kill(pool._workers[0]._process.pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(HeadwayError, match=r"ended by SIGKILL.* try fewer workers"):
+                pool.translate("das")
+
+
+def test_no_process_outlives_the_one_that_started_it(folder: Path) -> None:
+    code = (
+        "import sys, time; from functools import partial; from headway.predict import TranslatorPool, load_translator\n"
+        f"pool = TranslatorPool(partial(load_translator, {str(folder)!r}), 1)\n"
+        "print(pool._workers[0]._process.pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        worker = int(starter.stdout.readline())
+        assert _runs(worker)
+        starter.kill()
+    deadline = time.monotonic() + 30
+    while _runs(worker):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # which has ended, though nobody has asked how
+
+
+def test_errors_with_arguments_of_their_own_are_handed_over() -> None:
+    error = pickle.loads(pickle.dumps(MissingPackageError("drawing", "matplotlib", "plot")))
+    assert isinstance(error, MissingPackageError)
+    assert "drawing needs the package 'matplotlib'" in str(error)
+
+
+@given(st.lists(st.integers(0, 20_000), max_size=80), st.integers(1, 5))
+def test_parts_hold_everything_once(sizes: list[int], workers: int) -> None:
+    parts = list(_parts(sizes, workers))
+    assert sorted(index for part in parts for index in part) == list(range(len(sizes)))
+    assert all(parts)
+    in_order = [sizes[index] for part in parts for index in part]
+    assert in_order == sorted(in_order, reverse=True)
+
+
+def test_parts_end_together() -> None:
+    few = list(_parts([100] * 64, 2))
+    assert [len(part) for part in few] == [32, 32]  # halves, for smaller batches take longer
+    many = [100 * len(part) for part in _parts([100] * 5000, 4)]
+    assert many[0] == pytest.approx(5000 * 100 / 8, abs=100)
+    assert many == sorted(many, reverse=True)
+    assert max(many[-4:]) <= 8000
