@@ -10,7 +10,8 @@ Where the trained model has a shortlist (``headway shortlist``), Headway and CTr
 sentence chooses among its own tokens, in CTranslate2 among those of its batch.
 
 Each peer's best setting is searched with ``--sweep``: CTranslate2's compute types, workers and batch sizes, and
-generate's precision and static cache, which it compiles for. Without it the settings are those that a sweep found best.
+generate's precision and static cache, which it compiles for. One after the other runs alone, and those that are best at
+something take part in the contest. Without it the settings are those that a sweep found best.
 
 The floor: at a case's shapes, how long the matrix products alone take at the best rate measured in the same run for
 the precision, as a share of the time that Headway took.
@@ -20,6 +21,7 @@ the precision, as a share of the time that Headway took.
 """
 
 import json
+import math
 import platform
 import shutil
 import statistics
@@ -135,6 +137,33 @@ def export_for_all(folder: Path) -> None:
     export_to("huggingface", bundle, folder / "huggingface")
 
 
+def contest(folder: Path, threads: int, orders: list[dict[str, Any]], sweep: bool) -> list[Contestant]:
+    """All that take part, started."""
+    settings = contestants(folder, threads, sweep)
+    return [Contestant(name, each) for name, each in (fittest(settings, orders) if sweep else settings).items()]
+
+
+def fittest(settings: dict[str, dict[str, Any]], orders: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Headway's settings, and of each peer's those that are the fastest of their kind with one of the orders."""
+    best: dict[tuple[str, bool, int], tuple[float, str]] = {}
+    for name, each in settings.items():
+        if each["engine"] == "headway":
+            continue
+        kind = each["engine"], each.get("shortlist", False)
+        try:
+            one = Contestant(name, each)
+            found = [min(answer["seconds"] for answer in measure([one], order, rounds=2)[name]) for order in orders]
+            one.close()
+        except RuntimeError as error:  # a setting that does not run here
+            print(error, flush=True)
+            continue
+        print(f"{name}: {', '.join(f'{seconds:.3f} s' for seconds in found)}", flush=True)
+        for number, seconds in enumerate(found):
+            best[*kind, number] = min(best.get((*kind, number), (math.inf, "")), (seconds, name))
+    fit = {name for _, name in best.values()}
+    return {name: each for name, each in settings.items() if each["engine"] == "headway" or name in fit}
+
+
 def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> dict[str, list[dict[str, Any]]]:
     """The answers of all, asked in turn; the first round warms up.
 
@@ -243,16 +272,11 @@ def forced_lengths(
     sweep: bool,
 ) -> dict[str, Any]:
     """Made-up sentences of one length."""
-    running = [Contestant(name, settings) for name, settings in contestants(folder, threads, sweep).items()]
+    shared = {"source": LENGTH, "target": LENGTH, "vocabulary": vocabulary}
+    orders = [{"sentences": sentences, "beam": beam, **shared} for sentences, beam in CASES]
+    running = contest(folder, threads, orders, sweep)
     speeds: dict[str, dict[str, Any]] = {}
-    for sentences, beam in CASES:
-        order = {
-            "sentences": sentences,
-            "beam": beam,
-            "source": LENGTH,
-            "target": LENGTH,
-            "vocabulary": vocabulary,
-        }
+    for (sentences, beam), order in zip(CASES, orders, strict=True):
         answers = measure(running, order, rounds * 4 if sentences == 1 else rounds)
         case = f"batch {sentences}, beam {beam}"
         speeds[case] = {
@@ -300,8 +324,9 @@ def whole_file(
     sweep: bool,
 ) -> dict[str, Any]:
     """A trained model on a file, beam 4."""
-    running = [Contestant(name, settings) for name, settings in contestants(folder, threads, sweep).items()]
-    answers = measure(running, {"lines": lines, "beam": 4}, rounds)
+    order = {"lines": lines, "beam": 4}
+    running = contest(folder, threads, [order], sweep)
+    answers = measure(running, order, rounds)
     for one in running:
         one.close()
     table = Table(title=f"a trained model, {len(lines):,} lines, beam 4")
