@@ -271,9 +271,9 @@ class TestStreams:
                 return next(self.chunks, b"")
 
         pipe = Pipe(b"a\n", b"b\nc", b"", b"never")
-        assert list(text_module._arriving(pipe)) == [[b"a"], [b"b"], [b"c"]]
-        assert list(text_module._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"))) == [[b"a", b"b"], [b"cde", b""]]
-        assert list(text_module._arriving(Pipe())) == []
+        assert list(text_module._arriving(pipe, 1)) == [[b"a"], [b"b"], [b"c"]]
+        assert list(text_module._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"), 1)) == [[b"a", b"b"], [b"cde", b""]]
+        assert list(text_module._arriving(Pipe(), 1)) == []
 
     def test_windows_are_bounded_in_lines_and_bytes(self) -> None:
         sizes = [len(window) for window in text_module._windows((b"x" for _ in range(5000)), 1)]

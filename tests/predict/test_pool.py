@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +44,22 @@ def noisy(folder: Path) -> Translator:
 
 def broken() -> Translator:
     raise ZeroDivisionError("of nothing")
+
+
+class OddError(Exception):
+    """One that pickles, but does not come back."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} and {other}")
+
+
+def odd() -> Translator:
+    raise OddError("this", "that")
+
+
+def endless() -> Translator:
+    time.sleep(600)
+    raise AssertionError
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +133,8 @@ def test_what_loading_raises_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError, match="of nothing") as raised:
         TranslatorPool(broken, 1)
     assert "in broken" in "".join(raised.value.__notes__)  # where in that process
+    with pytest.raises(RuntimeError, match=r"(?s)in odd.*this and that"):
+        TranslatorPool(odd, 1)
 
 
 def test_a_killed_process(folder: Path) -> None:
@@ -126,15 +145,43 @@ def test_a_killed_process(folder: Path) -> None:
                 pool.translate("das")
 
 
-def test_no_process_outlives_the_one_that_started_it(folder: Path) -> None:
+def test_functions_of_a_script_are_refused() -> None:
     code = (
-        "import sys, time; from functools import partial; from headway.predict import TranslatorPool, load_translator\n"
-        f"pool = TranslatorPool(partial(load_translator, {str(folder)!r}), 1)\n"
-        "print(pool._workers[0]._process.pid, flush=True); time.sleep(60)"
+        "from headway.errors import ConfigError; from headway.predict import TranslatorPool\n"
+        "def main(): pass\n"
+        "try:\n    TranslatorPool(main, 1)\nexcept ConfigError as error:\n    print(error)"
     )
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdout is not None
-        worker = int(starter.stdout.readline())
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "it is in __main__" in done.stdout
+
+
+def test_a_closed_pool_and_an_interrupted_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = TranslatorPool(partial(load_translator, folder), 1)
+    process = pool._workers[0]._process
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.translate(SOURCES)
+    assert process.poll() == -signal.SIGKILL
+    with pytest.raises(HeadwayError, match="this pool of translators is closed"):
+        pool.translate("das")
+
+
+def interrupted(future: Future[object]) -> object:
+    raise KeyboardInterrupt
+
+
+def test_no_process_outlives_the_one_that_started_it() -> None:
+    code = "import test_pool; from headway.predict import TranslatorPool; TranslatorPool(test_pool.endless, 1)"
+    paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}) as starter:
+        children = Path(f"/proc/{starter.pid}/task/{starter.pid}/children")
+        deadline = time.monotonic() + 60
+        while not (found := children.read_text(encoding="utf-8").split()):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        time.sleep(5)  # in which it has begun with what does not end
+        worker = int(found[0])
         assert _runs(worker)
         starter.kill()
     deadline = time.monotonic() + 30

@@ -35,7 +35,8 @@ def input_lines(path: Path | None) -> Iterator[str]:
 def byte_windows(path: Path | None, workers: int = 1) -> Iterator[list[bytes]]:
     """The lines of a file or of standard input, undecoded, some thousands at a time for each of the ``workers``.
 
-    Of standard input a window is what has arrived, so that whoever writes line by line, and waits, gets an answer.
+    Of standard input a window is what has arrived, so that whoever writes line by line, and waits, gets an answer; a
+    pipe holds some 64 KiB.
     """
     from headway.data.readers import read_byte_lines
 
@@ -43,7 +44,7 @@ def byte_windows(path: Path | None, workers: int = 1) -> Iterator[list[bytes]]:
         yield from _windows(read_byte_lines(path), workers)
         return
     started = False
-    for lines in _arriving(cast("BufferedIOBase", sys.stdin.buffer)):
+    for lines in _arriving(cast("BufferedIOBase", sys.stdin.buffer), workers):
         if not started:
             lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
             started = True
@@ -61,10 +62,10 @@ def _windows(lines: Iterable[bytes], workers: int) -> Iterator[list[bytes]]:
         yield window
 
 
-def _arriving(stream: BufferedIOBase) -> Iterator[list[bytes]]:
+def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[list[bytes]]:
     """The whole lines that have arrived, each time some have; it waits only while there are none."""
     carried: list[bytes] = []
-    while chunk := stream.read1(_READ_BYTES):
+    while chunk := stream.read1(workers * _READ_BYTES):
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             yield b"".join([*carried, head]).split(b"\n")

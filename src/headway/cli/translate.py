@@ -90,7 +90,9 @@ def translate(
     workers: Annotated[
         int,
         typer.Option(
-            min=1, help="Processes of one thread each that share a file, best one a core; each holds the whole model."
+            min=1,
+            help="Processes that share a file, best one a core; each has one thread (or OMP_NUM_THREADS) and the whole "
+            "model.",
         ),
     ] = 1,
     input_format: Annotated[
