@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
+from functools import cached_property
+from typing import Any, Generic
 
+import numpy.typing as npt
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -23,17 +25,33 @@ __all__ = ["Batch", "Ending", "Sentence"]
 NOTHING = -1  # in place of a token where a prefix has none
 
 
+class Ended:
+    """The E rows that end in one step."""
+
+    def __init__(
+        self, tokens: Int[Tensor, "E T"], own: Float[Tensor, "E T1"], natural: Bool[Tensor, " E"] | None
+    ) -> None:
+        self._tokens = tokens  # right-aligned
+        self._own = own  # their log-probabilities, with those of the end symbol
+        self._natural = natural  # whether the model, too, would have ended; None: nothing forced it
+
+    @cached_property
+    def read(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """The host's copy of all three, made when the first of their sentences is done."""
+        natural = None if self._natural is None else self._natural.numpy(force=True)
+        return self._tokens.numpy(force=True), self._own.numpy(force=True), natural
+
+
 @dataclass(frozen=True)
 class Ending:
-    """A hypothesis that has ended, its tokens still in a tensor: row ``row`` of those that ended in the same step."""
+    """A hypothesis that has ended: row ``row`` of those that ended in the same step."""
 
+    ended: Ended
     row: int
     length: int
-    tokens: Int[Tensor, "E T"]
-    own: Float[Tensor, "E T1"]  # their log-probabilities, with those of the end symbol
-    natural: Bool[Tensor, " E"] | None  # whether the model, too, would have ended; None: nothing forced it
-    score: float = 0.0
-    coverage: float = 0.0  # the part of the score that is the coverage penalty
+    score: float
+    coverage: float  # the part of the score that is the coverage penalty
+    forced: bool  # since there was no room for more
     unmet: tuple[int, ...] = ()
     lacking: bool = False  # whether a constraint is unmet that might have been met
 
@@ -44,14 +62,15 @@ class Ending:
 
     def hypothesis(self) -> Hypothesis:
         """It, read from the tensors."""
-        start = self.tokens.size(1) - self.length
-        log_probs = tuple(self.own[self.row, start:].tolist())
+        tokens, own, natural = self.ended.read
+        start = tokens.shape[1] - self.length
+        log_probs = tuple(own[self.row, start:].tolist())
         return Hypothesis(
-            tokens=tuple(self.tokens[self.row, start:].tolist()),
+            tokens=tuple(tokens[self.row, start:].tolist()),
             log_probability=math.fsum(log_probs),
             score=self.score,
             token_log_probabilities=log_probs,
-            finished=self.natural is None or bool(self.natural[self.row]),
+            finished=not self.forced or natural is None or bool(natural[self.row]),
             unmet=self.unmet,
         )
 
@@ -114,16 +133,18 @@ class Batch(Generic[StateT]):
         places: Sequence[tuple[int, int, int]],
         chosen: Extensions,
         natural: Bool[Tensor, " R"] | None,
+        scores: Sequence[float],
+        coverages: Sequence[float],
     ) -> list[Ending]:
         """What ends at each of ``places`` (sentence, group, extension)."""
         at = tuple(torch.tensor(places, device=self.scores.device).unbind(1))
         rows = self._rows(chosen)[at]
-        tokens, own = self.tokens[rows], torch.cat([self.own[rows], chosen.own[at].unsqueeze(1)], dim=1)
-        would = None if natural is None else natural[rows]
+        own = torch.cat([self.own[rows], chosen.own[at].unsqueeze(1)], dim=1)
+        ended = Ended(self.tokens[rows], own, None if natural is None else natural[rows])
         sentences = [self.sentences[sentence] for sentence, _, _ in places]
         return [
-            Ending(row, sentence.length, tokens, own, would if sentence.left < 1 else None)
-            for row, sentence in enumerate(sentences)
+            Ending(ended, row, sentence.length, score, coverage, forced=sentence.left < 1)
+            for row, (sentence, score, coverage) in enumerate(zip(sentences, scores, coverages, strict=True))
         ]
 
     def follow(self, chosen: Extensions, staying: Sequence[int]) -> None:

@@ -187,11 +187,14 @@ class BeamSearch(Generic[StateT]):
         if places:
             nodes = None if chosen.nodes is None else chosen.nodes.tolist()
             coverages = penalties[0][there].tolist() if penalties else [0.0] * len(places)
-            found = zip(places, scores[there].tolist(), coverages, strict=True)
-            endings = batch.endings(places, chosen, natural)
-            for ((at, group, place), score, coverage), ending in zip(found, endings, strict=True):
+            lengths = [batch.sentences[at].length + 1 for at, _, _ in places]
+            found = [
+                total / self._penalty(length) + coverage
+                for total, length, coverage in zip(scores[there].tolist(), lengths, coverages, strict=True)
+            ]
+            endings = batch.endings(places, chosen, natural, found, coverages)
+            for (at, group, place), ending in zip(places, endings, strict=True):
                 sentence = batch.sentences[at]
-                ending = self._scored(ending, score, coverage)
                 if nodes is not None and sentence.constraints is not None:
                     ending = _checked(ending, sentence.constraints, nodes[at][group][place])
                 sentence.groups[group].append(ending)
@@ -210,11 +213,6 @@ class BeamSearch(Generic[StateT]):
             del finished[self.width :]
             if not self._may_improve(finished, score, sentence.limit):
                 sentence.closed.add(group)
-
-    def _scored(self, ending: Ending, total: float, coverage: float) -> Ending:
-        """``ending`` with its score: the penalised log-probability ``total`` and the coverage penalty."""
-        score = total / self._penalty(ending.length + 1) + coverage
-        return dataclasses.replace(ending, score=score, coverage=coverage)
 
     def _may_improve(self, finished: Sequence[Ending], best: float, limit: int) -> bool:
         """Whether a group goes on whose best prefix has the score ``best`` (-inf: none is left)."""
