@@ -22,13 +22,12 @@ from typing import Any, Protocol
 
 import torch
 
-from headway.bundle import Bundle
+from headway.bundle import Bundle, read_tokenizers
 from headway.decode import DecodingOptions, Request, search_all
 from headway.hardware import keep_freed_memory
 from headway.inference import InferenceTransformer
 from headway.interop.transformer import transformer_of
-from headway.predict import TextTranslator, TranslatorPool, load_translator
-from headway.text.interface import TextTokenizer
+from headway.predict import Translator, TranslatorPool, load_translator
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 ALPHA = 1.0  # log-probabilities over length: the one normalisation that all three engines have
@@ -49,28 +48,24 @@ class Headway:
     """This project's own: threads of one process, or with ``workers`` processes of one thread each."""
 
     def __init__(self, folder: Path, precision: Any, shortlist: bool = False, workers: int = 1, **_: Any) -> None:
-        self.folder, self.precision = folder, precision
+        self.precision = precision
+        self.tokenizer = read_tokenizers(folder)[0]
         # Without a guard, for what a model of random weights says is flagged, and then searched for again.
         load = partial(load_translator, folder, device="cpu", precision=precision, shortlist=shortlist, guard=False)
-        self.pooled = workers > 1
-        self.translator: TextTranslator = TranslatorPool(load, workers) if self.pooled else load()
+        self.translator: Translator | TranslatorPool = TranslatorPool(load, workers) if workers > 1 else load()
 
     @cached_property
     def model(self) -> InferenceTransformer:
         """As the translator makes one of its own for text; a contestant is asked for tokens or for text, not both."""
-        return InferenceTransformer(transformer_of(Bundle.load(self.folder), "the benchmark"), self.precision)
-
-    @cached_property
-    def tokenizer(self) -> TextTokenizer:
-        """Of made-up words, one a token."""
-        return Bundle.load(self.folder).source_tokenizer
+        assert isinstance(self.translator, Translator)
+        return InferenceTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """As the translator does, all sentences at a time; a pool takes the tokens as text."""
         options = DecodingOptions(
             beam_size=beam, min_length=target, max_length=target, normalization="average", length_penalty=ALPHA
         )
-        if self.pooled:
+        if isinstance(self.translator, TranslatorPool):
             translations = self.translator.translate([self.tokenizer.decode(ids) for ids in sources], options)
             return [list(translation.candidates[0].ids) for translation in translations]
         requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
