@@ -12,11 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best
+from headway.decode.static import Programs
 from headway.errors import ConfigError
 from headway.inference.layers import DecoderLayer, EncoderLayer, MemoryProjection
 from headway.inference.precision import Precision, choose_precision
 from headway.inference.preparer import Activation, Preparer, Rows
 from headway.inference.shortlist import Shortlist
+from headway.inference.static import StaticState
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
@@ -81,6 +83,12 @@ class InferenceState:
         self.prefix.join(other.prefix)
         self.positions = torch.cat([self.positions, other.positions])
         self.longest = max(self.longest, other.longest)
+
+    def close_step(self) -> None:
+        """Count the new position."""
+        self.prefix.close_step()
+        self.positions = self.positions + 1
+        self.longest += 1
 
     @property
     def _kept(self) -> list[SentenceBuffers]:
@@ -161,6 +169,7 @@ class InferenceTransformer:
             self._vocabulary = prepare.vocabulary(model.projection)
             self._shortlist = shortlist
             self._sentence_vocabulary = prepare.sentence_vocabulary(model.projection) if shortlist else None
+        self.programs = Programs()
 
     @property
     def device(self) -> torch.device:
@@ -190,23 +199,51 @@ class InferenceTransformer:
     def start(self, source: Int[Tensor, "B S"]) -> InferenceState:
         """Encode the sources; one row for each."""
         memory = self._memory(self._encode(source), len(source))
-        padding = source == self._model.pad
-        bias = None
-        if padding.any():
-            bias = torch.zeros(padding.shape, dtype=self._prepare.dtype, device=source.device)
-            bias = bias.masked_fill_(padding, -math.inf)[:, None, None]
+        bias = self._padding_bias(source) if (source == self._model.pad).any() else None
         vocabulary = None
         if self._shortlist is not None and self._sentence_vocabulary is not None:
             vocabulary = self._sentence_vocabulary.gather(self._shortlist.tokens(source).to(source.device))
         return InferenceState(memory, bias, vocabulary)
 
+    def _padding_bias(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B 1 1 S"]:
+        """0 at tokens, -inf at padding."""
+        bias = torch.zeros(source.shape, dtype=self._prepare.dtype, device=source.device)
+        return bias.masked_fill_(source == self._model.pad, -math.inf)[:, None, None]
+
+    @property
+    def static(self) -> bool:
+        """Whether :class:`~headway.decode.static.StaticSearch` is the faster search: on a GPU."""
+        return self.device.type == "cuda" and self._shortlist is None
+
     @torch.inference_mode()
-    def advance(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+    def start_static(self, source: Int[Tensor, "B S"], beams: int, steps: int) -> StaticState:
+        """Make what ``beams`` rows of each source need for at most ``steps`` tokens; :meth:`restart` begins."""
+        _reserve([self._model.target_positions], steps)
+        if self._rotary is not None:
+            _reserve([self._rotary], steps)
+        memory = self._memory(self._encode(source), len(source))
+        tables = [self._model.target_positions, self._rotary, *self._source_tables]
+        kept = [getattr(table, "table", None) for table in tables]
+        return StaticState(memory, self._padding_bias(source), beams, steps, kept)
+
+    @torch.inference_mode()
+    def restart(self, state: StaticState, source: Int[Tensor, "B S"]) -> None:
+        """Begin with other sources of the same shape, in the memory that is there."""
+        memory = self._memory(self._encode(source), len(source))
+        for old, new in zip(state.memory.tensors, memory.tensors, strict=True):
+            old.copy_(new)
+        state.memory_bias.copy_(self._padding_bias(source))
+        state.reset()
+
+    @torch.inference_mode()
+    def advance(self, state: InferenceState | StaticState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
         """Append one token to each row and return the logits of the next."""
         return self._vocabulary.logits(self._step(state, tokens))
 
     @torch.inference_mode()
-    def best(self, state: InferenceState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
+    def best(
+        self, state: InferenceState | StaticState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]
+    ) -> Best:
         """Append one token to each row and return the ``count`` best next ones."""
         hidden = self._step(state, tokens)
         if self._sentence_vocabulary is not None and state.vocabulary is not None:
@@ -227,7 +264,7 @@ class InferenceTransformer:
         rows = torch.unflatten(logits, 0, (len(tokens), -1))
         return rows.masked_fill(~allowed.unsqueeze(1), -math.inf).flatten(0, 1)
 
-    def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Rows:
+    def _step(self, state: InferenceState | StaticState, tokens: Int[Tensor, " R"]) -> Rows:
         """The decoder's output (R, D) at each row's next position."""
         _reserve([self._model.target_positions], state.longest + 1)
         x = self._prepare.rows(self._model.embed_target_at(tokens, state.positions))
@@ -236,12 +273,10 @@ class InferenceTransformer:
         prefix.open_step()
         for index, layer in enumerate(self._decoder):
             x = layer(x, prefix, index, turn, state.memory, state.memory_bias)
-        prefix.close_step()
-        state.positions = state.positions + 1
-        state.longest += 1
+        state.close_step()
         return self._decoder_norm(x)
 
-    def _turn(self, state: InferenceState) -> Activation | None:
+    def _turn(self, state: InferenceState | StaticState) -> Activation | None:
         """What turns queries and keys (B, W, H, .) to their rows' positions, if those are rotary."""
         rotary, positions = self._rotary, state.positions
         if rotary is None:

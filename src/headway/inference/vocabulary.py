@@ -91,11 +91,13 @@ class TorchVocabulary:
     ) -> None:
         self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
-        starts = range(0, self._size, _PART)
+        # A GPU has no cache that a part would stay in.
+        part = self._size if self._device.type == "cuda" else _PART
+        self._starts = range(0, self._size, part)
         bias: Tensor | None = projection.bias  # PyTorch's annotations leave out that there may be none
         self._parts = [
-            self._part(projection.weight[start : start + _PART], None if bias is None else bias[start : start + _PART])
-            for start in starts
+            self._part(projection.weight[start : start + part], None if bias is None else bias[start : start + part])
+            for start in self._starts
         ]
         self._forbidden: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
@@ -122,7 +124,7 @@ class TorchVocabulary:
             if 0 <= end - start < logits.size(1):
                 ending = logits[:, end - start].clone()
             if self._size - start < logits.size(1):
-                logits[:, self._size - start :] = -math.inf
+                logits[:, self._size - start :].fill_(-math.inf)
             if ruled_out is not None:
                 sums.append(logits[:, ruled_out])  # they are not chosen, but have their share of the probability
                 logits.index_fill_(1, ruled_out, -math.inf)
@@ -148,7 +150,7 @@ class TorchVocabulary:
         if len(hidden) * self._size <= _AT_ONCE:
             yield 0, torch.cat(list(computed), dim=1)
         else:
-            yield from zip(range(0, self._size, _PART), computed, strict=True)
+            yield from zip(self._starts, computed, strict=True)
 
     def _offsets(self, start: int, device: torch.device) -> Tensor:
         return torch.arange(start, start + _BLOCK, device=device)
