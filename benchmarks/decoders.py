@@ -47,11 +47,13 @@ class Engine(Protocol):
 class Headway:
     """This project's own: threads of one process, or with ``workers`` processes of one thread each."""
 
-    def __init__(self, folder: Path, precision: Any, shortlist: bool = False, workers: int = 1, **_: Any) -> None:
+    def __init__(
+        self, folder: Path, precision: Any, device: str = "cpu", shortlist: bool = False, workers: int = 1, **_: Any
+    ) -> None:
         self.precision = precision
         self.tokenizer = read_tokenizers(folder)[0]
         # Without a guard, for what a model of random weights says is flagged, and then searched for again.
-        load = partial(load_translator, folder, device="cpu", precision=precision, shortlist=shortlist, guard=False)
+        load = partial(load_translator, folder, device=device, precision=precision, shortlist=shortlist, guard=False)
         self.translator: Translator | TranslatorPool = TranslatorPool(load, workers) if workers > 1 else load()
 
     @cached_property
@@ -93,6 +95,7 @@ class CTranslate2:
         folder: Path,
         precision: str,
         threads: int,
+        device: str = "cpu",
         inter: int = 1,
         batch: int = 64,
         shortlist: bool = False,
@@ -106,7 +109,11 @@ class CTranslate2:
         self.names = json.loads((folder / "ct2" / "shared_vocabulary.json").read_text(encoding="utf-8"))
         self.ids = {name: at for at, name in enumerate(self.names)}
         self.engine = ctranslate2.Translator(
-            str(folder / "ct2"), compute_type=precision, inter_threads=inter, intra_threads=max(1, threads // inter)
+            str(folder / "ct2"),
+            device=device,
+            compute_type=precision,
+            inter_threads=inter,
+            intra_threads=max(1, threads // inter),
         )
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
@@ -132,13 +139,16 @@ class CTranslate2:
 class Transformers:
     """Hugging Face's generate."""
 
-    def __init__(self, folder: Path, precision: str, batch: int = 64, compiled: bool = False, **_: Any) -> None:
+    def __init__(
+        self, folder: Path, precision: str, device: str = "cpu", batch: int = 64, compiled: bool = False, **_: Any
+    ) -> None:
         from transformers import AutoModelForSeq2SeqLM
 
         self.bundle = Bundle.load(folder)
         self.batch = batch
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-        self.model = AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface", dtype=dtype).eval()
+        self.device = device
+        self.model = AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface", dtype=dtype).eval().to(device)
         self.model.generation_config.forced_eos_token_id = None  # at the limit it would replace the last token
         # A static cache is what generate compiles for.
         self.cache = {"cache_implementation": "static"} if compiled else {}
@@ -164,7 +174,7 @@ class Transformers:
     @torch.inference_mode()
     def _run(self, sources: Tokens, beam: int, **limits: int) -> Tokens:
         width = max(map(len, sources)) + 1
-        rows = torch.tensor([[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in sources])
+        rows = torch.tensor([[*ids, EOS] + [PAD] * (width - len(ids) - 1) for ids in sources], device=self.device)
         out = self.model.generate(
             rows,
             attention_mask=(rows != PAD).long(),
@@ -218,6 +228,8 @@ def main() -> None:
             found = engine.decode(sources, order["beam"], order["target"])
             answer = {"tokens": sum(map(len, found))}
         answer["seconds"] = time.perf_counter() - begin
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            answer["device_mib"] = torch.cuda.max_memory_allocated() / 2**20
         print(json.dumps({**answer, "peak_mib": peak_mib()}), flush=True)
 
 

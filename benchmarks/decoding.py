@@ -16,10 +16,17 @@ something take part in the contest. Without it the settings are those that a swe
 The floor: at a case's shapes, how long the matrix products alone take at the best rate measured in the same run for
 the precision, as a share of the time that Headway took.
 
+On a GPU (``--device cuda``) the cases are larger, everyone computes in bfloat16 and float32, generate also with a
+static cache, which it compiles for, and CTranslate2 takes part where its build finds the GPU. A peer that is not
+installed is left out.
+
     python benchmarks/decoding.py                                                # made-up sentences
     python benchmarks/decoding.py --model FOLDER --source FILE --reference FILE  # a trained model on a file
+    python benchmarks/decoding.py --device cuda --sweep                          # all settings on a GPU
 """
 
+import importlib
+import importlib.util
 import json
 import math
 import platform
@@ -36,9 +43,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
-import ctranslate2
 import torch
 import typer
+from flops import wait
 from rich.console import Console
 from rich.table import Table
 
@@ -52,7 +59,10 @@ from headway.predict.shortlisting import SHORTLIST, read_shortlist
 from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent
-CASES = ((1, 1), (1, 4), (16, 4), (64, 4), (64, 1))  # sentences, beam
+CASES = {  # sentences, beam
+    "cpu": ((1, 1), (1, 4), (16, 4), (64, 4), (64, 1)),
+    "cuda": ((1, 1), (1, 4), (64, 1), (64, 4), (256, 1), (256, 4)),
+}
 _REST_S = 0.3
 LENGTH = 20  # tokens of a source with its end symbol, and of a target
 
@@ -91,33 +101,39 @@ class Contestant:
         raise RuntimeError(f"{self.name} ended with exit code {self.process.wait()}; its messages are above")
 
 
-def contestants(folder: Path, threads: int, sweep: bool) -> dict[str, dict[str, Any]]:
+def contestants(folder: Path, device: str, threads: int, sweep: bool) -> dict[str, dict[str, Any]]:
     """Settings by name."""
-    shared = {"model": str(folder), "threads": threads}
-    found: dict[str, dict[str, Any]] = {"headway float32": {**shared, "engine": "headway", "precision": "float32"}}
-    if computes_bfloat16(torch.device("cpu")):
-        found["headway bfloat16"] = {**shared, "engine": "headway", "precision": "bfloat16"}
-    if kernels.available():
-        found["headway int8"] = {**shared, "engine": "headway", "precision": "int8"}
+    shared = {"model": str(folder), "threads": threads, "device": device}
+    processor, bfloat16 = device == "cpu", computes_bfloat16(torch.device(device))
+    ours, theirs = {**shared, "engine": "headway"}, {**shared, "engine": "transformers"}
+    found: dict[str, dict[str, Any]] = {"headway float32": {**ours, "precision": "float32"}}
+    if bfloat16:
+        found["headway bfloat16"] = {**ours, "precision": "bfloat16"}
+    if processor and kernels.available():
+        found["headway int8"] = {**ours, "precision": "int8"}
         if threads > 1:
             found["headway int8 workers"] = {**found["headway int8"], "workers": threads}
-    types = ["float32", "int8_float32"]
-    if sweep:
-        types = sorted(ctranslate2.get_supported_compute_types("cpu"))
-    for kind in types:
-        for inter in sorted({1, threads}):
-            for batch in (16, 32, 64) if sweep else (64 // inter,):
-                name = f"ctranslate2 {kind} {inter}x{threads // inter} batch {batch}"
-                settings = {"precision": kind, "inter": inter, "batch": batch}
-                found[name] = {**shared, "engine": "ctranslate2", **settings}
-    if (folder / SHORTLIST).exists():
+    ctranslate2: Any = importlib.import_module("ctranslate2") if _installed("ctranslate2") else None
+    if ctranslate2 and (processor or ctranslate2.get_cuda_device_count()):
+        types = ["float32", "int8_float32"] if processor else ["bfloat16", "float16"]
+        if sweep:
+            types = sorted(ctranslate2.get_supported_compute_types(device))
+        for kind in types:
+            for inter in sorted({1, threads}) if processor else (1,):
+                for batch in ((16, 32, 64) if sweep else (64 // inter,)) if processor else (256,):
+                    name = f"ctranslate2 {kind} {inter}x{threads // inter} batch {batch}"
+                    settings = {"precision": kind, "inter": inter, "batch": batch}
+                    found[name] = {**shared, "engine": "ctranslate2", **settings}
+    if (folder / SHORTLIST).exists() and processor:
         with_list = {name: {**settings, "shortlist": True} for name, settings in found.items()}
         found |= {f"{name} shortlist": settings for name, settings in with_list.items()}
-    found["transformers float32"] = {**shared, "engine": "transformers", "precision": "float32"}
-    if sweep:
-        found["transformers float32 static"] = {**found["transformers float32"], "compiled": True}
-        if computes_bfloat16(torch.device("cpu")):
-            found["transformers bfloat16"] = {**found["transformers float32"], "precision": "bfloat16"}
+    if _installed("transformers"):
+        found["transformers float32"] = {**theirs, "precision": "float32"}
+        if bfloat16 and (sweep or not processor):
+            found["transformers bfloat16"] = {**theirs, "precision": "bfloat16"}
+        if sweep or not processor:
+            plain = [name for name in found if name.startswith("transformers") and (not processor or "float32" in name)]
+            found |= {f"{name} static": {**found[name], "compiled": True} for name in plain}
     return found
 
 
@@ -133,13 +149,14 @@ def make_model(folder: Path, config: TransformerConfig, vocabulary: int) -> None
 def export_for_all(folder: Path) -> None:
     """The same model for the other engines, inside its folder."""
     bundle = Bundle.load(folder)
-    export_to("ctranslate2", bundle, folder / "ct2", shortlist=read_shortlist(bundle, folder))
+    if _installed("ctranslate2"):
+        export_to("ctranslate2", bundle, folder / "ct2", shortlist=read_shortlist(bundle, folder))
     export_to("huggingface", bundle, folder / "huggingface")
 
 
-def contest(folder: Path, threads: int, orders: list[dict[str, Any]], sweep: bool) -> list[Contestant]:
+def contest(folder: Path, device: str, threads: int, orders: list[dict[str, Any]], sweep: bool) -> list[Contestant]:
     """All that take part, started."""
-    settings = contestants(folder, threads, sweep)
+    settings = contestants(folder, device, threads, sweep)
     return [Contestant(name, each) for name, each in (fittest(settings, orders) if sweep else settings).items()]
 
 
@@ -180,7 +197,7 @@ def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> di
 
 
 def floor_seconds(
-    config: TransformerConfig, vocabulary: int, sentences: int, beam: int, precision: str, threads: int
+    config: TransformerConfig, vocabulary: int, sentences: int, beam: int, precision: str, threads: int, device: str
 ) -> float:
     """How long the matrix products of a case take alone: every product at its own shape, the best of ten.
 
@@ -192,15 +209,15 @@ def floor_seconds(
     rows, tokens, d, f = sentences * beam, sentences * LENGTH, config.d_model, config.d_ff
     encoder = [(tokens, d, 3 * d), (tokens, d, d), (tokens, d, f), (tokens, f, d)]
     decoder = [(rows, d, 3 * d), (rows, d, d), (rows, d, d), (rows, d, d), (rows, d, f), (rows, f, d)]
-    step = config.decoder_layers * sum(_product_seconds(*shape, precision) for shape in decoder)
-    step += _product_seconds(rows, d, vocabulary, precision)
-    once = config.encoder_layers * sum(_product_seconds(*shape, precision) for shape in encoder)
-    once += _product_seconds(tokens, d, 2 * d * config.decoder_layers, precision)
+    step = config.decoder_layers * sum(_product_seconds(*shape, precision, device) for shape in decoder)
+    step += _product_seconds(rows, d, vocabulary, precision, device)
+    once = config.encoder_layers * sum(_product_seconds(*shape, precision, device) for shape in encoder)
+    once += _product_seconds(tokens, d, 2 * d * config.decoder_layers, precision, device)
     torch.set_num_threads(threads)
     return once + (LENGTH + 1) * step
 
 
-def _product_seconds(rows: int, inner: int, columns: int, precision: str) -> float:
+def _product_seconds(rows: int, inner: int, columns: int, precision: str, device: str) -> float:
     x, weight = torch.randn(rows, inner), torch.randn(columns, inner)
     run: Callable[[], object]
     if precision == "int8":
@@ -209,13 +226,17 @@ def _product_seconds(rows: int, inner: int, columns: int, precision: str) -> flo
         run = partial(QuantizedLinear(weight.numpy()), x.numpy())
     else:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
-        run = partial(torch.nn.functional.linear, x.to(dtype), weight.to(dtype))
+        run = partial(torch.nn.functional.linear, x.to(device, dtype), weight.to(device, dtype))
 
+    repeats = 1 if device == "cpu" else 20  # a GPU's product is shorter than what it takes to launch and wait for it
     best = float("inf")
     for _ in range(10):
+        wait(torch.device(device))
         begin = time.perf_counter()
-        run()
-        best = min(best, time.perf_counter() - begin)
+        for _ in range(repeats):
+            run()
+        wait(torch.device(device))
+        best = min(best, (time.perf_counter() - begin) / repeats)
     return best
 
 
@@ -226,6 +247,7 @@ def main(
     source: Annotated[Path | None, typer.Option(help="The file to translate.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Its reference translations.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of each contestant.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     rounds: Annotated[int, typer.Option(help="Rounds that count.")] = 5,
     sweep: Annotated[bool, typer.Option("--sweep", help="Search for each peer's best settings.")] = False,
     output: Annotated[Path | None, typer.Option(help="Where to write the results as JSON.")] = None,
@@ -233,10 +255,11 @@ def main(
     """Measure, print tables, and write the results."""
     torch.set_num_threads(threads)
     console = Console(width=140)
-    versions = {name: version(name) for name in ("torch", "ctranslate2", "transformers")}
+    versions = {name: version(name) for name in ("torch", "ctranslate2", "transformers") if _installed(name)}
     results: dict[str, Any] = {
         "date": datetime.now(UTC).date().isoformat(),
         "processor": processor_name(),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
         "versions": versions,
@@ -248,7 +271,9 @@ def main(
             config = TransformerConfig.preset(preset)
             folder = Path(temporary) / "random"
             make_model(folder, config, vocabulary)
-            results["forced"] = forced_lengths(console, folder, config, vocabulary, threads, rounds, sweep)
+            results["forced"] = forced_lengths(
+                *(console, folder, config, vocabulary), device=device, threads=threads, rounds=rounds, sweep=sweep
+            )
         else:
             copy = Path(temporary) / "trained"
             Bundle.load(model).save(copy, "")
@@ -257,7 +282,9 @@ def main(
             export_for_all(copy)
             lines = source.read_text(encoding="utf-8").splitlines()
             references = reference.read_text(encoding="utf-8").splitlines()
-            results["file"] = whole_file(console, copy, lines, references, threads, rounds, sweep)
+            results["file"] = whole_file(
+                *(console, copy, lines, references), device=device, threads=threads, rounds=rounds, sweep=sweep
+            )
     if output is not None:
         output.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
@@ -267,16 +294,18 @@ def forced_lengths(
     folder: Path,
     config: TransformerConfig,
     vocabulary: int,
+    *,
+    device: str,
     threads: int,
     rounds: int,
     sweep: bool,
 ) -> dict[str, Any]:
     """Made-up sentences of one length."""
     shared = {"source": LENGTH, "target": LENGTH, "vocabulary": vocabulary}
-    orders = [{"sentences": sentences, "beam": beam, **shared} for sentences, beam in CASES]
-    running = contest(folder, threads, orders, sweep)
+    orders = [{"sentences": sentences, "beam": beam, **shared} for sentences, beam in CASES[device]]
+    running = contest(folder, device, threads, orders, sweep)
     speeds: dict[str, dict[str, Any]] = {}
-    for (sentences, beam), order in zip(CASES, orders, strict=True):
+    for (sentences, beam), order in zip(CASES[device], orders, strict=True):
         answers = measure(running, order, rounds * 4 if sentences == 1 else rounds)
         case = f"batch {sentences}, beam {beam}"
         speeds[case] = {
@@ -285,11 +314,12 @@ def forced_lengths(
                 "p50_ms": 1e3 * statistics.median(each["seconds"] for each in found),
                 "p95_ms": 1e3 * sorted(each["seconds"] for each in found)[int(0.95 * (len(found) - 1) + 0.5)],
                 "peak_mib": found[-1]["peak_mib"],
+                "device_mib": found[-1].get("device_mib"),
             }
             for name, found in answers.items()
         }
         ours = _best(speeds[case], "headway")
-        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[1], threads)
+        floor = floor_seconds(config, vocabulary, sentences, beam, ours.split()[1], threads, device)
         speeds[case]["floor share"] = floor / (speeds[case][ours]["p50_ms"] / 1e3)
         ranked = sorted(answers, key=lambda name: -speeds[case][name]["tokens_per_s"])
         console.print(f"{case}: " + ", ".join(f"{name} {speeds[case][name]['tokens_per_s']:,.0f}" for name in ranked))
@@ -302,6 +332,8 @@ def forced_lengths(
     for one in running:
         table.add_row(one.name, *(f"{found[one.name]['tokens_per_s']:,.0f}" for found in speeds.values()))
     for peer in ("ctranslate2", "transformers"):
+        if not any(one.name.startswith(peer) for one in running):
+            continue
         table.add_row(
             f"headway's best / {peer}'s best",
             *(
@@ -319,13 +351,15 @@ def whole_file(
     folder: Path,
     lines: list[str],
     references: list[str],
+    *,
+    device: str,
     threads: int,
     rounds: int,
     sweep: bool,
 ) -> dict[str, Any]:
     """A trained model on a file, beam 4."""
     order = {"lines": lines, "beam": 4}
-    running = contest(folder, threads, [order], sweep)
+    running = contest(folder, device, threads, [order], sweep)
     answers = measure(running, order, rounds)
     for one in running:
         one.close()
@@ -341,6 +375,10 @@ def whole_file(
         table.add_row(name, f"{seconds:.1f}", f"{len(lines) / seconds:,.0f}", f"{score.value:.2f}", peak)
     console.print(table)
     return results
+
+
+def _installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def _best(found: dict[str, Any], engine: str) -> str:

@@ -41,5 +41,9 @@ def test_all_engines_find_the_same_tokens_and_as_many_as_asked(folder: Path) -> 
 @pytest.mark.parametrize("precision", ["float32", *(["int8"] if kernels.available() else [])])
 def test_the_floor_grows_with_the_work(precision: str) -> None:
     config = TransformerConfig.preset("tiny")
-    assert 0 < floor_seconds(config, 500, 1, 1, precision, 1) < floor_seconds(config, 500, 64, 4, precision, 1)
+    assert (
+        0
+        < floor_seconds(config, 500, 1, 1, precision, 1, "cpu")
+        < floor_seconds(config, 500, 64, 4, precision, 1, "cpu")
+    )
     assert LENGTH == 20

@@ -1,7 +1,7 @@
 """The search whose steps can be recorded, against the search that looks at every step.
 
-No GPU is needed: the operations are the same on a processor, where they are not recorded. What recording asks of them is
-tested by a recorder that keeps what the first call of a step did to which memory, and repeats exactly that.
+No GPU is needed: the operations are the same on a processor, where they are not recorded. What recording asks of them
+is tested by a recorder that notes what a call did to which memory, and repeats exactly that.
 """
 
 from __future__ import annotations
@@ -118,11 +118,11 @@ _NOT_RECORDED = {
 }
 
 
-class Recording(TorchDispatchMode):
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes every operation with the tensors that it was given."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -205,7 +205,9 @@ def test_what_is_for_the_ordinary_search() -> None:
     class OnDevice:
         static = True
 
-    def asks(request: Request = sentences(1)[0], **options: Any) -> bool:
+    plain = Request(source=(END,), limit=3)
+
+    def asks(request: Request = plain, **options: Any) -> bool:
         return is_static(OnDevice(), DecodingOptions.parse(options, "test"), [request])
 
     assert asks()
