@@ -216,6 +216,8 @@ def main() -> None:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.reset_peak_memory_stats()
         begin = time.perf_counter()
         if "lines" in order:
             answer: dict[str, Any] = {"texts": engine.translate(order["lines"], order["beam"])}
@@ -229,7 +231,7 @@ def main() -> None:
             answer = {"tokens": sum(map(len, found))}
         answer["seconds"] = time.perf_counter() - begin
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            answer["device_mib"] = torch.cuda.max_memory_allocated() / 2**20
+            answer["device_mib"] = torch.cuda.max_memory_reserved() / 2**20
         print(json.dumps({**answer, "peak_mib": peak_mib()}), flush=True)
 
 

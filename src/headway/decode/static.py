@@ -6,8 +6,8 @@ the host learns it some steps later (:class:`~headway.decode.recording.Watch`), 
 end. All sentences of a batch start and end together.
 
 Shapes are few: batches are filled up with empty sentences, sources with padding, lengths are rounded up. Each shape is
-a program, which is kept with the model; what was not used for longest is dropped when all together hold more than a
-quarter of the device's memory.
+a program, which is kept with the model. The memory of the steps' intermediate results is shared by all; the programs'
+own together may be a quarter of the device's, and what was not used for longest is dropped first.
 
 Dimensions: B sentences, W beams each, R = B * W rows, S source tokens, T steps.
 """
@@ -32,7 +32,7 @@ from headway.decode.extension import Extensions, Ranked, extend_best
 from headway.decode.options import DecodingOptions
 from headway.decode.protocol import Hypothesis, StaticModel, device_of, length_penalty
 from headway.decode.ranking import top
-from headway.decode.recording import Recorder, Watch
+from headway.decode.recording import Recorder, Recordings, Watch
 from headway.decode.request import Request, check_request
 from headway.errors import BundleError
 
@@ -42,9 +42,11 @@ _Array = npt.NDArray[Any]
 
 _PAD = 0  # what sources are padded with; models mask it
 _NO_TOKEN = -1
-_SOURCE_UNIT = 16  # source lengths are multiples of it
+_SHORTEST_SOURCE = 16  # tokens
 _FEWEST_STEPS = 32
-_FIRST_REACH = 16  # steps; the slots that a step looks at double from here
+_FIRST_REACH, _REACH_GROWTH = 32, 4  # steps whose slots a step looks at, and how they grow: each is a recording
+_MOST_SLOTS = 1 << 18  # rows x steps; beyond, memory that grows as it is needed is better than all that may be
+_MOST_PROGRAMS = 64
 _SHARE = 4  # programs may hold one part in so many of the device's memory
 
 
@@ -58,7 +60,16 @@ def is_static(model: object, options: DecodingOptions, requests: Sequence[Reques
         and options.repetition_penalty == 1
         and options.no_repeat_ngram == 0
         and not any(request.include or request.banned for request in requests)
+        and options.beam_size * len(requests) * _most_steps(requests, options) <= _MOST_SLOTS
     )
+
+
+def _limits(requests: Sequence[Request], options: DecodingOptions) -> list[int]:
+    return [min(request.limit, options.max_length or request.limit) for request in requests]
+
+
+def _most_steps(requests: Sequence[Request], options: DecodingOptions) -> int:
+    return 1 + max(_limits(requests, options), default=0)
 
 
 def static_search(
@@ -71,28 +82,27 @@ def static_search(
     forbidden: Sequence[int] = (),
     stop: Event | None = None,
 ) -> list[list[Hypothesis]]:
-    """See :func:`~headway.decode.search.search`; for what :func:`is_static` allows."""
+    """See :func:`~headway.decode.search.search`; for what :func:`is_static` allows.
+
+    A limit beyond a model's learned positions is refused at once, not only where a target gets there.
+    """
     for request in requests:
         check_request(request, options, end)
     if not requests:
         return []
-    limits = [min(request.limit, options.max_length or request.limit) for request in requests]
-    rounded = _Shape(
-        sentences=_round(len(requests)),
-        source=-(-max(len(request.source) for request in requests) // _SOURCE_UNIT) * _SOURCE_UNIT,
-        steps=max(_FEWEST_STEPS, _round(max(limits) + 1)),
-    )
     most = model.max_length
-    shape = rounded._replace(
-        source=_within(rounded.source, max(len(request.source) for request in requests), most),
-        steps=_within(rounded.steps, max(limits) + 1, most),
+    longest, steps = max(len(request.source) for request in requests), _most_steps(requests, options)
+    shape = _Shape(
+        sentences=_round(len(requests)),
+        source=_within(max(_SHORTEST_SOURCE, _round(longest)), longest, most),
+        steps=_within(max(_FEWEST_STEPS, _round(steps)), steps, most),
     )
     plan = _Plan(
         options.beam_size, options.n_best, options.stopping == "exact", begin, end, tuple(dict.fromkeys(forbidden))
     )
     programs: Programs = model.programs
     with programs.lock, torch.inference_mode():
-        return programs.get(model, shape, plan).search(requests, limits, options, stop)
+        return programs.get(model, shape, plan).search(model, requests, options, stop)
 
 
 def _round(count: int) -> int:
@@ -139,22 +149,28 @@ class Programs:
 
     def get(self, model: StaticModel, shape: _Shape, plan: _Plan) -> _Program:
         """The program, made where there is none."""
-        key = shape, plan
-        program = self._kept.pop(key, None)
-        if program is None:
-            device = device_of(model)
-            self._recorder = self._recorder or Recorder(device)
-            program = _Program(model, shape, plan, self._recorder, device)
-            self._make_room(program.num_bytes, device)
-        self._kept[key] = program
+        program = self._kept.pop((shape, plan), None) or self._make(model, shape, plan)
+        self._kept[shape, plan] = program
         return program
 
-    def _make_room(self, num_bytes: int, device: torch.device) -> None:
-        if device.type != "cuda":
-            return
-        most = torch.cuda.get_device_properties(device).total_memory // _SHARE
-        while self._kept and num_bytes + sum(each.num_bytes for each in self._kept.values()) > most:
-            self._kept.pop(next(iter(self._kept))).close()
+    def _make(self, model: StaticModel, shape: _Shape, plan: _Plan) -> _Program:
+        device = device_of(model)
+        self._recorder = recorder = self._recorder or Recorder(device)
+        try:
+            program = _Program(model, shape, plan, recorder, device)
+        except torch.cuda.OutOfMemoryError:
+            self._kept.clear()
+            program = _Program(model, shape, plan, recorder, device)
+        most = math.inf
+        if device.type == "cuda":
+            most = torch.cuda.get_device_properties(device).total_memory / _SHARE
+        self._drop(_MOST_PROGRAMS - 1, most - program.num_bytes)
+        return program
+
+    def _drop(self, count: int, num_bytes: float) -> None:
+        """Keep no more programs, and no more of their memory."""
+        while self._kept and (len(self._kept) > count or sum(one.num_bytes for one in self._kept.values()) > num_bytes):
+            del self._kept[next(iter(self._kept))]
 
 
 @dataclass
@@ -184,13 +200,15 @@ class _Endings:
 class _Program:
     """The memory of searches of one shape, and what is done in it.
 
-    Whatever :meth:`_start` and :meth:`_step` read is in tensors that stay where they are: they are recorded.
+    Whatever :meth:`_start` and :meth:`_step` read is in tensors that stay where they are: they are recorded. The model
+    is handed in each time, so that who drops it frees its memory at once.
     """
 
     def __init__(
         self, model: StaticModel, shape: _Shape, plan: _Plan, recorder: Recorder, device: torch.device
     ) -> None:
-        self._model, self._shape, self._plan, self._recorder, self._device = model, shape, plan, recorder, device
+        self._shape, self._plan, self._recorder = shape, plan, recorder
+        self._recordings: Recordings = {}
         sentences, steps, beams = shape.sentences, shape.steps, plan.beams
 
         def zeros(*size: int, dtype: torch.dtype = torch.long) -> Tensor:
@@ -228,21 +246,18 @@ class _Program:
         num_bytes: int = self._state.num_bytes
         return num_bytes
 
-    def close(self) -> None:
-        """Drop what is recorded of it."""
-        self._recorder.forget(lambda key: isinstance(key, tuple) and key[0] is self)
-
     def search(
-        self, requests: Sequence[Request], limits: Sequence[int], options: DecodingOptions, stop: Event | None
+        self, model: StaticModel, requests: Sequence[Request], options: DecodingOptions, stop: Event | None
     ) -> list[list[Hypothesis]]:
         """See :func:`static_search`."""
+        limits = _limits(requests, options)
         with self._recorder.scope():
             self._ask(requests, limits, options)
-            self._recorder.run((self, "start"), self._start)
+            self._recorder.run(self._recordings, "start", lambda: self._start(model))
             watch = Watch(self._done)
             longest = max(len(request.prefix) for request in requests)
             for number in range(max(limits) + 1):
-                self._take_step(number, short=number < options.min_length, forced=number < longest)
+                self._take_step(model, number, short=number < options.min_length, forced=number < longest)
                 if watch.step():
                     break
                 if stop is not None and stop.is_set():
@@ -269,9 +284,9 @@ class _Program:
         self._penalties.copy_(torch.tensor(penalties, dtype=torch.float64))
         self._last_penalties.copy_(torch.tensor([penalties[limit] for limit in room.tolist()], dtype=torch.float64))
 
-    def _start(self) -> None:
+    def _start(self, model: StaticModel) -> None:
         """Encode the sources; every sentence has one prefix, which is empty."""
-        self._model.restart(self._state, self._source)
+        model.restart(self._state, self._source)
         self._at.zero_()
         self._newest.fill_(self._plan.begin)
         self._scores.fill_(-math.inf)[:, :, 0].zero_()
@@ -279,21 +294,24 @@ class _Program:
             flag.zero_()
         self._ended.scores.fill_(-math.inf)
 
-    def _take_step(self, number: int, *, short: bool, forced: bool) -> None:
-        reach = min(self._shape.steps, max(_FIRST_REACH, 1 << number.bit_length()))
+    def _take_step(self, model: StaticModel, number: int, *, short: bool, forced: bool) -> None:
+        reach = _FIRST_REACH
+        while reach <= number:
+            reach *= _REACH_GROWTH
+        reach = min(reach, self._shape.steps)
         self._state.set_reach(reach)
         if forced:
-            self._step(short, forced)  # the few steps that need all logits are not recorded
+            self._step(model, short, forced)  # the few steps that need all logits are not recorded
         else:
-            self._recorder.run((self, reach, short), lambda: self._step(short, forced))
+            self._recorder.run(self._recordings, (reach, short), lambda: self._step(model, short, forced))
 
-    def _step(self, short: bool, forced: bool) -> None:
+    def _step(self, model: StaticModel, short: bool, forced: bool) -> None:
         """Extend every prefix by a token; ``short`` is a step that may not end, ``forced`` one with forced tokens."""
         plan, width = self._plan, self._plan.beams
-        ranked, ending = self._ranked((*plan.forbidden, plan.end) if short else plan.forbidden, forced)
+        ranked, ending = self._ranked(model, (*plan.forbidden, plan.end) if short else plan.forbidden, forced)
         natural = (ranked.tokens.gather(3, ranked.gains.argmax(3, keepdim=True)) == plan.end).squeeze(3)
         chosen = extend_best(self._scores, ranked.only(plan.end, ending, self._limits <= self._at), plan.looked_at)
-        self._broken.logical_or_(chosen.scores[:, :, 0].isnan().any())
+        self._broken.logical_or_((chosen.scores[:, 0, 0].isnan() & ~self._closed).any())
         ends = (chosen.tokens == plan.end) & chosen.scores.isfinite()
         self._end(chosen, ends, natural)
         chosen = chosen.with_scores(chosen.scores.masked_fill(ends, -math.inf))
@@ -308,14 +326,16 @@ class _Program:
         self._scores.copy_(chosen.scores.masked_fill(self._closed.view(-1, 1, 1), -math.inf))
         self._at.add_(1)
 
-    def _ranked(self, forbidden: tuple[int, ...], forced: bool) -> tuple[Ranked, Float[Tensor, "B 1 W"]]:
+    def _ranked(
+        self, model: StaticModel, forbidden: tuple[int, ...], forced: bool
+    ) -> tuple[Ranked, Float[Tensor, "B 1 W"]]:
         """The best tokens after each prefix, and what it would cost to end."""
         plan, shape = self._plan, self._scores.shape
         if not forced:
-            best = self._model.best(self._state, self._newest, plan.looked_at, forbidden)
+            best = model.best(self._state, self._newest, plan.looked_at, forbidden)
             values = best.log_probs, best.log_probs, best.tokens
             return Ranked(*(torch.unflatten(x, 0, shape) for x in values)), best.end.view(shape)
-        own = self._model.advance(self._state, self._newest).float().log_softmax(-1)
+        own = model.advance(self._state, self._newest).float().log_softmax(-1)
         tokens = self._forced.index_select(1, self._at).expand(-1, plan.beams).flatten()
         gains, chosen = top(
             rules.force_tokens(rules.ban_tokens(own, forbidden), tokens), min(plan.looked_at, own.size(1))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -15,11 +13,7 @@ __all__ = ["StaticState"]
 
 
 class StaticState:
-    """For R = B * W rows over B sentences: all prefixes, and each layer's view of the memory.
-
-    ``kept`` is what steps read beside it, held here so that it lives as long as a recording that knows its address:
-    tables of positions are replaced by longer ones.
-    """
+    """For R = B * W rows over B sentences: all prefixes, and each layer's view of the memory."""
 
     vocabulary: SentenceBuffers | None = None  # shortlists are for processors
 
@@ -29,11 +23,9 @@ class StaticState:
         memory_bias: Float[Tensor, "B 1 1 S"],
         beams: int,
         steps: int,
-        kept: Sequence[Tensor | None],
     ) -> None:
         self.memory = memory
         self.memory_bias = memory_bias
-        self._kept = kept
         keys, values = memory.tensors[:2]
         sentences = len(memory.homes)
         self.prefix = StaticPrefixes(
@@ -65,5 +57,5 @@ class StaticState:
     @property
     def num_bytes(self) -> int:
         """Of its tensors."""
-        tensors = (*self.memory.tensors, *self.prefix.slots.tensors, self.memory_bias)
+        tensors = (*self.memory.tensors, *self.prefix.slots.tensors, self.memory_bias, self.prefix.bias)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

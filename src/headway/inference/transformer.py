@@ -212,7 +212,7 @@ class InferenceTransformer:
 
     @property
     def static(self) -> bool:
-        """Whether :class:`~headway.decode.static.StaticSearch` is the faster search: on a GPU."""
+        """Whether :func:`~headway.decode.static.static_search` is the faster search: on a GPU."""
         return self.device.type == "cuda" and self._shortlist is None
 
     @torch.inference_mode()
@@ -222,9 +222,7 @@ class InferenceTransformer:
         if self._rotary is not None:
             _reserve([self._rotary], steps)
         memory = self._memory(self._encode(source), len(source))
-        tables = [self._model.target_positions, self._rotary, *self._source_tables]
-        kept = [getattr(table, "table", None) for table in tables]
-        return StaticState(memory, self._padding_bias(source), beams, steps, kept)
+        return StaticState(memory, self._padding_bias(source), beams, steps)
 
     @torch.inference_mode()
     def restart(self, state: StaticState, source: Int[Tensor, "B S"]) -> None:

@@ -38,7 +38,7 @@ class StaticPrefixes:
             [like.new_zeros(sentences * heads, beams * steps, width) for _ in range(layers) for width in widths], heads
         )
         self.reach = steps
-        self._bias = like.new_empty(sentences, beams, beams * steps)  # 0 where a beam may attend to a slot, else -inf
+        self.bias = like.new_empty(sentences, beams, beams * steps)  # 0 where a beam may attend to a slot, else -inf
         self._own = like.new_full((beams, beams), -math.inf).fill_diagonal_(0.0).expand(sentences, -1, -1).clone()
         self._first = torch.arange(beams, device=like.device)
         self._new = self._first.clone()  # the slots of this step
@@ -46,22 +46,22 @@ class StaticPrefixes:
 
     def reset(self) -> None:
         """Prefixes are empty."""
-        self._bias.fill_(-math.inf)
+        self.bias.fill_(-math.inf)
         self._new.copy_(self._first)
 
     @property
     def beams(self) -> int:
         """W."""
-        return self._bias.size(1)
+        return self.bias.size(1)
 
     @property
     def step_bias(self) -> Float[Tensor, "B 1 W C2"]:
         """What is added to the scores in this step: 0 for a beam's own slots, its new one included, else -inf."""
-        return self._bias[:, :, : self.reach * self.beams].unsqueeze(1)
+        return self.bias[:, :, : self.reach * self.beams].unsqueeze(1)
 
     def open_step(self) -> None:
         """Give each beam its new slot."""
-        self._bias.index_copy_(2, self._new, self._own)
+        self.bias.index_copy_(2, self._new, self._own)
 
     def extend(
         self, layer: int, keys: Float[Tensor, "B W H K"], values: Float[Tensor, "B W H U"]
@@ -79,4 +79,4 @@ class StaticPrefixes:
 
     def select(self, rows: Int[Tensor, " R"]) -> None:
         """Row i continues what row ``rows[i]`` was, in the same sentence."""
-        self._bias.copy_(self._bias.flatten(0, 1)[rows].view_as(self._bias))
+        self.bias.copy_(self.bias.flatten(0, 1)[rows].view_as(self.bias))
