@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from threading import Timer
@@ -13,7 +14,7 @@ import torch
 from table_models import BEGIN, END, PAD, Prefix, TableModel, random_distribution
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, length_batches, search_all
+from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, length_batches, parallel, search_all
 from headway.errors import BundleError
 
 VOCABULARY = 6
@@ -136,6 +137,47 @@ def test_an_interruption_stops_all_threads_at_their_next_step(monkeypatch: pytes
     with pytest.raises(KeyboardInterrupt):
         found(model)
     assert len(model.rows_seen) <= 3 < len(found_rows()), "one step of each thread"
+
+
+def test_an_interruption_while_threads_begin_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = threading.Event()
+
+    class Slow(threading.Barrier):
+        """One thread sees only after a while that all have come, and then that they are no longer expected."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            place = super().wait(timeout)
+            if threading.current_thread().name == "search_1":
+                while not self.broken:
+                    time.sleep(0.01)
+                time.sleep(0.2)  # in which the others are told to end
+                Timer(0.2, busy.set).start()
+                raise threading.BrokenBarrierError
+            return place
+
+    class Busy(OneThread):
+        def advance(self, state: Any, tokens: Tensor) -> Tensor:
+            assert busy.wait(60)
+            return super().advance(state, tokens)
+
+    def interrupt(self: Future[Any]) -> Any:
+        raise KeyboardInterrupt
+
+    ended: list[bool] = []
+
+    def interrupted() -> None:
+        torch.get_num_threads()  # which sets what a new thread has, the first time
+        torch.set_num_threads(3)
+        with pytest.raises(KeyboardInterrupt):
+            found(Busy())
+        ended.append(True)
+
+    monkeypatch.setattr(parallel, "Barrier", Slow)
+    monkeypatch.setattr(Future, "result", interrupt)
+    caller = threading.Thread(target=interrupted, daemon=True)
+    caller.start()
+    caller.join(20)
+    assert ended
 
 
 def found_rows() -> list[int]:

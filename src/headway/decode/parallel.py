@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
 import torch
@@ -71,7 +72,8 @@ def _found(find: _Find, batches: Sequence[list[int]], threads: int) -> Iterator[
     def start() -> None:
         torch.get_num_threads()  # which sets what this thread has to what new threads get, the first time
         torch.set_num_threads(1)
-        started.wait()
+        with suppress(BrokenBarrierError):  # an initializer that fails takes from the queue what ends the other threads
+            started.wait()
 
     with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=start) as pool:
         # The longest come first, so that threads end together.
