@@ -121,7 +121,7 @@ def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
 
     def chosen(rows: int) -> str:
         calls: list[str] = []
-        threads.share(rows, lambda: calls.append("shared"), lambda: calls.append("alone"))
+        threads.share_few(rows, lambda: calls.append("shared"), lambda: calls.append("alone"))
         return "".join(calls)
 
     assert chosen(1) == chosen(32) == "shared"

@@ -1,4 +1,4 @@
-"""Inner loops of decoding on a CPU, written in Python and compiled by Numba when they are first called.
+"""Inner loops of decoding and training on a CPU, written in Python and compiled by Numba when they are first called.
 
 PyTorch's operations each read their inputs from memory, write their result and cost some microseconds to start. A step
 of decoding has hundreds of them on little data, so that starting them, not computing, takes most of the time. Here a
@@ -11,10 +11,13 @@ attention with its keys' places; ranking with its product.
 - :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
 - :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
 - :mod:`headway.kernels.ranking`: the best tokens of an output projection.
+- :mod:`headway.kernels.loss`, :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`: what training has around
+  its products: the softmax of logits and of attention, in place, and random masks.
 
 The kernels take and return NumPy arrays, float32 and contiguous unless said otherwise. They do not hold Python's lock,
-so that several threads can decode at once, each on its own rows; only products of few rows are shared by threads
-(:mod:`headway.kernels.threads`). What a row comes to depends on that row alone, bit for bit, whatever is beside it.
+so that several threads can decode at once, each on its own rows; only products of few rows, and what training has, are
+shared by threads (:mod:`headway.kernels.threads`). What a row comes to depends on that row alone, bit for bit, whatever
+is beside it.
 
 Compiled code is kept on disk (Numba's cache, beside the modules or in the user's cache directory), so only the first
 run on a machine waits for the compiler, some 15 seconds.

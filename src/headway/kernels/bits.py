@@ -1,4 +1,4 @@
-"""Floating-point numbers as integers of the same bits.
+"""Floating-point numbers as integers of the same bits, and bfloat16 as the upper half of a float32's.
 
 Compilers do not make vectors of a search for the largest float, for they would have to say which of two NaN it finds.
 Of integers they do.
@@ -13,13 +13,16 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import FLOAT, constant, emitted
+from headway.kernels.compiling import within
+from headway.kernels.emitting import FLOAT, INT32, constant, emitted
 
-__all__ = ["LOWEST", "MAGNITUDE", "as_float", "emit_in_order", "in_order"]
+__all__ = ["LOWEST", "MAGNITUDE", "as_float", "as_int", "emit_in_order", "in_order", "narrowed", "widened"]
 
 MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
 LOWEST = np.int32(-(2**31))  # where a search for the highest integer begins
 _SIGN = 31
+_HALF = np.int32(16)  # bits
+_BELOW_MIDDLE = np.int32(0x7FFF)  # of what is rounded away
 
 
 def _as_float(context: Any, bits: Any) -> Any:
@@ -29,7 +32,15 @@ def _as_float(context: Any, bits: Any) -> Any:
     return types.float32(types.int32), generate
 
 
+def _as_int(context: Any, number: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        return builder.bitcast(arguments[0], INT32)
+
+    return types.int32(types.float32), generate
+
+
 as_float = cast(Callable[[np.int32], np.float32], emitted(_as_float))
+as_int = cast(Callable[[np.float32], np.int32], emitted(_as_int))
 
 
 def emit_in_order(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
@@ -47,3 +58,16 @@ def _in_order(context: Any, bits: Any) -> Any:
 
 in_order = cast(Callable[[np.int32], np.int32], emitted(_in_order))
 """An integer for a float's bits, ordered as floats are, NaN at the ends; and for such an integer the bits."""
+
+
+@within
+def widened(half: np.uint16) -> np.float32:
+    """The float32 of a bfloat16's bits."""
+    return as_float(np.int32(np.int32(half) << _HALF))
+
+
+@within
+def narrowed(number: np.float32) -> np.uint16:
+    """The bits of the nearest bfloat16, of two the even one; NaN of a processor's own making stays NaN."""
+    bits = as_int(number)
+    return np.uint16((bits + _BELOW_MIDDLE + ((bits >> _HALF) & np.int32(1))) >> _HALF)

@@ -24,7 +24,7 @@ from jaxtyping import Float32
 
 from headway.kernels.bits import MAGNITUDE, as_float
 from headway.kernels.compiling import compiled, compiled_for_threads, within
-from headway.kernels.threads import share
+from headway.kernels.threads import share_few
 from headway.kernels.tiles import BLOCK, OFFSET, as_integers, multiply, pack
 
 __all__ = ["Norm", "QuantizedLinear", "layer_norm", "quantize"]
@@ -81,7 +81,7 @@ class QuantizedLinear:
             raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.inputs}")
         out = np.empty((len(x), self.outputs), dtype=np.float32)
         entered = _NOTHING if residual is None else residual
-        share(len(x), _linear_shared, _linear, x, *self._before, entered, *self._after, out)
+        share_few(len(x), _linear_shared, _linear, x, *self._before, entered, *self._after, out)
         return out
 
 

@@ -1,7 +1,6 @@
-"""When threads share a product.
+"""When threads share a loop.
 
-A product of few rows takes as long as reading its weights, and two threads read more in a second than one. They share
-it where PyTorch may use several threads (``torch.set_num_threads``), and only one product at a time: where several
+They do where PyTorch may use several threads (``torch.set_num_threads``), and only one loop at a time: where several
 threads search at once, each on rows of its own, there is nothing to gain.
 """
 
@@ -19,7 +18,7 @@ import torch
 
 from headway.kernels.compiling import compiled_for_threads
 
-__all__ = ["share"]
+__all__ = ["share", "share_few"]
 
 _THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # which it sets at run time
 _FEW = 32  # rows
@@ -28,9 +27,17 @@ _one_at_a_time = threading.Lock()
 _asked = threading.local()  # for how many threads each thread has asked last
 
 
-def share(rows: int, shared: Callable[..., None], alone: Callable[..., None], *arguments: Any) -> None:
-    """Call ``shared``, whose loops threads share, or ``alone``, which is the same without, as pays for so many rows."""
-    threads = min(torch.get_num_threads(), _THREADS, _MOST) if rows <= _FEW else 1
+def share_few(rows: int, shared: Callable[..., None], alone: Callable[..., None], *arguments: Any) -> None:
+    """:func:`share` a product that few rows make as long as reading its weights: two threads read more in a second."""
+    if rows > _FEW:
+        alone(*arguments)
+    else:
+        share(shared, alone, *arguments, most=_MOST)
+
+
+def share(shared: Callable[..., None], alone: Callable[..., None], *arguments: Any, most: int = _THREADS) -> None:
+    """Call ``shared``, whose loops at most so many threads share, or ``alone``, which is the same without them."""
+    threads = min(torch.get_num_threads(), _THREADS, most)
     if threads < 2 or not _one_at_a_time.acquire(blocking=False):
         alone(*arguments)
         return

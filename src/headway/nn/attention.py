@@ -23,13 +23,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from headway import kernels
 from headway.errors import ConfigError
 from headway.nn.dropout import Dropout
 from headway.nn.positions import RotaryPositions
@@ -55,12 +57,45 @@ def attention_weights(
         scores = score(query, key)
     if mask is None:
         return scores.softmax(-1)
+    if (opened := _for_kernel(scores, mask)) is not None:
+        return cast(Tensor, _MaskedSoftmax.apply(scores.contiguous(), opened))  # type: ignore[no-untyped-call]
     attends = mask.any(-1, keepdim=True)
     if mask.device.type == "cpu" and not torch.compiler.is_compiling() and attends.all():
         # Almost always; but to ask a GPU its host would have to wait, and a compiled graph has no branches.
         return (scores + _as_bias(mask, scores.dtype)).softmax(-1)
     # A row that is masked throughout is opened, so that its softmax is finite, and then emptied.
     return (scores + _as_bias(mask | ~attends, scores.dtype)).softmax(-1) * attends
+
+
+_NUMBERS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}  # what NumPy has for these types
+
+
+def _for_kernel(scores: Tensor, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "#B #T S"] | None:
+    """The mask for :mod:`headway.kernels.softmax`, where that can compute the weights: all heads have the same."""
+    if torch.compiler.is_compiling() or scores.device.type != "cpu" or scores.dtype not in _NUMBERS:
+        return None
+    mask = mask.unsqueeze(0) if mask.dim() == 3 else mask
+    fits = scores.dim() == mask.dim() == 4 and mask.size(1) == 1 and mask.size(3) == scores.size(3)
+    return mask[:, 0].contiguous() if fits and kernels.available() else None
+
+
+class _MaskedSoftmax(torch.autograd.Function):
+    """Scores (B, H, T, S) become their weights, in place; ``mask`` (B or 1, T or 1, S)."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
+        from headway.kernels.softmax import replace_by_weights  # imports Numba
+
+        replace_by_weights(scores.detach().view(_NUMBERS[scores.dtype]).numpy(), mask.numpy())
+        ctx.mark_dirty(scores)
+        ctx.save_for_backward(scores)
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return torch._softmax_backward_data(grad_output, weights, -1, weights.dtype), None
 
 
 def _as_bias(mask: Bool[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:

