@@ -23,6 +23,7 @@ from table_models import BEGIN, END, PAD, assert_same, sentences, tiny_transform
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from headway import kernels
 from headway.decode import DecodingOptions, Hypothesis, Request, recording, search
 from headway.decode.recording import Recorder, Recordings, Watch
 from headway.decode.static import Programs, _round, is_static, static_search
@@ -31,6 +32,12 @@ from headway.inference import InferenceTransformer
 from headway.models.transformer import Transformer, TransformerConfig
 
 FORBIDDEN = (PAD, BEGIN)
+
+
+@pytest.fixture(autouse=True)
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only PyTorch's operations, which can be noted."""
+    monkeypatch.setattr(kernels, "available", lambda: False)
 
 
 def both(

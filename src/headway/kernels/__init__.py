@@ -12,7 +12,8 @@ attention with its keys' places; ranking with its product.
 - :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
 - :mod:`headway.kernels.ranking`: the best tokens of an output projection.
 - :mod:`headway.kernels.loss`, :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`: what training has around
-  its products: the softmax of logits and of attention, in place, and random masks.
+  its products: the softmax of logits and of attention, in place, and random masks. :mod:`headway.kernels.arrays` is
+  how tensors come to them.
 
 The kernels take and return NumPy arrays, float32 and contiguous unless said otherwise. They do not hold Python's lock,
 so that several threads can decode at once, each on its own rows; only products of few rows, and what training has, are

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway import kernels
 from headway.errors import ConfigError
+from headway.kernels.arrays import numbers, takes
 from headway.nn.dropout import Dropout
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
@@ -67,16 +67,11 @@ def attention_weights(
     return (scores + _as_bias(mask | ~attends, scores.dtype)).softmax(-1) * attends
 
 
-_NUMBERS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}  # what NumPy has for these types
-
-
 def _for_kernel(scores: Tensor, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "#B #T S"] | None:
     """The mask for :mod:`headway.kernels.softmax`, where that can compute the weights: all heads have the same."""
-    if torch.compiler.is_compiling() or scores.device.type != "cpu" or scores.dtype not in _NUMBERS:
-        return None
     mask = mask.unsqueeze(0) if mask.dim() == 3 else mask
     fits = scores.dim() == mask.dim() == 4 and mask.size(1) == 1 and mask.size(3) == scores.size(3)
-    return mask[:, 0].contiguous() if fits and kernels.available() else None
+    return mask[:, 0].contiguous() if fits and takes(scores) else None
 
 
 class _MaskedSoftmax(torch.autograd.Function):
@@ -86,7 +81,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
         from headway.kernels.softmax import replace_by_weights  # imports Numba
 
-        replace_by_weights(scores.detach().view(_NUMBERS[scores.dtype]).numpy(), mask.numpy())
+        replace_by_weights(numbers(scores), mask.numpy())
         ctx.mark_dirty(scores)
         ctx.save_for_backward(scores)
         return scores

@@ -7,12 +7,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway import kernels
 from headway.errors import ConfigError
+from headway.kernels.arrays import numbers, takes
 
 __all__ = ["Dropout"]
-
-_NUMBERS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}  # what NumPy has for these types
 
 
 class Dropout(nn.Module):
@@ -45,13 +43,12 @@ def _keep_scale(x: Tensor, p: float) -> Tensor:
     """1 / (1 - p) for the elements to keep, 0 for the others, in x's type; from PyTorch's global generator."""
     dropped = min(round(p * 2**16), 2**16 - 1)
     scale = torch.tensor(2**16 / (2**16 - dropped), dtype=x.dtype)
-    numbers = _NUMBERS.get(x.dtype)
-    if not torch.compiler.is_compiling() and numbers is not None and kernels.available():
+    if takes(x):
         from headway.kernels.dropout import fill_mask  # imports Numba
 
         mask = torch.empty(x.shape, dtype=x.dtype)
         seed = int(torch.empty((), dtype=torch.int64).random_())
-        fill_mask(mask.view(numbers).flatten().numpy(), seed, dropped, scale.view(numbers).item())
+        fill_mask(numbers(mask.flatten()), seed, dropped, numbers(scale).item())
         return mask
     words = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: x.numel()].view(x.shape)

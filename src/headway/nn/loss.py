@@ -19,15 +19,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway import kernels
+from headway.kernels.arrays import numbers, takes
 
 __all__ = ["label_smoothed_cross_entropy", "projected_cross_entropy", "projected_r_drop", "rows_at_a_time"]
-
-_NUMBERS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}  # what NumPy has for these types
 
 # Rows whose logits are in memory at a time, in the products' type, and how many of these in float32: on a CPU so few
 # that they stay in its cache. Where compiled kernels run, each row is in float32 for itself.
@@ -151,7 +149,7 @@ def _sum_and_gradients(
     Softmax and sums have the prior's type.
     """
     passes = hidden.size(1)
-    numbers = _NUMBERS.get(hidden.dtype) if _is_compiled(hidden, passes) else None
+    by_kernel = passes == 1 and takes(hidden)
     cast = weight.to(hidden.dtype)
     total = prior.new_zeros(())
     grad_hidden, grad_weight = torch.zeros_like(hidden), torch.zeros_like(weight, dtype=prior.dtype)
@@ -159,8 +157,10 @@ def _sum_and_gradients(
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
         logits = hidden[rows] @ cast.T
-        if numbers is not None:
-            total += _replaced_by_errors(logits.flatten(0, 1).view(numbers), targets[rows], smoothing)
+        if by_kernel:
+            from headway.kernels.loss import replace_by_errors  # imports Numba
+
+            total += replace_by_errors(numbers(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
         else:
             for part, target in zip(torch.split(logits, block), torch.split(targets[rows], block), strict=True):
                 total += _replace_by_error(part, target.view(-1, 1, 1), smoothing, alpha, prior.dtype)
@@ -176,18 +176,6 @@ def _sum_and_gradients(
             grad_hidden -= (smoothing / passes * mean_weight).to(hidden.dtype)
             grad_weight.addr_(prior, hidden_sum, alpha=-smoothing)
     return total, grad_hidden, grad_weight.to(weight.dtype)
-
-
-def _is_compiled(hidden: Tensor, passes: int) -> bool:
-    """Whether a compiled kernel computes the loss."""
-    return passes == 1 and hidden.device.type == "cpu" and kernels.available()
-
-
-def _replaced_by_errors(logits: Shaped[Tensor, "R V"], targets: Int[Tensor, " R"], smoothing: float) -> float:
-    """:func:`_replace_by_error` of one pass, by :mod:`headway.kernels.loss`."""
-    from headway.kernels.loss import replace_by_errors  # imports Numba
-
-    return replace_by_errors(logits.numpy(), targets.numpy(), smoothing)
 
 
 def _replace_by_error(
