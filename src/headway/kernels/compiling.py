@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import inspect
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any, TypeVar, cast
 
 import numba
@@ -56,7 +58,40 @@ def _compiled(function: FunctionT, version: str, options: dict[str, Any]) -> Fun
         _keep_if_possible(dispatcher)
     except RuntimeError:  # there is no folder for a cache that may be written
         dispatcher = numba.njit(**_OPTIONS, **options)(copy)
+    _finish_when_interrupted(dispatcher)
     return cast(FunctionT, dispatcher)
+
+
+def _finish_when_interrupted(dispatcher: Any) -> None:
+    """Have an interruption wait until a function is compiled.
+
+    An exception that a signal's handler raises inside the compiler may be lost in one of its callbacks, or leave half
+    of a function there.
+    """
+    compile_for = dispatcher._compile_for_args
+
+    def compile_whole(*arguments: Any, **named: Any) -> Any:
+        with _interrupted_later():
+            return compile_for(*arguments, **named)
+
+    dispatcher._compile_for_args = compile_whole
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """What a signal to interrupt (Ctrl-C) does, it does afterwards."""
+    usual = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(usual):
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if came:
+            usual(*came[0])
 
 
 def _keep_if_possible(dispatcher: Any) -> None:
