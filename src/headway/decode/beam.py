@@ -42,7 +42,7 @@ from headway.decode.extension import Extensions, extend_best
 from headway.decode.options import DecodingOptions
 from headway.decode.protocol import Hypothesis, SearchModel, StateT, device_of, length_penalty
 from headway.decode.ranker import Ranker, Ranking
-from headway.decode.request import Request, check_request
+from headway.decode.request import Request, check_request, limit_of
 from headway.decode.sampling import draw, draw_keys
 from headway.errors import BundleError
 
@@ -135,10 +135,9 @@ class BeamSearch(Generic[StateT]):
 
     def _sentence(self, key: int, request: Request) -> Sentence:
         options = self.options
-        limit = request.limit if options.max_length is None else min(request.limit, options.max_length)
         keys = draw_keys(request, options.sampling, self.groups) if options.sampling else ()
         constraints = Constraints(request.include, self.forbidden) if request.include else None
-        return Sentence(key, request, limit, self.groups, keys, constraints)
+        return Sentence(key, request, limit_of(request, options), self.groups, keys, constraints)
 
     def _advance(self, batch: Batch[StateT]) -> Finished:
         """One step of a batch, which the sentences that are done leave."""

@@ -24,21 +24,16 @@ from headway.decode.options import DecodingOptions
 from headway.decode.protocol import Hypothesis, StaticModel, length_penalty
 from headway.decode.ranking import top
 from headway.decode.recording import Recorder, Recordings, Watch
-from headway.decode.request import Request
+from headway.decode.request import Request, limit_of
 from headway.errors import BundleError
 
-__all__ = ["Plan", "Program", "Shape", "limits_of"]
+__all__ = ["Plan", "Program", "Shape"]
 
 _Array = npt.NDArray[Any]
 
 _PAD = 0  # what sources are padded with; models mask it
 _NO_TOKEN = -1
 _FIRST_REACH, _REACH_GROWTH = 32, 4  # steps whose slots a step looks at, and how they grow: each is a recording
-
-
-def limits_of(requests: Sequence[Request], options: DecodingOptions) -> list[int]:
-    """The most tokens of each target, the end symbol not counted."""
-    return [min(request.limit, options.max_length or request.limit) for request in requests]
 
 
 class Shape(NamedTuple):
@@ -140,7 +135,7 @@ class Program:
         self, model: StaticModel, requests: Sequence[Request], options: DecodingOptions, stop: Event | None
     ) -> list[list[Hypothesis]]:
         """See :func:`~headway.decode.static.static_search`."""
-        limits = limits_of(requests, options)
+        limits = [limit_of(request, options) for request in requests]
         with self._recorder.scope():
             self._ask(requests, limits, options)
             self._recorder.run(self._recordings, "start", lambda: self._start(model))

@@ -9,7 +9,7 @@ from headway.decode.constraints import Constraints
 from headway.decode.options import DecodingOptions
 from headway.errors import ConfigError
 
-__all__ = ["Request", "check_request"]
+__all__ = ["Request", "check_request", "limit_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +34,14 @@ class Request:
     seed: int = 0
 
 
+def limit_of(request: Request, options: DecodingOptions) -> int:
+    """The most tokens of its target, the end symbol not counted."""
+    return request.limit if options.max_length is None else min(request.limit, options.max_length)
+
+
 def check_request(request: Request, options: DecodingOptions, end: int) -> None:
     """Raise :class:`ConfigError` where a request cannot be met, or not with these options."""
-    limit = request.limit if options.max_length is None else min(request.limit, options.max_length)
+    limit = limit_of(request, options)
     if not request.source:
         raise ConfigError("a source has no tokens: expected at least the end symbol")
     if limit < 0:

@@ -20,10 +20,10 @@ from typing import TypeGuard
 import torch
 
 from headway.decode.options import DecodingOptions
-from headway.decode.program import Plan, Program, Shape, limits_of
+from headway.decode.program import Plan, Program, Shape
 from headway.decode.protocol import Hypothesis, StaticModel, device_of
 from headway.decode.recording import Recorder
-from headway.decode.request import Request, check_request
+from headway.decode.request import Request, check_request, limit_of
 
 __all__ = ["Programs", "is_static", "static_search"]
 
@@ -49,7 +49,7 @@ def is_static(model: object, options: DecodingOptions, requests: Sequence[Reques
 
 
 def _most_steps(requests: Sequence[Request], options: DecodingOptions) -> int:
-    return 1 + max(limits_of(requests, options), default=0)
+    return 1 + max((limit_of(request, options) for request in requests), default=0)
 
 
 def static_search(

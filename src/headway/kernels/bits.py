@@ -13,7 +13,6 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.compiling import within
 from headway.kernels.emitting import FLOAT, INT32, constant, emitted
 
 __all__ = ["LOWEST", "MAGNITUDE", "as_float", "as_int", "emit_in_order", "in_order", "narrowed", "widened"]
@@ -21,8 +20,8 @@ __all__ = ["LOWEST", "MAGNITUDE", "as_float", "as_int", "emit_in_order", "in_ord
 MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
 LOWEST = np.int32(-(2**31))  # where a search for the highest integer begins
 _SIGN = 31
-_HALF = np.int32(16)  # bits
-_BELOW_MIDDLE = np.int32(0x7FFF)  # of what is rounded away
+_HALF = 16  # bits
+_BELOW_MIDDLE = 0x7FFF  # of what is rounded away
 
 
 def _as_float(context: Any, bits: Any) -> Any:
@@ -60,14 +59,30 @@ in_order = cast(Callable[[np.int32], np.int32], emitted(_in_order))
 """An integer for a float's bits, ordered as floats are, NaN at the ends; and for such an integer the bits."""
 
 
-@within
-def widened(half: np.uint16) -> np.float32:
-    """The float32 of a bfloat16's bits."""
-    return as_float(np.int32(np.int32(half) << _HALF))
+def _widened(context: Any, number: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        if number == types.float32:
+            return arguments[0]
+        return builder.bitcast(builder.shl(builder.zext(arguments[0], INT32), constant(INT32, _HALF)), FLOAT)
+
+    return types.float32(number), generate
 
 
-@within
-def narrowed(number: np.float32) -> np.uint16:
-    """The bits of the nearest bfloat16, of two the even one; NaN of a processor's own making stays NaN."""
-    bits = as_int(number)
-    return np.uint16((bits + _BELOW_MIDDLE + ((bits >> _HALF) & np.int32(1))) >> _HALF)
+def _narrowed(context: Any, number: Any, like: Any) -> Any:
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
+        if like == types.float32:
+            return arguments[0]
+        bits = builder.bitcast(arguments[0], INT32)
+        odd = builder.and_(builder.lshr(bits, constant(INT32, _HALF)), constant(INT32, 1))
+        rounded = builder.add(builder.add(bits, constant(INT32, _BELOW_MIDDLE)), odd)
+        return builder.trunc(builder.lshr(rounded, constant(INT32, _HALF)), ir.IntType(16))
+
+    return like(types.float32, like), generate
+
+
+widened = cast(Callable[[Any], np.float32], emitted(_widened))
+"""The float32 of a float32, or of a bfloat16's bits (uint16)."""
+
+narrowed = cast(Callable[[np.float32, Any], Any], emitted(_narrowed))
+"""``(number, like)``: the number as what ``like`` is, itself or the bits of the nearest bfloat16, of two the even one;
+NaN of a processor's own making stays NaN."""

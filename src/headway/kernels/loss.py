@@ -29,12 +29,11 @@ def replace_by_errors(logits: Array, targets: Array, smoothing: float) -> float:
     ``logits`` (R, V), contiguous, are float32, or uint16: the bits of bfloat16. ``targets`` are (R,).
     """
     losses = np.empty(len(logits), dtype=np.float64)
-    both = (_halves_shared, _halves) if logits.dtype == np.uint16 else (_floats_shared, _floats)
-    share(*both, logits, targets, np.float32(1 - smoothing), losses)
+    share(_rows_shared, _rows, logits, targets, np.float32(1 - smoothing), losses)
     return float(losses.sum())
 
 
-def _halves(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
+def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
     for r in numba.prange(len(logits)):
         row, size = logits[r], logits.shape[1]
         powers = np.empty(size + LANES, dtype=np.float32)
@@ -45,21 +44,7 @@ def _halves(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
         target = powers[targets[r]]
         losses[r] = _errors(powers, size, targets[r], as_float(in_order(highest)), target, weight)
         for v in range(size):
-            row[v] = narrowed(powers[v])
-
-
-def _floats(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
-    for r in numba.prange(len(logits)):
-        row, size = logits[r], logits.shape[1]
-        powers = np.empty(size + LANES, dtype=np.float32)
-        highest = LOWEST
-        for v in range(size):
-            highest = max(highest, in_order(as_int(row[v])))
-            powers[v] = row[v]
-        target = powers[targets[r]]
-        losses[r] = _errors(powers, size, targets[r], as_float(in_order(highest)), target, weight)
-        for v in range(size):
-            row[v] = powers[v]
+            row[v] = narrowed(powers[v], row[v])
 
 
 @within
@@ -74,5 +59,4 @@ def _errors(powers: Array, size: int, place: int, highest: Any, target: Any, wei
     return loss
 
 
-_halves_shared, _floats_shared = compiled_for_threads(_halves), compiled_for_threads(_floats)
-_halves, _floats = compiled(_halves), compiled(_floats)
+_rows_shared, _rows = compiled_for_threads(_rows), compiled(_rows)

@@ -26,11 +26,10 @@ def replace_by_weights(scores: Array, mask: Array) -> None:
 
     They are float32, or uint16: the bits of bfloat16. ``mask`` (B or 1, T or 1, S). Rows that it shuts are 0.
     """
-    both = (_halves_shared, _halves) if scores.dtype == np.uint16 else (_floats_shared, _floats)
-    share(*both, scores, mask)
+    share(_rows_shared, _rows, scores, mask)
 
 
-def _halves(scores: Array, mask: Array) -> None:
+def _rows(scores: Array, mask: Array) -> None:
     sentences, heads, queries, places = scores.shape
     for row in numba.prange(sentences * heads):
         of_head, of_sentence = scores[row // heads, row % heads], mask[min(row // heads, len(mask) - 1)]
@@ -42,23 +41,8 @@ def _halves(scores: Array, mask: Array) -> None:
             total = exponentials(powers.ctypes.data, places)
             scale = np.float32(1) / total if opened.any() else np.float32(0)
             for place in range(places):
-                of_query[place] = narrowed(powers[place] * scale) if opened[place] else np.uint16(0)
+                weight = powers[place] * scale if opened[place] else np.float32(0)
+                of_query[place] = narrowed(weight, of_query[place])
 
 
-def _floats(scores: Array, mask: Array) -> None:
-    sentences, heads, queries, places = scores.shape
-    for row in numba.prange(sentences * heads):
-        of_head, of_sentence = scores[row // heads, row % heads], mask[min(row // heads, len(mask) - 1)]
-        powers = np.empty(places + LANES, dtype=np.float32)
-        for query in range(queries):
-            opened, of_query = of_sentence[min(query, len(of_sentence) - 1)], of_head[query]
-            for place in range(places):
-                powers[place] = of_query[place] if opened[place] else _SHUT
-            total = exponentials(powers.ctypes.data, places)
-            scale = np.float32(1) / total if opened.any() else np.float32(0)
-            for place in range(places):
-                of_query[place] = powers[place] * scale if opened[place] else np.float32(0)
-
-
-_halves_shared, _floats_shared = compiled_for_threads(_halves), compiled_for_threads(_floats)
-_halves, _floats = compiled(_halves), compiled(_floats)
+_rows_shared, _rows = compiled_for_threads(_rows), compiled(_rows)
