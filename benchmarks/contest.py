@@ -1,20 +1,25 @@
 """How a contestant is watched: a process of its own that trains and prints a line after each step.
 
 A line holds the clock, the lengths of the step's sentences and the loss, whatever the toolkit calls so. From these
-follow tokens per second and model FLOP per second, over wall time from the end of the warm-up to the last step: data
+follow tokens per second and model FLOP per second, over wall time from the end of one step to the end of another: data
 loading, optimiser and the toolkit's own reports are inside, start-up is not, and nobody validates or saves. A length
 counts one end symbol on both sides, also where a toolkit leaves it out of the source; padding is never counted. The
 peak of resident memory is the processes' own (VmHWM), start-up included.
+
+Contestants run by turns: all processes of one are stopped (SIGSTOP) while another has the machine, so that what else
+goes on there meets both alike.
 """
 
 import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from flops import training_flop
 
@@ -63,7 +68,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Speed:
-    """What one run of a contestant measured."""
+    """What one turn of a contestant measured."""
 
     target_tokens_per_s: float
     source_tokens_per_s: float
@@ -91,43 +96,84 @@ def place(threads: int) -> dict[str, str]:
     }
 
 
-def watch(
-    command: Sequence[str], log: Path, seconds: float, threads: int, *, keep_freed_memory: bool
-) -> tuple[list[Step], int]:
-    """Run a contestant until ``seconds`` after its warm-up: its steps, and its peak of resident memory in bytes.
+class Running:
+    """A contestant that trains a model of ``config``'s sizes: started at once, awake only in its turns.
 
-    What else it prints goes to ``log``.
+    What it prints besides its steps goes to ``log``, beside which it runs.
     """
-    environment = place(threads)
-    if keep_freed_memory:
-        environment |= KEEP_FREED_MEMORY
-    steps: list[Step] = []
-    with (
-        log.open("w", encoding="utf-8") as transcript,
-        subprocess.Popen(
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        threads: int,
+        config: TransformerConfig,
+        vocab_size: int,
+        *,
+        keep_freed_memory: bool,
+    ) -> None:
+        self._config, self._vocab_size, self._log = config, vocab_size, log
+        self._transcript = log.open("w", encoding="utf-8")
+        self._steps = 0
+        self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=place(threads) | (KEEP_FREED_MEMORY if keep_freed_memory else {}),
             cwd=log.parent,
-            start_new_session=True,  # so that its children end with it
-        ) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if not line.startswith(MARK):
-                    transcript.write(line)
-                    continue
+            start_new_session=True,  # so that its children stop and end with it
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def turn(self, seconds: float) -> Speed:
+        """Train for ``seconds`` after the warm-up, or after the step that the last turn's end cut, and stop.
+
+        Raises:
+            ContestantError: it ended by itself.
+        """
+        begin = time.perf_counter()  # the clock of its steps too
+        os.killpg(self._process.pid, signal.SIGCONT)
+        steps: list[Step] = []
+        for step in self._read():
+            if step.clock_s > begin and self._steps >= WARM_UP_STEPS:
+                steps.append(step)
+                if len(steps) > 1 and step.clock_s - steps[0].clock_s >= seconds:
+                    os.killpg(self._process.pid, signal.SIGSTOP)
+                    return speed(steps, peak_resident_bytes(self._process.pid), self._config, self._vocab_size)
+        raise ContestantError(
+            f"it ended after {self._steps} steps, before its time was up; its output is in {self._log}"
+        )
+
+    def close(self) -> None:
+        """End it, in whatever state it is."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._transcript.close()
+
+    def _read(self) -> Iterator[Step]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(MARK):
                 clock_s, source, target, loss = json.loads(line.removeprefix(MARK))
-                steps.append(Step(clock_s, tuple(source), tuple(target), loss))
-                if len(steps) > WARM_UP_STEPS and clock_s - steps[WARM_UP_STEPS - 1].clock_s >= seconds:
-                    return steps, peak_resident_bytes(process.pid)
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-    raise ContestantError(f"it ended after {len(steps)} steps, before its time was up; its output is in {log}")
+                self._steps += 1
+                yield Step(clock_s, tuple(source), tuple(target), loss)
+            else:
+                self._transcript.write(line)
+
+
+def alone(begin: Callable[[Settings], Running], seconds: float, settings: Settings) -> Speed:
+    """One turn of a contestant that is started for it."""
+    with begin(settings) as running:
+        return running.turn(seconds)
 
 
 def peak_resident_bytes(process: int) -> int:
@@ -139,9 +185,9 @@ def peak_resident_bytes(process: int) -> int:
 
 
 def speed(steps: Sequence[Step], peak_bytes: int, config: TransformerConfig, vocab_size: int) -> Speed:
-    """The rates over the steps after the warm-up."""
-    measured = steps[WARM_UP_STEPS:]
-    elapsed_s = measured[-1].clock_s - steps[WARM_UP_STEPS - 1].clock_s
+    """The rates over the steps after the first, which tells only when the next began."""
+    measured = steps[1:]
+    elapsed_s = measured[-1].clock_s - steps[0].clock_s
     flop = sum(training_flop(config, vocab_size, step.source, step.target) for step in measured)
     return Speed(
         target_tokens_per_s=sum(sum(step.target) for step in measured) / elapsed_s,

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from contest import REPORT, Settings, Speed, Trial, speed, sweep, watch
+from contest import REPORT, Running, Settings, Trial, alone, sweep
 from rich.console import Console
 from rich.table import Table
 from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE, TARGET, prepare_corpus, sizes
@@ -213,10 +213,8 @@ PEERS = {
 }
 
 
-def run_peer(
-    name: str, preset: str, settings: Settings, data: Path, workdir: Path, seconds: float, threads: int
-) -> Speed:
-    """Train a peer for ``seconds`` after its warm-up, on ``data`` (train.de, train.en, val.de, val.en).
+def begin_peer(name: str, preset: str, data: Path, workdir: Path, threads: int, settings: Settings) -> Running:
+    """Start a peer on ``data`` (train.de, train.en, val.de, val.en).
 
     What is missing in ``workdir`` (the peer's environment, the tokens) is made first.
     """
@@ -229,10 +227,14 @@ def run_peer(
     config = workdir / f"{name}.yaml"
     config.write_text(json.dumps(peer.config(tokens, run, sizes(recipe), settings), indent=2))  # JSON is YAML
     command = [str(python), "-c", REPORT + peer.probe, str(config)]
-    steps, peak = watch(
-        command, workdir / f"{name}.log", seconds, threads, keep_freed_memory=settings.keep_freed_memory
+    return Running(
+        command,
+        workdir / f"{name}.log",
+        threads,
+        sizes(recipe),
+        prepared.source_tokenizer.vocab_size,
+        keep_freed_memory=settings.keep_freed_memory,
     )
-    return speed(steps, peak, sizes(recipe), prepared.source_tokenizer.vocab_size)
 
 
 def install(peer: Peer, workdir: Path) -> Path:
@@ -303,8 +305,8 @@ def main(
         raise typer.BadParameter(f"{sorted(unknown)}: expected one of {list(PEERS)}", param_hint="--peer")
     for preset in models.split(","):
         for name in names:
-            measure = partial(run_peer, name, preset, data=data.resolve(), workdir=workdir.resolve())
-            run = partial(measure, seconds=seconds, threads=threads)
+            begin = partial(begin_peer, name, preset, data.resolve(), workdir.resolve(), threads)
+            run = partial(alone, begin, seconds)
             best, trials = sweep(run, PEERS[name].axes if search else {}, PEERS[name].start)
             title = f"{name} {PEERS[name].version}, {preset} model, {PEERS[name].precision}"
             Console().print(trials_table(f"{title}: best with {best.settings}", trials))

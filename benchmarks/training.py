@@ -2,12 +2,14 @@
 
     python benchmarks/training.py --data FOLDER        # FOLDER holds Multi30k: train.de, train.en, val.de, val.en
 
-For each model, one after the other, each in a process of its own: Headway (bfloat16 where the hardware has it, and
-float32), a plain loop over ``torch.nn.Transformer`` in float32 on Headway's own batches, and the peers in environments
-of their own (``peers.py``). ``trainees.py`` says what the model is, ``contest.py`` what a rate is, ``flops.py`` what
-model FLOP are. The peak of a type is the best rate of any matrix product tried, a 2048-cube and the model's own shapes,
-before the contestants ran and after. With ``--sweep``, Headway and each peer first look for their fastest settings in
-short runs. All of them compute in as many threads as asked, and all may keep freed memory for the next step.
+For each model: Headway (bfloat16 where the hardware has it) beside Headway in float32, Headway with the paper's blocks,
+a plain loop over ``torch.nn.Transformer`` in float32 on Headway's own batches, and the peers in environments of their
+own (``peers.py``). ``trainees.py`` says what the model is, ``contest.py`` what a rate is, ``flops.py`` what model FLOP
+are. Headway and one of the others train by turns, each in a process of its own, and before each round the machine's
+peaks are measured: of a type, the best rate of any matrix product tried, a 2048-cube and the model's own shapes. Rates
+are medians over the rounds; ratios and shares of the peak compare what one round measured, and are medians too. With
+``--sweep``, Headway and each peer first look for their fastest settings in short runs. All of them compute in as many
+threads as asked, and all may keep freed memory for the next step.
 """
 
 import json
@@ -20,12 +22,13 @@ from datetime import date
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any
 
 import peers
 import torch
 import typer
-from contest import Settings, Speed, Trial, attempt, speed, sweep, watch
+from contest import ContestantError, Running, Settings, Speed, Trial, alone, sweep
 from flops import Product, best_product
 from rich.console import Console
 from rich.table import Table
@@ -38,13 +41,22 @@ TOKENS_A_STEP = 3_400  # real ones of a side in a batch of 4,096: the rows of th
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who trains, in which type, how: ``run(seconds, settings)``; and what its sweep may vary."""
+    """Who trains, in which type, how it is started, and what its sweep may vary."""
 
     name: str
     precision: str
-    run: Callable[[float, Settings], Speed]
+    begin: Callable[[Settings], Running]
     start: Settings
     axes: dict[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A contestant's turn, the first contestant's beside it, and the machine's peak in this one's type before."""
+
+    own: Speed
+    first: Speed
+    peak: Product
 
 
 @dataclass(frozen=True)
@@ -54,8 +66,10 @@ class Result:
     model: str
     name: str
     precision: str
-    trial: Trial
+    settings: Settings
     tried: tuple[Trial, ...]
+    rounds: tuple[Round, ...]
+    failure: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,8 +81,8 @@ class Place:
     threads: int
 
 
-def run_trainee(kind: str, precision: str, preset: str, place: Place, seconds: float, settings: Settings) -> Speed:
-    """Train Headway ("headway", with the paper's blocks "paper") or the plain loop ("plain") for ``seconds``."""
+def begin_trainee(kind: str, precision: str, preset: str, place: Place, settings: Settings) -> Running:
+    """Start Headway ("headway", with the paper's blocks "paper") or the plain loop ("plain")."""
     setting, prepared = prepare_corpus(place.data, place.workdir, preset)
     options = {
         "data": place.data,
@@ -80,14 +94,14 @@ def run_trainee(kind: str, precision: str, preset: str, place: Place, seconds: f
         "pool-size": settings.pool_size,
     }
     command = [sys.executable, str(peers.ROOT / "trainees.py"), *(f"--{key}={value}" for key, value in options.items())]
-    log = place.workdir / f"{kind}.log"
-    steps, peak = watch(command, log, seconds, place.threads, keep_freed_memory=settings.keep_freed_memory)
-    return speed(steps, peak, sizes(setting), prepared.source_tokenizer.vocab_size)
-
-
-def run_peer(name: str, preset: str, place: Place, seconds: float, settings: Settings) -> Speed:
-    """Train a peer for ``seconds`` after the warm-up."""
-    return peers.run_peer(name, preset, settings, place.data, place.workdir, seconds, place.threads)
+    return Running(
+        command,
+        place.workdir / f"{kind}-{precision}.log",
+        place.threads,
+        sizes(setting),
+        prepared.source_tokenizer.vocab_size,
+        keep_freed_memory=settings.keep_freed_memory,
+    )
 
 
 def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contestant]:
@@ -96,38 +110,67 @@ def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contesta
     batch_sizes = {"max_tokens": peers.BATCH_SIZES}
     listed = [
         Contestant(
-            "headway", precision, partial(run_trainee, "headway", precision, preset, place), Settings(), batch_sizes
+            "headway", precision, partial(begin_trainee, "headway", precision, preset, place), Settings(), batch_sizes
         )
         for precision in dict.fromkeys((own_type, "float32"))
     ]
     # On Headway's own batches: nothing to search.
-    paper = partial(run_trainee, "paper", own_type, preset, place)
+    paper = partial(begin_trainee, "paper", own_type, preset, place)
     listed.append(Contestant("headway, the paper's blocks", own_type, paper, Settings(), {}))
-    plain = partial(run_trainee, "plain", "float32", preset, place)
+    plain = partial(begin_trainee, "plain", "float32", preset, place)
     listed.append(Contestant("torch.nn.Transformer", "float32", plain, Settings(), {}))
     for name, peer in peers.PEERS.items() if with_peers else ():
         if peer.precision.startswith("bfloat16") and own_type == "float32":
             continue  # emulated, a hundred times slower
-        run = partial(run_peer, name, preset, place)
+        run = partial(peers.begin_peer, name, preset, place.data, place.workdir, place.threads)
         listed.append(Contestant(f"{peer.toolkit} {peer.version}", peer.precision, run, peer.start, peer.axes))
     return listed
 
 
 def hold(
-    preset: str, entries: list[Contestant], seconds: float, sweep_seconds: float | None, console: Console
+    preset: str,
+    entries: list[Contestant],
+    measure_peaks: Callable[[], dict[str, Product]],
+    *,
+    rounds: int,
+    seconds: float,
+    sweep_seconds: float | None,
+    console: Console,
 ) -> list[Result]:
-    """Run all contestants on one model, each with its best settings."""
-    results: list[Result] = []
+    """The first contestant beside each of the others, by turns, all with their best settings."""
+    fittest: list[tuple[Contestant, Settings, list[Trial]]] = []
     for entry in entries:
-        start = entry.start if entry.axes else results[0].trial.settings  # the plain loop's are Headway's
+        start = entry.start if entry.axes else fittest[0][1]  # the plain loop's are Headway's
         tried: list[Trial] = []
         if sweep_seconds and entry.axes:
-            best, tried = sweep(partial(entry.run, sweep_seconds), entry.axes, start)
+            best, tried = sweep(partial(alone, entry.begin, sweep_seconds), entry.axes, start)
             start = best.settings
             console.print(peers.trials_table(f"{preset} model, {entry.name}, {entry.precision}: sweep", tried))
-        trial = attempt(partial(entry.run, seconds), start)
-        results.append(Result(preset, entry.name, entry.precision, trial, tuple(tried)))
-    return results
+        fittest.append((entry, start, tried))
+    (first, settings, first_tried), *others = fittest
+    results: list[Result] = []
+    all_rounds: list[Round] = []
+    with first.begin(settings) as running:
+        for entry, own_settings, tried in others:
+            found: list[Round] = []
+            failure = ""
+            try:
+                with entry.begin(own_settings) as other:
+                    other.turn(0.0)  # its start-up is no part of a round
+                    for _ in range(rounds):
+                        limits = measure_peaks()
+                        speed = running.turn(seconds)
+                        all_rounds.append(Round(speed, speed, limits[first.precision]))
+                        found.append(Round(other.turn(seconds), speed, limits[entry.precision]))
+            except ContestantError as error:
+                failure = str(error)
+            results.append(
+                Result(preset, entry.name, entry.precision, own_settings, tuple(tried), tuple(found), failure)
+            )
+    return [
+        Result(preset, first.name, first.precision, settings, tuple(first_tried), tuple(all_rounds)),
+        *results,
+    ]
 
 
 def peaks(preset: str, place: Place) -> dict[str, Product]:
@@ -142,26 +185,27 @@ def peaks(preset: str, place: Place) -> dict[str, Product]:
     }
 
 
-def results_table(results: list[Result], limits: dict[str, Product]) -> Table:
+def results_table(results: list[Result]) -> Table:
     """One model's results; "headway is" compares target tokens per second with the first line's."""
     names = ("toolkit", "type", "target tok/s", "source tok/s", "model GFLOP/s", "of peak", "headway is", "peak GiB")
     table = Table(*names, "settings", title=f"{results[0].model} model")
-    first = results[0].trial.speed
     for result in results:
-        found = result.trial.speed
-        if found is None or first is None:
-            table.add_row(result.name, result.precision, *[""] * 6, result.trial.failure)
+        if result.failure:
+            table.add_row(result.name, result.precision, *[""] * 6, result.failure)
             continue
+        own = [each.own for each in result.rounds]
+        shares = [each.own.model_flop_per_s / each.peak.flop_per_s for each in result.rounds]
+        ratios = [each.first.target_tokens_per_s / each.own.target_tokens_per_s for each in result.rounds]
         table.add_row(
             result.name,
             result.precision,
-            f"{found.target_tokens_per_s:,.0f}",
-            f"{found.source_tokens_per_s:,.0f}",
-            f"{found.model_flop_per_s / 1e9:,.0f}",
-            f"{found.model_flop_per_s / limits[result.precision].flop_per_s:.0%}",
-            f"{first.target_tokens_per_s / found.target_tokens_per_s:.1f} x",
-            f"{found.peak_bytes / 2**30:.2f}",
-            str(result.trial.settings),
+            f"{median(speed.target_tokens_per_s for speed in own):,.0f}",
+            f"{median(speed.source_tokens_per_s for speed in own):,.0f}",
+            f"{median(speed.model_flop_per_s for speed in own) / 1e9:,.0f}",
+            f"{median(shares):.0%} ({min(shares):.0%} to {max(shares):.0%})",
+            f"{median(ratios):.1f} x ({min(ratios):.1f} to {max(ratios):.1f})",
+            f"{max(speed.peak_bytes for speed in own) / 2**30:.2f}",
+            str(result.settings),
         )
     return table
 
@@ -170,7 +214,8 @@ def main(
     data: Annotated[Path, typer.Option(help="Multi30k: train.de, train.en, val.de, val.en.")],
     workdir: Annotated[Path, typer.Option(help="Where the peers' environments are made.")] = peers.ROOT / ".peers",
     models: Annotated[str, typer.Option(help="Presets, with commas between.")] = "base,small",
-    seconds: Annotated[float, typer.Option(help="Steady state measured for each contestant.")] = 60.0,
+    rounds: Annotated[int, typer.Option(help="How often Headway and each other contestant take their turns.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 10.0,
     threads: Annotated[int, typer.Option(help="Processor threads for each.")] = 2,
     with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Also run the other toolkits.")] = True,
     sweep_seconds: Annotated[
@@ -186,23 +231,27 @@ def main(
     console.print(f"{date.today()}: {machine}, Headway {version('headway')}\n{command}")
     figures = []
     for preset in models.split(","):
-        before = peaks(preset, place)
-        results = hold(preset, contestants(preset, place, with_peers=with_peers), seconds, sweep_seconds, console)
-        after = peaks(preset, place)
-        limits = {dtype: max(before[dtype], after[dtype], key=lambda product: product.flop_per_s) for dtype in before}
-        console.print(results_table(results, limits))
-        for dtype, product in limits.items():
-            console.print(f"peak of {dtype}: {product.flop_per_s / 1e9:,.0f} GFLOP/s, of {product}")
-        figures.append(
-            {
-                "model": preset,
-                "peaks": {dtype: asdict(product) for dtype, product in limits.items()},
-                "results": [asdict(result) for result in results],
-            }
+        results = hold(
+            preset,
+            contestants(preset, place, with_peers=with_peers),
+            partial(peaks, preset, place),
+            rounds=rounds,
+            seconds=seconds,
+            sweep_seconds=sweep_seconds,
+            console=console,
         )
+        console.print(results_table(results))
+        for precision in dict.fromkeys(result.precision for result in results):
+            found = [each.peak for result in results if result.precision == precision for each in result.rounds]
+            best = max(found, key=lambda product: product.flop_per_s)
+            rate = median(product.flop_per_s for product in found)
+            console.print(
+                f"peak of {precision}: {rate / 1e9:,.0f} GFLOP/s; the best {best.flop_per_s / 1e9:,.0f}, of {best}"
+            )
+        figures += [asdict(result) for result in results]
     if output is not None:
-        header = {"date": str(date.today()), "machine": machine, "command": command, "seconds": seconds}
-        output.write_text(json.dumps({**header, "models": figures}, indent=2) + "\n", encoding="utf-8")
+        header = {"date": str(date.today()), "machine": machine, "command": command}
+        output.write_text(json.dumps({**header, "results": figures}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,53 +12,73 @@ from flops import training_flop
 
 from headway.models.transformer import TransformerConfig
 
-# One step a second by its own clock: three source and two target tokens each.
+# A hundred steps a second by the common clock: three source and two target tokens each.
 STEADY = f"""
 import json, os, time
 print("not a step", os.environ.get("MALLOC_TRIM_THRESHOLD_"), os.environ["OMP_NUM_THREADS"], flush=True)
-for second in range(100):
-    print({contest.MARK!r} + json.dumps([float(second), [3], [2], 10.0 - second]), flush=True)
-time.sleep(60)
+for step in range(6_000):
+    time.sleep(0.01)
+    print({contest.MARK!r} + json.dumps([time.perf_counter(), [3], [2], step]), flush=True)
 """
 SETTINGS = contest.Settings()
+NOT_KEPT = contest.Settings(keep_freed_memory=False)
+CONFIG = TransformerConfig.preset("tiny")
 
 
-def watch(code: str, folder: Path, seconds: float, *, keep: bool = True) -> tuple[list[contest.Step], int]:
-    return contest.watch([sys.executable, "-S", "-c", code], folder / "log", seconds, threads=3, keep_freed_memory=keep)
+def begin(code: str, folder: Path, *, keep: bool = True) -> contest.Running:
+    command = [sys.executable, "-S", "-c", code]
+    return contest.Running(command, folder / "log", 3, CONFIG, 100, keep_freed_memory=keep)
 
 
-def test_steps_are_watched_until_the_time_after_the_warm_up_is_over(tmp_path: Path) -> None:
-    steps, peak = watch(STEADY, tmp_path, 4.0)
-    assert [step.clock_s for step in steps] == list(range(contest.WARM_UP_STEPS + 4))
-    assert steps[0] == contest.Step(0.0, (3,), (2,), 10.0)
-    assert 1 << 20 < peak < 1 << 28
-    assert (tmp_path / "log").read_text() == f"not a step {contest.KEEP_FREED_MEMORY['MALLOC_TRIM_THRESHOLD_']} 3\n"
+def test_turns_leave_out_the_warm_up_and_the_steps_that_their_ends_cut(tmp_path: Path) -> None:
+    with begin(STEADY, tmp_path) as running:
+        first = running.turn(0.1)
+        time.sleep(0.5)  # it stands still: steps go on where they were, and no rate counts the pause
+        second = running.turn(0.1)
+    for speed in (first, second):
+        assert 2 <= speed.steps <= 10
+        assert 20 < speed.target_tokens_per_s <= 201
+        assert speed.source_tokens_per_s == pytest.approx(1.5 * speed.target_tokens_per_s)
+        assert 1 << 20 < speed.peak_bytes < 1 << 28
+    begins = [speed.loss - (speed.steps - 1) / 2 for speed in (first, second)]  # the loss is the step's number
+    assert begins[0] == contest.WARM_UP_STEPS
+    assert 1 <= begins[1] - (begins[0] + first.steps) <= 8
+    expected = f"not a step {contest.KEEP_FREED_MEMORY['MALLOC_TRIM_THRESHOLD_']} 3\n"
+    assert (tmp_path / "log").read_text() == expected
+
+
+def test_a_contestant_has_ended_once_it_is_closed(tmp_path: Path) -> None:
+    with begin(f"import os; print(os.getpid(), flush=True)\n{STEADY}", tmp_path) as running:
+        running.turn(0.0)
+    process = int((tmp_path / "log").read_text().split()[0])
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
 
 
 def test_the_c_library_is_left_alone_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    watch(STEADY, tmp_path, 1.0, keep=False)
+    contest.alone(lambda settings: begin(STEADY, tmp_path, keep=settings.keep_freed_memory), 0.0, NOT_KEPT)
     assert (tmp_path / "log").read_text() == "not a step None 3\n"
 
 
-def test_rates_leave_the_warm_up_out(tmp_path: Path) -> None:
-    steps, _ = watch(STEADY, tmp_path, 4.0)
-    slow_start = [replace(step, clock_s=step.clock_s - 50.0) for step in steps[:4]] + steps[4:]
-    config = TransformerConfig.preset("tiny")
-    speed = contest.speed(slow_start, 77, config, 100)
-    assert speed == contest.Speed(
-        target_tokens_per_s=2.0,
-        source_tokens_per_s=3.0,
-        model_flop_per_s=training_flop(config, 100, [3], [2]),
+def test_rates_begin_where_the_first_step_ended() -> None:
+    steps = [contest.Step(clock_s, (3,), (2,), 10.0 - clock_s) for clock_s in (4.0, 5.0, 6.0, 8.0)]
+    assert contest.speed(steps, 77, CONFIG, 100) == contest.Speed(
+        target_tokens_per_s=6 / 4,
+        source_tokens_per_s=9 / 4,
+        model_flop_per_s=training_flop(CONFIG, 100, [3], [2]) * 3 / 4,
         peak_bytes=77,
-        steps=4,
-        loss=(5 + 4 + 3 + 2) / 4,
+        steps=3,
+        loss=(5 + 4 + 2) / 3,
     )
 
 
 def test_a_contestant_that_ends_early_is_named_with_its_output(tmp_path: Path) -> None:
-    with pytest.raises(contest.ContestantError, match=r"ended after 0 steps.*its output is in .*log"):
-        watch("print('no memory')", tmp_path, 1.0)
+    with (
+        begin("print('no memory')", tmp_path) as running,
+        pytest.raises(contest.ContestantError, match=r"ended after 0 steps.*see .*log"),
+    ):
+        running.turn(1.0)
     assert (tmp_path / "log").read_text() == "no memory\n"
 
 
@@ -70,8 +92,8 @@ child = subprocess.Popen([sys.executable, "-S", "-c", {child!r}], stdout=subproc
 child.stdout.readline()
 {STEADY}
 """
-    _, peak = watch(code, tmp_path, 1.0)
-    assert 200 << 20 < peak < 300 << 20
+    with begin(code, tmp_path) as running:
+        assert 200 << 20 < running.turn(0.0).peak_bytes < 300 << 20
 
 
 def rate(settings: contest.Settings) -> contest.Speed:
