@@ -12,9 +12,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway import kernels
-from headway.nn.attention import attention_weights
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.attention import MultiHeadAttention, attention_weights
 from headway.nn.dropout import Dropout
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
+from headway.nn.norm import LayerNorm
 
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
@@ -172,7 +174,7 @@ def test_masks_follow_from_the_generator_alone(threads: int) -> None:
 
 
 def test_random_words_are_those_of_splitmix64() -> None:
-    from headway.kernels.dropout import fill_mask
+    from headway.kernels.dropout import thin
 
     def words(seed: int, count: int) -> list[int]:
         found, state, bits = [], seed, 2**64 - 1
@@ -186,5 +188,156 @@ def test_random_words_are_those_of_splitmix64() -> None:
     assert words(0, 1) == [0xE220A8397B1DCDAF], "what its authors' program prints first"
     halves = [(word >> shift) & 0xFFFF for word in words(12345, 5_000) for shift in (0, 16, 32, 48)]
     out = np.empty(19_998, dtype=np.float32)
-    fill_mask(out, 12345, 20_000, 1.5)
-    assert out.tolist() == [1.5 if half >= 20_000 else 0.0 for half in halves[:19_998]]
+    thin(np.ones(19_998, dtype=np.float32), out, 12345, 2**14)
+    assert out.tolist() == [np.float32(4 / 3) if half >= 2**14 else 0.0 for half in halves[:19_998]]
+
+
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("dtype", TYPES)
+def test_what_is_dropped_passes_no_gradient_and_a_residual_all(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    dropout = Dropout(0.25).train()
+    x, residual = (torch.rand(7, 30, 50).add(1).to(dtype).requires_grad_() for _ in range(2))
+    out = dropout(x, residual)
+    kept = (out - residual).detach() != 0
+    assert 0.7 < kept.double().mean().item() < 0.8
+    expected = residual + torch.where(kept, x / 0.75, 0.0)
+    torch.testing.assert_close(out, expected.to(dtype), rtol=2**-6 if dtype == torch.bfloat16 else 1e-6, atol=0)
+    pull = torch.randn(out.shape).to(dtype)
+    out.backward(pull)
+    assert x.grad is not None
+    assert residual.grad is not None
+    torch.testing.assert_close(x.grad, torch.where(kept, pull / 0.75, 0.0).to(dtype), rtol=2**-7, atol=1e-6)
+    assert torch.equal(residual.grad, pull)
+
+
+# Feed-forward layers.
+
+
+@pytest.mark.usefixtures("by")
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("p", "width"), [(0.0, 40), (0.25, 40), (0.25, 37)])
+def test_the_inner_layer_is_relu_of_the_biased_product_thinned(dtype: torch.dtype, p: float, width: int) -> None:
+    torch.manual_seed(width)
+    x, bias = torch.randn(3, 90, width).to(dtype).requires_grad_(), torch.randn(width).requires_grad_()
+    out = Dropout(p).train().of_rectified(x, bias)
+    other_x, other_bias = (each.detach().double().requires_grad_() for each in (x, bias))
+    dense = F.relu(other_x + other_bias) / (1 - p)
+    kept = (out != 0).double().detach()
+    assert kept.sum() == pytest.approx((dense > 0).sum().item() * (1 - p), rel=0.05)
+    rtol, atol = (2**-6, 1e-2) if dtype == torch.bfloat16 else (1e-5, 1e-6)
+    torch.testing.assert_close(out.double(), dense * kept, rtol=rtol, atol=atol)
+    pull = torch.randn(out.shape).to(dtype)
+    out.backward(pull)  # type: ignore[no-untyped-call]
+    (dense * kept).backward(pull.double())  # type: ignore[no-untyped-call]
+    for mine, exact in ((x.grad, other_x.grad), (bias.grad, other_bias.grad)):
+        assert mine is not None
+        assert exact is not None
+        assert F.cosine_similarity(mine.double().flatten(), exact.flatten(), 0) > (
+            0.999 if dtype == torch.bfloat16 else 0.999999
+        )
+
+
+def test_damaged_activations_stay_damaged() -> None:
+    for p in (0.0, 0.1):
+        out = Dropout(p).train().of_rectified(torch.full((1, 50), math.nan), torch.zeros(50))
+        assert out.isnan().any()
+
+
+# Layer normalisation.
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rows", "width"), [(1, 1), (3, 7), (130, 64), (70, 300)])
+def test_layer_norm_and_its_gradients_are_pytorchs(dtype: torch.dtype, rows: int, width: int) -> None:
+    torch.manual_seed(rows)
+    ours, theirs = LayerNorm(width).train(), torch.nn.LayerNorm(width).double()
+    for name, parameter in ours.named_parameters():
+        torch.nn.init.normal_(parameter)
+        theirs.get_parameter(name).data.copy_(parameter)
+    x = (torch.randn(2, rows, width) * 3 + 5).to(dtype).requires_grad_()
+    other = x.detach().double().requires_grad_()
+    out, expected, pull = ours(x), theirs(other), torch.randn(2, rows, width).to(dtype)
+    assert out.dtype == dtype
+    out.backward(pull)
+    expected.backward(pull.double())
+    rtol, atol = (2**-7, 0.02) if dtype == torch.bfloat16 else (1e-4, 1e-4)
+    torch.testing.assert_close(out.double(), expected, rtol=rtol, atol=atol)
+    assert x.grad is not None
+    assert other.grad is not None
+    torch.testing.assert_close(x.grad.double(), other.grad, rtol=rtol, atol=atol)
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        wanted = theirs.get_parameter(name).grad
+        assert wanted is not None
+        torch.testing.assert_close(parameter.grad.double(), wanted, rtol=1e-4, atol=1e-3)
+
+
+# Attention as one operation.
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("to_memory", [False, True])
+def test_attention_by_kernels_is_the_definitions(autocast: bool, bias: bool, to_memory: bool) -> None:
+    torch.manual_seed(0)
+    ours, theirs = (MultiHeadAttention(24, 3, bias=bias).train() for _ in range(2))
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    theirs.load_state_dict(ours.state_dict())
+    theirs.weights.register_forward_hook(lambda module, args, output: output.clone())  # so that all is plain
+    inputs = [torch.randn(4, 7, 24), torch.randn(4, 9, 24)]
+    places = 9 if to_memory else 7
+    mask = torch.rand(4, 1 if to_memory else 7, places) < 0.6
+    mask[0] = False  # nothing to attend to
+    found = []
+    for layer in (ours, theirs):
+        x, memory = (each.clone().requires_grad_() for each in inputs)
+        with torch.autocast("cpu", enabled=autocast):
+            out = layer(x, memory if to_memory else None, mask=mask)
+        out.float().pow(2).sum().backward()
+        gradients = [x.grad, memory.grad if to_memory else x.grad, *(each.grad for each in layer.parameters())]
+        found.append([out, *gradients])
+    assert "_Attention" in str(_ancestors(found[0][0]))
+    assert "_Attention" not in str(_ancestors(found[1][0]))
+    for one, other in zip(*found, strict=True):
+        if autocast:
+            assert F.cosine_similarity(one.float().flatten(), other.float().flatten(), 0) > 0.999
+        else:
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def _ancestors(x: Tensor) -> set[str]:
+    """The names of what a tensor was computed by."""
+    seen: set[object] = set()
+    rest = [x.grad_fn]
+    while rest:
+        node = rest.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            rest += [each for each, _ in node.next_functions]
+    return {type(node).__name__ for node in seen}
+
+
+# All of them.
+
+
+@pytest.mark.parametrize("width", [16, 24])
+def test_a_step_is_the_same_wherever_memory_lies(width: int) -> None:
+    """Compiled loops that ask whether arrays overlap could sum up in another order where these lie close together."""
+
+    def gradients(allocations: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        config = TransformerConfig.preset(
+            "tiny", d_model=width, num_heads=2, d_ff=width, norm="pre", dropout=0.1, feed_forward_dropout=0.1
+        )
+        model = Transformer(config, 50, 50).train()
+        kept = [np.empty(7 * count + 1, dtype=np.float32) for count in range(allocations)]
+        source, target = torch.randint(4, 50, (6, 9)), torch.randint(4, 50, (6, 7))
+        model.hidden(source, target).pow(2).sum().backward()  # type: ignore[no-untyped-call]
+        assert len(kept) == allocations
+        return [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+
+    first = gradients(0)
+    for allocations in range(1, 30):
+        assert all(torch.equal(*pair) for pair in zip(first, gradients(allocations), strict=True))

@@ -86,7 +86,11 @@ def token_batches(
 
 
 def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> NDArray[np.int64]:
-    """(start, end) of consecutive batches in which rows, and rows x the longest, stay within the budget."""
+    """(start, end) of consecutive batches in which rows, and rows x the longest, stay within the budget.
+
+    Rows are even in number, but for one that fills the budget and for the rest: a product over an odd number of tokens
+    takes a tenth longer (oneDNN's of bfloat16, measured with AVX-512).
+    """
     bounds = []
     start = 0
     while start < len(longer):
@@ -94,7 +98,9 @@ def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> N
         most = most if max_examples is None else min(most, max_examples)
         window = np.maximum.accumulate(longer[start : start + most])
         cost = window.astype(np.int64) * np.arange(1, len(window) + 1)
-        end = start + max(int(np.searchsorted(cost, max_tokens, side="right")), 1)
+        rows = int(np.searchsorted(cost, max_tokens, side="right"))
+        is_rest = start + rows == len(longer)
+        end = start + (rows if is_rest else max(rows - rows % 2, 1))
         bounds.append((start, end))
         start = end
     return np.array(bounds, np.int64).reshape(-1, 2)

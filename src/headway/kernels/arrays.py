@@ -10,7 +10,7 @@ from torch import Tensor
 
 from headway import kernels
 
-__all__ = ["numbers", "takes"]
+__all__ = ["copied", "numbers", "takes"]
 
 _TYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
@@ -26,3 +26,8 @@ def numbers(x: Tensor) -> npt.NDArray[Any]:
     """The tensor's memory as an array."""
     array: npt.NDArray[Any] = x.detach().view(_TYPES[x.dtype]).numpy()
     return array
+
+
+def copied(parameter: Tensor) -> npt.NDArray[Any]:
+    """A small parameter's numbers. Memory that NumPy has seen cannot be freed before its tensor, as FSDP does."""
+    return numbers(parameter.detach().clone())

@@ -1,4 +1,7 @@
-"""The weights of attention: a softmax over the places that a mask opens."""
+"""The weights of attention: a softmax over the places that a mask opens. And the way back.
+
+Numbers are float32, or uint16: the bits of bfloat16.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +17,28 @@ from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
 from headway.kernels.threads import share
 
-__all__ = ["replace_by_weights"]
+__all__ = ["replace_by_gradient", "replace_by_weights"]
 
 Array = npt.NDArray[Any]
 
 _SHUT = np.float32(-np.inf)
+_PART = 64  # rows at a time
 
 
-def replace_by_weights(scores: Array, mask: Array) -> None:
-    """Scores (B, H, T, S), contiguous, become their softmax over the last dimension where the mask is True, else 0.
+def replace_by_weights(scores: Array, mask: Array, scale: float = 1.0) -> None:
+    """Scores (B, H, T, S), contiguous, become softmax(``scale`` * scores) over S where the mask is True, else 0.
 
-    They are float32, or uint16: the bits of bfloat16. ``mask`` (B or 1, T or 1, S). Rows that it shuts are 0.
+    ``mask`` (B or 1, T or 1, S). Rows that it shuts are 0.
     """
-    share(_rows_shared, _rows, scores, mask)
+    share(_rows_shared, _rows, scores, mask, np.float32(scale))
 
 
-def _rows(scores: Array, mask: Array) -> None:
+def replace_by_gradient(gradient: Array, weights: Array, scale: float) -> None:
+    """The gradient with respect to weights becomes that with respect to scores; (N, S), contiguous."""
+    share(_back_shared, _back, gradient, weights, np.float32(scale))
+
+
+def _rows(scores: Array, mask: Array, factor: Any) -> None:
     sentences, heads, queries, places = scores.shape
     for row in numba.prange(sentences * heads):
         of_head, of_sentence = scores[row // heads, row % heads], mask[min(row // heads, len(mask) - 1)]
@@ -37,7 +46,7 @@ def _rows(scores: Array, mask: Array) -> None:
         for query in range(queries):
             opened, of_query = of_sentence[min(query, len(of_sentence) - 1)], of_head[query]
             for place in range(places):
-                powers[place] = widened(of_query[place]) if opened[place] else _SHUT
+                powers[place] = widened(of_query[place]) * factor if opened[place] else _SHUT
             total = exponentials(powers.ctypes.data, places)
             scale = np.float32(1) / total if opened.any() else np.float32(0)
             for place in range(places):
@@ -45,4 +54,18 @@ def _rows(scores: Array, mask: Array) -> None:
                 of_query[place] = narrowed(weight, of_query[place])
 
 
+def _back(gradient: Array, weights: Array, scale: Any) -> None:
+    rows, places = gradient.shape
+    for part in numba.prange(-(-rows // _PART)):
+        for row in range(part * _PART, min((part + 1) * _PART, rows)):
+            of_row, weight = gradient[row], weights[row]
+            mean = np.float32(0)
+            for place in range(places):
+                mean += widened(of_row[place]) * widened(weight[place])
+            for place in range(places):
+                error = (widened(of_row[place]) - mean) * widened(weight[place]) * scale
+                of_row[place] = narrowed(error, of_row[place])
+
+
 _rows_shared, _rows = compiled_for_threads(_rows), compiled(_rows)
+_back_shared, _back = compiled_for_threads(_back), compiled(_back)

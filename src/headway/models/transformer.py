@@ -25,6 +25,7 @@ from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderSta
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
 from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.norm import LayerNorm
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 from headway.nn.scores import ScoreKind
 
@@ -281,5 +282,5 @@ def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositi
             )
 
 
-def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | nn.Identity:
-    return nn.LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()
+def _embedding_norm(config: TransformerConfig) -> LayerNorm | nn.Identity:
+    return LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()

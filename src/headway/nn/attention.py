@@ -34,6 +34,7 @@ from torch.nn import functional as F
 from headway.errors import ConfigError
 from headway.kernels.arrays import numbers, takes
 from headway.nn.dropout import Dropout
+from headway.nn.heads import attend_by_kernels
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
@@ -210,6 +211,14 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` where one is given. ``mask`` broadcasts to (B, T, S)."""
+        if mask is not None and self._is_plain(x if memory is None else memory, mask):
+            weight, bias = self.projection.weight, self.projection.bias
+            projected = F.linear(x, weight if memory is None else weight[: self.widths[0]])
+            other = None if memory is None else F.linear(memory, weight[self.widths[0] :])
+            bias = weight.new_zeros(len(weight)) if bias is None else bias
+            if takes(projected):
+                joined: Tensor = self.output(attend_by_kernels(projected, other, bias, mask, self.num_heads))
+                return joined
         if memory is not None:
             return self.attend(self.queries(x), self.keys_values(memory), mask)
         query, kv = self.project(x)
@@ -261,6 +270,21 @@ class MultiHeadAttention(nn.Module):
             heads = scaled_dot_product_attention(query, kv.keys, kv.values, mask)
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return joined
+
+    def _is_plain(self, memory: Tensor, mask: Tensor) -> bool:
+        """Whether :mod:`headway.nn.heads` computes all that is asked for."""
+        varied = (self.score, self.query_outer, self.rotary, self.weights._forward_hooks or None)
+        return (
+            self.training
+            and takes(memory)
+            and not any(varied)
+            and len(set(self.widths)) == 1
+            and self.projection.weight.dtype == torch.float32
+            and not self.dropout.p
+            and not _fused_kernel_pays(memory, memory)
+            and mask.dim() == 3
+            and mask.size(-1) == memory.size(1)
+        )
 
     def _part(self, x: Tensor, start: int, end: int) -> Tensor:
         bias = self.projection.bias

@@ -25,9 +25,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.kernels.arrays import takes
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
+from headway.nn.norm import LayerNorm
 from headway.nn.scores import ScoreKind
 
 __all__ = [
@@ -83,7 +85,11 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Transform each position."""
-        transformed: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
+        if self.activation is F.relu and self.training and takes(x):
+            inner = self.dropout.of_rectified(F.linear(x, self.inner.weight), self.inner.bias)
+        else:
+            inner = self.dropout(self.activation(self.inner(x)))
+        transformed: Tensor = self.outer(inner)
         return transformed
 
 
@@ -124,14 +130,13 @@ class PostNorm(nn.Module):
 
     def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = LayerNorm(d_model)
         self.dropout = Dropout(dropout)
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Wrap ``sublayer``."""
-        output = self.dropout(sublayer(x))
-        normed: Tensor = self.norm(x + output if self.residual else output)
+        normed: Tensor = self.norm(self.dropout(sublayer(x), residual=x if self.residual else None))
         return normed
 
 
@@ -140,14 +145,14 @@ class PreNorm(nn.Module):
 
     def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(d_model)
+        self.norm = LayerNorm(d_model)
         self.dropout = Dropout(dropout)
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Wrap ``sublayer``."""
-        output: Tensor = self.dropout(sublayer(self.norm(x)))
-        return x + output if self.residual else output
+        output: Tensor = self.dropout(sublayer(self.norm(x)), residual=x if self.residual else None)
+        return output
 
 
 class NoNorm(nn.Module):
@@ -160,8 +165,8 @@ class NoNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Wrap ``sublayer``."""
-        output: Tensor = self.dropout(sublayer(x))
-        return x + output if self.residual else output
+        output: Tensor = self.dropout(sublayer(x), residual=x if self.residual else None)
+        return output
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,9 +223,9 @@ class BlockOptions:
             case "none":
                 return NoNorm(self.dropout, residual=self.residual)
 
-    def final_norm(self) -> nn.LayerNorm | nn.Identity:
+    def final_norm(self) -> LayerNorm | nn.Identity:
         """What a stack ends in: a norm where blocks are pre-norm, whose outputs are not normalised."""
-        return nn.LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
+        return LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
 
 
 class EncoderBlock(nn.Module):

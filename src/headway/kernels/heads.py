@@ -1,0 +1,72 @@
+"""Where the numbers of attention's heads stand: side by side as a projection leaves them, or one head after the other.
+
+Numbers are float32 or uint16, the bits of bfloat16. P parts (queries, keys, values) of H heads, each K wide, of B
+sentences of T positions stand side by side as (B, T, P * H * K), apart as (P, B * H, T, K).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from headway.kernels.bits import narrowed, widened
+from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.threads import share
+
+__all__ = ["join", "part"]
+
+Array = npt.NDArray[Any]
+
+
+def part(joined: Array, bias: Array, apart: Array) -> None:
+    """``apart`` = the heads of ``joined``, after ``bias`` (P * H * K,) of float32 has been added to all positions."""
+    share(_part_shared, _part, joined, bias, apart)
+
+
+def join(apart: Array, joined: Array) -> Array:
+    """``joined`` = the heads side by side; returns their sum over all positions, in float32."""
+    sums = np.empty((len(joined), joined.shape[2]), dtype=np.float32)
+    share(_join_shared, _join, apart, joined, sums)
+    total: Array = sums.sum(0)
+    return total
+
+
+def _part(joined: Array, bias: Array, apart: Array) -> None:
+    sentences, length, _ = joined.shape
+    parts, width = len(apart), apart.shape[3]
+    heads = apart.shape[1] // sentences
+    for sentence in numba.prange(sentences):
+        for kind in range(parts):
+            for head in range(heads):
+                first = (kind * heads + head) * width
+                of_bias = bias[first : first + width]
+                for position in range(length):
+                    taken = joined[sentence, position, first : first + width]
+                    put = apart[kind, sentence * heads + head, position]
+                    for i in range(width):
+                        put[i] = narrowed(widened(taken[i]) + of_bias[i], put[i])
+
+
+def _join(apart: Array, joined: Array, sums: Array) -> None:
+    sentences, length, _ = joined.shape
+    parts, width = len(apart), apart.shape[3]
+    heads = apart.shape[1] // sentences
+    for sentence in numba.prange(sentences):
+        for kind in range(parts):
+            for head in range(heads):
+                first = (kind * heads + head) * width
+                total = sums[sentence, first : first + width]
+                total[:] = np.float32(0)
+                for position in range(length):
+                    taken = apart[kind, sentence * heads + head, position]
+                    put = joined[sentence, position, first : first + width]
+                    for i in range(width):
+                        total[i] += widened(taken[i])
+                        put[i] = taken[i]
+
+
+_part_shared, _part = compiled_for_threads(_part), compiled(_part)
+_join_shared, _join = compiled_for_threads(_join), compiled(_join)

@@ -1,0 +1,86 @@
+"""Layer normalisation (Ba et al. 2016) and its gradients, each in one pass over rows that a cache holds.
+
+Rows are of float32 or uint16, the bits of bfloat16; weights, means and deviations are float32, and so are all sums.
+
+No loop that sums up a row also writes: where a compiler must first ask whether two arrays lie near each other, and they
+do, it takes another loop, whose sum is rounded in another order. What comes out would depend on addresses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from headway.kernels.bits import narrowed, widened
+from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.threads import share
+
+__all__ = ["normalise", "normalise_gradients"]
+
+Array = npt.NDArray[Any]
+
+_PART = 64  # rows at a time
+
+
+def normalise(x: Array, weight: Array, bias: Array, epsilon: float, out: Array, moments: Array) -> None:
+    """``out`` = (x - mean) / sqrt(variance + epsilon) * weight + bias for each row of x (N, D).
+
+    ``moments`` (2, N) keeps the means, and the inverse deviations.
+    """
+    share(_normalise_shared, _normalise, x, weight, bias, np.float32(epsilon), out, moments)
+
+
+def normalise_gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Array) -> tuple[Array, Array]:
+    """``out`` (N, D) = the gradient with respect to x; returns those with respect to weight and bias (D,)."""
+    sums = np.empty((-(-len(x) // _PART), 2, x.shape[1]), dtype=np.float32)
+    share(_gradients_shared, _gradients, gradient, x, weight, moments, out, sums)
+    of_weight, of_bias = sums.sum(0)
+    return of_weight, of_bias
+
+
+def _normalise(x: Array, weight: Array, bias: Array, epsilon: Any, out: Array, moments: Array) -> None:
+    rows, width = x.shape
+    for part in numba.prange(-(-rows // _PART)):
+        for row in range(part * _PART, min((part + 1) * _PART, rows)):
+            of_row, of_out = x[row], out[row]
+            total = np.float32(0)
+            for i in range(width):
+                total += widened(of_row[i])
+            mean = total / np.float32(width)
+            squares = np.float32(0)
+            for i in range(width):
+                difference = widened(of_row[i]) - mean
+                squares += difference * difference
+            inverse = np.float32(1) / np.sqrt(squares / np.float32(width) + epsilon)
+            for i in range(width):
+                of_out[i] = narrowed((widened(of_row[i]) - mean) * inverse * weight[i] + bias[i], of_out[i])
+            moments[0, row], moments[1, row] = mean, inverse
+
+
+def _gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Array, sums: Array) -> None:
+    rows, width = x.shape
+    for part in numba.prange(len(sums)):
+        of_weight, of_bias = sums[part, 0], sums[part, 1]
+        of_weight[:] = np.float32(0)
+        of_bias[:] = np.float32(0)
+        for row in range(part * _PART, min((part + 1) * _PART, rows)):
+            of_row, of_gradient, of_out = x[row], gradient[row], out[row]
+            mean, inverse = moments[0, row], moments[1, row]
+            pulls, along = np.float32(0), np.float32(0)
+            for i in range(width):
+                pull = widened(of_gradient[i]) * weight[i]
+                pulls += pull
+                along += pull * (widened(of_row[i]) - mean)
+            pulls, along = pulls / np.float32(width), along / np.float32(width) * inverse
+            for i in range(width):
+                this, normal = widened(of_gradient[i]), (widened(of_row[i]) - mean) * inverse
+                of_weight[i] += this * normal
+                of_bias[i] += this
+                of_out[i] = narrowed((this * weight[i] - pulls - normal * along) * inverse, of_out[i])
+
+
+_normalise_shared, _normalise = compiled_for_threads(_normalise), compiled(_normalise)
+_gradients_shared, _gradients = compiled_for_threads(_gradients), compiled(_gradients)
