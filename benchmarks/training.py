@@ -15,6 +15,7 @@ threads as asked, and all may keep freed memory for the next step.
 import json
 import platform
 import shlex
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -151,12 +152,13 @@ def hold(
     results: list[Result] = []
     all_rounds: list[Round] = []
     with first.begin(settings) as running:
+        running.turn(0.0)  # start-up is no part of a round, and until its first turn ends a contestant does not stand
         for entry, own_settings, tried in others:
             found: list[Round] = []
             failure = ""
             try:
                 with entry.begin(own_settings) as other:
-                    other.turn(0.0)  # its start-up is no part of a round
+                    other.turn(0.0)
                     for _ in range(rounds):
                         limits = measure_peaks()
                         speed = running.turn(seconds)
@@ -190,8 +192,8 @@ def results_table(results: list[Result]) -> Table:
     names = ("toolkit", "type", "target tok/s", "source tok/s", "model GFLOP/s", "of peak", "headway is", "peak GiB")
     table = Table(*names, "settings", title=f"{results[0].model} model")
     for result in results:
-        if result.failure:
-            table.add_row(result.name, result.precision, *[""] * 6, result.failure)
+        if result.failure or not result.rounds:
+            table.add_row(result.name, result.precision, *[""] * 6, result.failure or "nobody to take turns with")
             continue
         own = [each.own for each in result.rounds]
         shares = [each.own.model_flop_per_s / each.peak.flop_per_s for each in result.rounds]
@@ -224,6 +226,7 @@ def main(
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
     """Measure all and print a table for each model."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # or contestants would stand for ever
     place = Place(data.resolve(), workdir.resolve(), threads)
     console = Console(width=None if sys.stdout.isatty() else 160)
     machine = f"{processor_name()}, {threads} threads, PyTorch {version('torch')}, Python {platform.python_version()}"

@@ -76,7 +76,7 @@ def test_rates_begin_where_the_first_step_ended() -> None:
 def test_a_contestant_that_ends_early_is_named_with_its_output(tmp_path: Path) -> None:
     with (
         begin("print('no memory')", tmp_path) as running,
-        pytest.raises(contest.ContestantError, match=r"ended after 0 steps.*see .*log"),
+        pytest.raises(contest.ContestantError, match=r"ended after 0 steps.*its output is in .*log"),
     ):
         running.turn(1.0)
     assert (tmp_path / "log").read_text() == "no memory\n"

@@ -92,7 +92,7 @@ def test_headway_takes_turns_with_each_of_the_others_and_each_round_has_its_own_
     results = hold(entries, [100e9, 200e9, 300e9, 400e9], None)
     rounds = ["{0} 0", *["headway 9", "{0} 9"] * 2, "{0} ended"]
     expected = [turn.format(name) for name in ("plain", "peer") for turn in rounds]
-    assert turns == [*expected, "headway ended"]
+    assert turns == ["headway 0", *expected, "headway ended"]
     assert [each.peak.flop_per_s for each in results[0].rounds] == [100e9, 200e9, 300e9, 400e9]
     # 50 GFLOP/s are a half, a quarter, a sixth and an eighth of the four peaks.
     assert drawn(results)[0][5] == "21% (12% to 50%)"

@@ -62,14 +62,14 @@ def same(one: EpochPlan, other: EpochPlan) -> bool:
 
 
 def naive_cut(longer: list[int], max_tokens: int) -> list[list[int]]:
-    """Add to the batch while rows x the longest fits; of an odd number, the last begins the next batch."""
+    """Add to the batch while rows x the longest fits; of an odd number from eight on, the last begins the next."""
     batches: list[list[int]] = []
     rest = list(range(len(longer)))
     while rest:
         batch = [rest.pop(0)]
         while rest and (len(batch) + 1) * max(longer[index] for index in [*batch, rest[0]]) <= max_tokens:
             batch.append(rest.pop(0))
-        if rest and len(batch) > 1 and len(batch) % 2:
+        if rest and len(batch) >= 8 and len(batch) % 2:
             rest.insert(0, batch.pop())
         batches.append(batch)
     return batches
@@ -82,9 +82,15 @@ class TestCut:
         assert [list(range(start, end)) for start, end in bounds] == naive_cut(longer, max_tokens)
 
     def test_by_hand(self) -> None:
-        # 3 x 4 = 12 fits, a fourth row would cost 4 x 5 = 20, and 3 is odd; 20 alone is over the budget.
-        bounds = _cut(np.array([4, 2, 4, 5, 1, 20, 3, 3, 3], np.int32), 12)
-        assert bounds.tolist() == [[0, 2], [2, 4], [4, 5], [5, 6], [6, 9]]
+        # 3 x 4 = 12 fits; a fourth row would cost 4 x 5 = 20; 20 alone is over the budget and stands alone.
+        bounds = _cut(np.array([4, 2, 4, 5, 1, 20, 3], np.int32), 12)
+        assert bounds.tolist() == [[0, 3], [3, 5], [5, 6], [6, 7]]
+
+    def test_many_rows_are_even_in_number_but_for_the_rest(self) -> None:
+        assert _cut(np.full(33, 2, np.int32), 22).tolist() == [[0, 10], [10, 20], [20, 30], [30, 33]]
+        assert _cut(np.full(22, 2, np.int32), 22).tolist() == [[0, 10], [10, 20], [20, 22]]
+        assert _cut(np.full(21, 2, np.int32), 22).tolist() == [[0, 10], [10, 21]]
+        assert _cut(np.full(14, 2, np.int32), 14).tolist() == [[0, 7], [7, 14]], "few"
 
 
 class TestTokenBatches:

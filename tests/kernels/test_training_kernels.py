@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -15,6 +15,7 @@ from headway import kernels
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention, attention_weights
 from headway.nn.dropout import Dropout
+from headway.nn.heads import attend_by_kernels
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
 from headway.nn.norm import LayerNorm
 
@@ -211,6 +212,14 @@ def test_what_is_dropped_passes_no_gradient_and_a_residual_all(dtype: torch.dtyp
     assert torch.equal(residual.grad, pull)
 
 
+@pytest.mark.usefixtures("by")
+def test_a_residual_may_be_of_another_type() -> None:
+    x, residual = torch.ones(30, 50, dtype=torch.bfloat16), torch.full((30, 50), 1e-3)
+    out = Dropout(0.5).train()(x, residual)
+    assert out.dtype == torch.float32
+    assert set(out.unique().tolist()) == {torch.tensor(1e-3).item(), torch.tensor(2.001).item()}
+
+
 # Feed-forward layers.
 
 
@@ -320,6 +329,40 @@ def _ancestors(x: Tensor) -> set[str]:
 
 
 # All of them.
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(("rows", "width"), [(5, 7), (150, 100), (64, 256)])
+def test_threads_that_share_a_loop_compute_what_one_does(
+    dtype: torch.dtype, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit: which of the two compiled forms runs may change within a run."""
+    from headway.kernels import dropout, heads, norm, softmax
+
+    def alone(_shared: object, function: Callable[..., None], *arguments: object) -> None:
+        function(*arguments)
+
+    def results() -> list[Tensor]:
+        torch.manual_seed(0)
+        x = torch.randn(2, rows, width).to(dtype).requires_grad_()
+        residual = torch.randn(2, rows, width).to(dtype)
+        layer, thin = LayerNorm(width).train(), Dropout(0.3).train()
+        for parameter in layer.parameters():
+            torch.nn.init.normal_(parameter)
+        out = thin.of_rectified(thin(layer(x), residual), torch.randn(width))
+        projected = torch.cat((out, x) * 3, -1)  # two heads
+        mask = torch.rand(2, 1, rows) < 0.8
+        attended = attend_by_kernels(projected, None, torch.randn(6 * width), mask, 2)
+        attended.backward(torch.randn(attended.shape).to(dtype))  # type: ignore[no-untyped-call]
+        assert x.grad is not None
+        gradients = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
+        return [out.detach(), attended.detach(), x.grad, *gradients]
+
+    torch.set_num_threads(2)  # for products too
+    together = results()
+    for module in (dropout, heads, norm, softmax):
+        monkeypatch.setattr(module, "share", alone)
+    assert all(torch.equal(*pair) for pair in zip(together, results(), strict=True))
 
 
 @pytest.mark.parametrize("width", [16, 24])

@@ -280,7 +280,7 @@ def test_names_that_are_missing_or_foreign_are_refused(change: dict[str, Tensor 
 
 @pytest.mark.usefixtures("kernel")
 def test_a_hook_sees_the_weights_and_changes_nothing() -> None:
-    module = MultiHeadAttention(8, 2)
+    module = MultiHeadAttention(8, 2).eval()
     x, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
     mask = random_mask(3, 4, 6)
     without = module(x, memory, mask=mask)

@@ -11,8 +11,8 @@ Which tensors play which part: in self-attention queries, keys and values come f
 attention over the encoder, queries come from the decoder, keys and values from the encoder's output, the memory
 (section 3.2.3). Some expositions take queries and keys from the encoder: the paper does not, nor do we.
 
-Several kernels compute the one function; :func:`_fused_kernel_pays` chooses, and tests prove them equal. A query that
-may attend to nothing yields zeros, not NaN.
+Several kernels compute the one function; :func:`_fused_kernel_pays` and, for training, ``_is_plain`` choose, and tests
+prove them equal. A query that may attend to nothing yields zeros, not NaN.
 
 Variants, all off by default: other score functions in place of the scaled product (:mod:`headway.nn.scores`), which are
 computed plainly; a hidden layer in the projections of queries and keys; rotary positions (:mod:`headway.nn.positions`).
@@ -149,8 +149,9 @@ class MultiHeadAttention(nn.Module):
     bias; ``bias=True`` adds one, as most implementations do.
 
     The weights are observed through ``self.weights``, an identity: a forward hook on it sees every (B, H, T, S) weight
-    matrix, and without a hook it costs nothing. A hook that only looks changes no bit; one that returns other weights
-    has them used. ``dropout`` acts on the weights; the paper has none there.
+    matrix, and without a hook it costs nothing. A hook that only looks changes no bit while evaluating (training
+    without one takes :mod:`headway.nn.heads`, which rounds otherwise); one that returns other weights has them used.
+    ``dropout`` acts on the weights; the paper has none there.
 
     ``score`` is the score function, with weights of its own for each head where it has any. ``qk_projection`` "hidden"
     puts a hidden layer, W_2 max(0, W_1 x + b_1) + b_2 as wide as all heads' queries, in the place of the linear
@@ -211,7 +212,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` where one is given. ``mask`` broadcasts to (B, T, S)."""
-        if mask is not None and self._is_plain(x if memory is None else memory, mask):
+        if mask is not None and self._is_plain(x, x if memory is None else memory, mask):
             weight, bias = self.projection.weight, self.projection.bias
             projected = F.linear(x, weight if memory is None else weight[: self.widths[0]])
             other = None if memory is None else F.linear(memory, weight[self.widths[0] :])
@@ -271,7 +272,7 @@ class MultiHeadAttention(nn.Module):
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return joined
 
-    def _is_plain(self, memory: Tensor, mask: Tensor) -> bool:
+    def _is_plain(self, x: Tensor, memory: Tensor, mask: Tensor) -> bool:
         """Whether :mod:`headway.nn.heads` computes all that is asked for."""
         varied = (self.score, self.query_outer, self.rotary, self.weights._forward_hooks or None)
         return (
@@ -279,11 +280,13 @@ class MultiHeadAttention(nn.Module):
             and takes(memory)
             and not any(varied)
             and len(set(self.widths)) == 1
-            and self.projection.weight.dtype == torch.float32
+            and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
             and not self.dropout.p
             and not _fused_kernel_pays(memory, memory)
             and mask.dim() == 3
-            and mask.size(-1) == memory.size(1)
+            and mask.size(0) in (1, len(x))
+            and mask.size(1) in (1, x.size(1))
+            and mask.size(2) == memory.size(1)
         )
 
     def _part(self, x: Tensor, start: int, end: int) -> Tensor:

@@ -41,14 +41,17 @@ class Dropout(nn.Module):
         """``x`` while evaluating, thinned ``x`` while training; ``residual`` is added to it."""
         if not self.training or not self.p:
             return _joined(x, residual)
-        if takes(x) and (residual is None or (residual.dtype, residual.shape) == (x.dtype, x.shape)):
-            return cast(Tensor, _Thinned.apply(x, residual, self._dropped()))  # type: ignore[no-untyped-call]
+        if takes(x):
+            in_one_pass = residual is not None and (residual.dtype, residual.shape) == (x.dtype, x.shape)
+            added = residual if in_one_pass else None
+            thinned: Tensor = _Thinned.apply(x, added, self._dropped())  # type: ignore[no-untyped-call]
+            return thinned if in_one_pass else _joined(thinned, residual)
         thinned = x * _keep_scale(x, self._dropped()) if x.device.type == "cpu" else F.dropout(x, self.p)
         return _joined(thinned, residual)
 
     def of_rectified(self, x: Float[Tensor, "*b D"], bias: Float[Tensor, " D"]) -> Float[Tensor, "*b D"]:
         """max(0, x + bias), thinned while training; kernels do all in one pass."""
-        if self.training and takes(x) and bias.dtype == torch.float32:
+        if self.training and takes(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
             return cast(Tensor, _ThinnedRectified.apply(x, bias, self._dropped()))  # type: ignore[no-untyped-call]
         return self.forward(F.relu(x + bias))
 
@@ -69,7 +72,7 @@ class _Thinned(torch.autograd.Function):
         from headway.kernels.dropout import add_thinned, thin  # imports Numba
 
         ctx.seed, ctx.dropped, ctx.adds = _seed(), dropped, residual is not None
-        out = torch.empty(x.shape, dtype=x.dtype)
+        out = x.new_empty(x.shape)
         if residual is None:
             thin(_flat(x), _flat(out), ctx.seed, dropped)
         else:
@@ -81,7 +84,7 @@ class _Thinned(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None, None]:
         from headway.kernels.dropout import thin
 
-        grad = torch.empty(grad_output.shape, dtype=grad_output.dtype)
+        grad = grad_output.new_empty(grad_output.shape)
         thin(_flat(grad_output), _flat(grad), ctx.seed, ctx.dropped)
         return grad, grad_output if ctx.adds else None, None
 
@@ -94,7 +97,7 @@ class _ThinnedRectified(torch.autograd.Function):
         from headway.kernels.dropout import thin_rectified  # imports Numba
 
         ctx.dropped = dropped
-        out = torch.empty(x.shape, dtype=x.dtype)
+        out = x.new_empty(x.shape)
         thin_rectified(_rows(x), copied(bias), _rows(out), _seed() if dropped else 0, dropped)
         ctx.save_for_backward(out)
         return out
@@ -105,7 +108,7 @@ class _ThinnedRectified(torch.autograd.Function):
         from headway.kernels.dropout import thin_rectified_gradients
 
         (out,) = ctx.saved_tensors
-        grad = torch.empty(out.shape, dtype=out.dtype)
+        grad = torch.empty_like(out)
         of_bias = thin_rectified_gradients(_rows(grad_output), _rows(out), _rows(grad), ctx.dropped)
         return grad, torch.from_numpy(of_bias), None
 
@@ -120,7 +123,7 @@ def _flat(x: Tensor) -> Any:
 
 def _seed() -> int:
     """One number of PyTorch's global generator."""
-    return int(torch.empty((), dtype=torch.int64).random_())
+    return int(torch.empty((), dtype=torch.int64, device="cpu").random_())
 
 
 def _keep_scale(x: Tensor, dropped: int) -> Tensor:

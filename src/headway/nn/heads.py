@@ -55,10 +55,10 @@ class _Attention(torch.autograd.Function):
         query, key, value = parts
         weights = torch.bmm(query, key.mT)
         ctx.num_heads, ctx.joined, ctx.scale = num_heads, memory is None, query.size(-1) ** -0.5
-        by_sentence = weights.view(batch, num_heads, length, -1)
+        by_sentence = weights.view(batch, num_heads, length, key.size(1))
         replace_by_weights(numbers(by_sentence), mask.contiguous().numpy(), ctx.scale)
         ctx.save_for_backward(query, key, value, weights)
-        return torch.bmm(weights, value).view(batch, num_heads, length, -1).transpose(1, 2).flatten(2)
+        return torch.bmm(weights, value).view(batch, num_heads, length, width // num_heads).transpose(1, 2).flatten(2)
 
     @staticmethod
     @once_differentiable

@@ -17,7 +17,7 @@ __all__ = ["LayerNorm"]
 class LayerNorm(nn.LayerNorm):
     """PyTorch's layer over the last dimension; while training on a CPU, by :mod:`headway.kernels.norm` where it runs.
 
-    Its gradients take that a third of the time of PyTorch's. The output has the input's type.
+    That takes a third of the time of PyTorch's. The output has the input's type.
     """
 
     def __init__(self, width: int) -> None:
@@ -25,7 +25,8 @@ class LayerNorm(nn.LayerNorm):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Each vector with mean 0 and deviation 1, then scaled and shifted as learned."""
-        if self.training and takes(x) and self.weight.dtype == self.bias.dtype == torch.float32:
+        fits = x.size(-1) == len(self.weight) and self.weight.dtype == self.bias.dtype == torch.float32
+        if self.training and fits and takes(x):
             arguments = (x, self.weight, self.bias, self.eps)
             return cast(Tensor, _Normalised.apply(*arguments))  # type: ignore[no-untyped-call]
         return super().forward(x)
@@ -37,10 +38,11 @@ class _Normalised(torch.autograd.Function):
         from headway.kernels.norm import normalise  # imports Numba
 
         rows = x.contiguous().view(-1, x.size(-1))
-        out, moments = torch.empty(rows.shape, dtype=x.dtype), torch.empty(2, len(rows))
-        normalise(numbers(rows), copied(weight), copied(bias), epsilon, numbers(out), numbers(moments))
+        out, moments = x.new_empty(x.shape), weight.new_empty(2, len(rows))
+        of_out = numbers(out.view(rows.shape))
+        normalise(numbers(rows), copied(weight), copied(bias), epsilon, of_out, numbers(moments))
         ctx.save_for_backward(rows, weight, moments)
-        return out.view(x.shape)
+        return out
 
     @staticmethod
     @once_differentiable
@@ -48,7 +50,7 @@ class _Normalised(torch.autograd.Function):
         from headway.kernels.norm import normalise_gradients
 
         rows, weight, moments = ctx.saved_tensors
-        out = torch.empty(rows.shape, dtype=rows.dtype)
+        out = torch.empty_like(rows)
         grad = grad_output.contiguous().view(rows.shape)
         of_weight, of_bias = normalise_gradients(
             numbers(grad), numbers(rows), copied(weight), numbers(moments), numbers(out)
