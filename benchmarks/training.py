@@ -36,6 +36,7 @@ from rich.table import Table
 from trainees import prepare_corpus, sizes
 
 from headway.hardware import choose_device, computes_bfloat16, processor_name
+from headway.models.transformer import TransformerConfig
 
 TOKENS_A_STEP = 3_400  # real ones of a side in a batch of 4,096: the rows of the model's own products
 
@@ -175,14 +176,13 @@ def hold(
     ]
 
 
-def peaks(preset: str, place: Place) -> dict[str, Product]:
+def peaks(config: TransformerConfig, vocab_size: int, threads: int) -> dict[str, Product]:
     """The fastest matrix product of each type on this machine, now."""
-    setting, prepared = prepare_corpus(place.data, place.workdir, preset)
-    device, vocab_size = choose_device("cpu"), prepared.source_tokenizer.vocab_size
-    torch.set_num_threads(place.threads)
+    device = choose_device("cpu")
+    torch.set_num_threads(threads)
     types = (torch.float32, torch.bfloat16) if computes_bfloat16(device) else (torch.float32,)
     return {
-        str(dtype).removeprefix("torch."): best_product(dtype, device, sizes(setting), vocab_size, TOKENS_A_STEP)
+        str(dtype).removeprefix("torch."): best_product(dtype, device, config, vocab_size, TOKENS_A_STEP)
         for dtype in types
     }
 
@@ -234,10 +234,11 @@ def main(
     console.print(f"{date.today()}: {machine}, Headway {version('headway')}\n{command}")
     figures = []
     for preset in models.split(","):
+        setting, prepared = prepare_corpus(place.data, place.workdir, preset)
         results = hold(
             preset,
             contestants(preset, place, with_peers=with_peers),
-            partial(peaks, preset, place),
+            partial(peaks, sizes(setting), prepared.source_tokenizer.vocab_size, threads),
             rounds=rounds,
             seconds=seconds,
             sweep_seconds=sweep_seconds,

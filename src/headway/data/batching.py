@@ -100,10 +100,10 @@ def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> N
         most = most if max_examples is None else min(most, max_examples)
         window = np.maximum.accumulate(longer[start : start + most])
         cost = window.astype(np.int64) * np.arange(1, len(window) + 1)
-        rows = int(np.searchsorted(cost, max_tokens, side="right"))
-        is_rest = start + rows == len(longer)
-        rows = max(rows, 1)
-        end = start + (rows if is_rest or rows < _FEW else rows - rows % 2)
+        rows = max(int(np.searchsorted(cost, max_tokens, side="right")), 1)
+        if rows >= _FEW and start + rows < len(longer):
+            rows -= rows % 2
+        end = start + rows
         bounds.append((start, end))
         start = end
     return np.array(bounds, np.int64).reshape(-1, 2)

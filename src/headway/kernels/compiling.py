@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-__all__ = ["compiled", "compiled_for_threads", "within"]
+__all__ = ["compiled", "compiled_for_threads", "compiled_twice", "within"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
@@ -48,16 +48,24 @@ def compiled_for_threads(function: FunctionT) -> FunctionT:
     return _compiled(function, f"{_VERSION}_for_threads", {"parallel": _ONLY_PRANGE})
 
 
+def compiled_twice(function: FunctionT) -> tuple[FunctionT, FunctionT]:
+    """:func:`compiled_for_threads` and :func:`compiled`, which come to the same bits: neither fuses products with sums,
+    which compilers do in one form of a loop and not in another."""
+    same_bits = {"fastmath": _OPTIONS["fastmath"] - {"contract"}}
+    shared = _compiled(function, f"{_VERSION}_for_threads", {"parallel": _ONLY_PRANGE} | same_bits)
+    return shared, _compiled(function, _VERSION, same_bits)
+
+
 def _compiled(function: FunctionT, version: str, options: dict[str, Any]) -> FunctionT:
     """A copy of the function, whose qualified name holds ``version``: by that Numba's cache tells functions apart."""
     function = cast(FunctionT, inspect.unwrap(function))  # of the type checks that tests wrap around every function
     copy = FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__qualname__ = f"{function.__qualname__}_{version}"
     try:
-        dispatcher = numba.njit(cache=True, **_OPTIONS, **options)(copy)
+        dispatcher = numba.njit(cache=True, **(_OPTIONS | options))(copy)
         _keep_if_possible(dispatcher)
     except RuntimeError:  # there is no folder for a cache that may be written
-        dispatcher = numba.njit(**_OPTIONS, **options)(copy)
+        dispatcher = numba.njit(**(_OPTIONS | options))(copy)
     _finish_when_interrupted(dispatcher)
     return cast(FunctionT, dispatcher)
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled, compiled_for_threads, within
+from headway.kernels.compiling import compiled_twice, within
 from headway.kernels.threads import share
 
 __all__ = ["add_thinned", "thin", "thin_rectified", "thin_rectified_gradients"]
@@ -128,8 +128,7 @@ def _rectified_gradients(gradient: Array, y: Array, out: Array, sums: Array, sca
                 of_out[i] = narrowed(passed, of_out[i])
 
 
-_thin_shared, _thin = compiled_for_threads(_thin), compiled(_thin)
-_add_thinned_shared, _add_thinned = compiled_for_threads(_add_thinned), compiled(_add_thinned)
-_thin_rectified_shared, _thin_rectified = compiled_for_threads(_thin_rectified), compiled(_thin_rectified)
-_rectified_gradients_shared = compiled_for_threads(_rectified_gradients)
-_rectified_gradients = compiled(_rectified_gradients)
+_thin_shared, _thin = compiled_twice(_thin)
+_add_thinned_shared, _add_thinned = compiled_twice(_add_thinned)
+_thin_rectified_shared, _thin_rectified = compiled_twice(_thin_rectified)
+_rectified_gradients_shared, _rectified_gradients = compiled_twice(_rectified_gradients)

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.compiling import compiled_twice
 from headway.kernels.threads import share
 
 __all__ = ["join", "part"]
@@ -68,5 +68,5 @@ def _join(apart: Array, joined: Array, sums: Array) -> None:
                         put[i] = taken[i]
 
 
-_part_shared, _part = compiled_for_threads(_part), compiled(_part)
-_join_shared, _join = compiled_for_threads(_join), compiled(_join)
+_part_shared, _part = compiled_twice(_part)
+_join_shared, _join = compiled_twice(_join)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.compiling import compiled_twice
 from headway.kernels.threads import share
 
 __all__ = ["normalise", "normalise_gradients"]
@@ -82,5 +82,5 @@ def _gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Ar
                 of_out[i] = narrowed((this * weight[i] - pulls - normal * along) * inverse, of_out[i])
 
 
-_normalise_shared, _normalise = compiled_for_threads(_normalise), compiled(_normalise)
-_gradients_shared, _gradients = compiled_for_threads(_gradients), compiled(_gradients)
+_normalise_shared, _normalise = compiled_twice(_normalise)
+_gradients_shared, _gradients = compiled_twice(_gradients)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled, compiled_for_threads
+from headway.kernels.compiling import compiled_twice
 from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
 from headway.kernels.threads import share
@@ -67,5 +67,5 @@ def _back(gradient: Array, weights: Array, scale: Any) -> None:
                 of_row[place] = narrowed(error, of_row[place])
 
 
-_rows_shared, _rows = compiled_for_threads(_rows), compiled(_rows)
-_back_shared, _back = compiled_for_threads(_back), compiled(_back)
+_rows_shared, _rows = compiled_twice(_rows)
+_back_shared, _back = compiled_twice(_back)

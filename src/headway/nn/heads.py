@@ -69,20 +69,15 @@ class _Attention(torch.autograd.Function):
         grad = torch.unflatten(grad_output, -1, (ctx.num_heads, -1)).transpose(1, 2).flatten(0, 1)
         errors = torch.bmm(grad, value.mT)
         replace_by_gradient(numbers(errors.flatten(0, 1)), numbers(weights.flatten(0, 1)), ctx.scale)
-        if ctx.joined:
-            of_all = grad.new_empty(3, *query.shape)
-            of_query, of_memory = of_all[0], of_all[1:]
-        else:
-            of_query, of_memory = torch.empty_like(query), grad.new_empty(2, *key.shape)
+        sides = [grad.new_empty(3, *query.shape)]
+        if not ctx.joined:
+            sides = [grad.new_empty(1, *query.shape), grad.new_empty(2, *key.shape)]
+        of_query, of_key, of_value = (part for side in sides for part in side)
         torch.bmm(errors, key, out=of_query)
-        torch.bmm(errors.mT, query, out=of_memory[0])
-        torch.bmm(weights.mT, grad, out=of_memory[1])
-        if ctx.joined:
-            of_projected, of_bias = _joined(of_all, ctx.num_heads)
-            return of_projected, None, of_bias, None, None
-        of_projected, of_query_bias = _joined(of_query.unsqueeze(0), ctx.num_heads)
-        of_projected_memory, of_memory_bias = _joined(of_memory, ctx.num_heads)
-        return of_projected, of_projected_memory, torch.cat((of_query_bias, of_memory_bias)), None, None
+        torch.bmm(errors.mT, query, out=of_key)
+        torch.bmm(weights.mT, grad, out=of_value)
+        of_projected, of_bias = zip(*(_joined(side, ctx.num_heads) for side in sides), strict=True)
+        return of_projected[0], None if ctx.joined else of_projected[1], torch.cat(of_bias), None, None
 
 
 def _apart(
