@@ -26,6 +26,7 @@ from headway.cli.export import export
 from headway.cli.import_ import import_
 from headway.cli.info import info
 from headway.cli.inspect import inspect
+from headway.cli.interruption import never_lost
 from headway.cli.prepare import prepare
 from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
@@ -85,7 +86,8 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn
     try:
-        app(arguments)
+        with never_lost():
+            app(arguments)
     except HeadwayError as error:
         if debug:
             raise

@@ -1,0 +1,54 @@
+"""Ctrl-C at moments when Python throws away what it raises."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+LOST = """
+import os, signal, sys, time
+from headway.cli.interruption import never_lost
+
+class Finalised:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def come_to_an_end():
+    with never_lost():
+        Finalised()
+        print("lost", flush=True)
+        os.read(0, 1)
+
+try:
+    come_to_an_end()
+except KeyboardInterrupt:
+    print("heard")
+"""
+
+
+def test_what_a_finaliser_loses_is_heard_while_waiting_for_input() -> None:
+    reading, writing = os.pipe()  # nothing is ever written
+    done = subprocess.run([sys.executable, "-c", LOST], stdin=reading, capture_output=True, text=True, timeout=60)
+    os.close(reading)
+    os.close(writing)
+    assert (done.stdout, done.stderr) == ("lost\nheard\n", "")
+
+
+def test_other_errors_are_told_and_everything_is_put_back() -> None:
+    script = """
+import signal, sys
+from headway.cli.interruption import never_lost
+
+class Failing:
+    def __del__(self):
+        raise ValueError("in a finaliser")
+
+before = sys.unraisablehook, signal.getsignal(signal.SIGALRM)
+with never_lost():
+    Failing()
+assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == before
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.endswith("ValueError: in a finaliser\n")
