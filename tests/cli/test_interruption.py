@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 LOST = """
 import os, signal, sys, time
@@ -52,3 +53,22 @@ assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == before
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert done.stderr.endswith("ValueError: in a finaliser\n")
+
+
+def test_the_exit_code_is_130_though_python_was_executing_a_string(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text("""
+import sys, typer
+from headway import cli
+
+cli.app = typer.Typer()
+
+@cli.app.command()
+def interrupted():
+    exec("raise KeyboardInterrupt")
+
+sys.argv = ["headway"]
+cli.main()
+""")
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "headway: interrupted\n")

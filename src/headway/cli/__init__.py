@@ -107,6 +107,7 @@ def main() -> None:
             leave_to_main()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
+            exec("")  # else `python -m headway` ends by SIGINT where that came while Python executed a string
         raise
 
 
