@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from headway import kernels
 
-__all__ = ["copied", "numbers", "takes"]
+__all__ = ["numbers", "seen", "takes"]
 
 _TYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
@@ -28,6 +29,7 @@ def numbers(x: Tensor) -> npt.NDArray[Any]:
     return array
 
 
-def copied(parameter: Tensor) -> npt.NDArray[Any]:
-    """A small parameter's numbers. Memory that NumPy has seen cannot be freed before its tensor, as FSDP does."""
-    return numbers(parameter.detach().clone())
+def seen(parameter: Tensor) -> npt.NDArray[Any]:
+    """A float32 parameter's memory, to be read at once: it can be freed, as FSDP does, where :func:`numbers` forbids
+    it."""
+    return np.from_dlpack(parameter.detach())

@@ -49,11 +49,15 @@ def compiled_for_threads(function: FunctionT) -> FunctionT:
 
 
 def compiled_twice(function: FunctionT) -> tuple[FunctionT, FunctionT]:
-    """:func:`compiled_for_threads` and :func:`compiled`, which come to the same bits: neither fuses products with sums,
-    which compilers do in one form of a loop and not in another."""
-    same_bits = {"fastmath": _OPTIONS["fastmath"] - {"contract"}}
-    shared = _compiled(function, f"{_VERSION}_for_threads", {"parallel": _ONLY_PRANGE} | same_bits)
-    return shared, _compiled(function, _VERSION, same_bits)
+    """:func:`compiled_for_threads` and :func:`compiled`, which come to the same bits, now and in any later process.
+
+    Neither reorders sums nor fuses them with products, which compilers do in one form of a loop and not in another, and
+    in a process that compiles for threads otherwise than in one that finds the code in the cache. Loops that sum up a
+    row take :mod:`headway.kernels.row_sums`.
+    """
+    exact = {"fastmath": {"nsz"}}
+    shared = _compiled(function, f"{_VERSION}_for_threads", {"parallel": _ONLY_PRANGE} | exact)
+    return shared, _compiled(function, _VERSION, exact)
 
 
 def _compiled(function: FunctionT, version: str, options: dict[str, Any]) -> FunctionT:

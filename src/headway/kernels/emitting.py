@@ -26,6 +26,7 @@ __all__ = [
     "INTS",
     "LANES",
     "LINE",
+    "add_lanes",
     "constant",
     "emitted",
     "everywhere",
@@ -93,3 +94,15 @@ def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Have what is there, with all of its cache line, brought into the second-level cache; it may be any address."""
     prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), BYTE.as_pointer(), INT32, INT32, INT32)
     builder.call(prefetch, [builder.inttoptr(address, BYTE.as_pointer()), INT32(0), INT32(2), INT32(1)])
+
+
+def add_lanes(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+    """The sum of a vector's lanes: of its halves, then of theirs."""
+    lanes = vector.type.count
+    nothing = ir.Constant(vector.type, ir.Undefined)
+    while lanes > 1:
+        lanes //= 2
+        upper = [lanes + lane if lane < lanes else lane for lane in range(vector.type.count)]
+        order = ir.Constant(ir.VectorType(INT32, vector.type.count), upper)
+        vector = builder.fadd(vector, builder.shuffle_vector(vector, nothing, order))
+    return builder.extract_element(vector, INT32(0))

@@ -18,6 +18,7 @@ from headway.kernels.emitting import (
     INT64,
     INTS,
     LANES,
+    add_lanes,
     constant,
     emitted,
     everywhere,
@@ -85,8 +86,7 @@ def _exponentials(context: Any, scores: Any, count: Any) -> Any:
             power = builder.select(present(loop.index), _emit_power_of_two(builder, power), zeros)
             store(builder, power, scores, loop.index)
             builder.store(builder.fadd(builder.load(total), power), total)
-        added = function(builder, f"llvm.vector.reduce.fadd.v{LANES}f32", FLOAT, FLOAT, FLOATS)
-        return builder.call(added, [FLOAT(-0.0), builder.load(total)], fastmath=("reassoc",))
+        return add_lanes(builder, builder.load(total))
 
     return types.float32(types.uintp, types.intp), generate
 

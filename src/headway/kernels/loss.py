@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import LOWEST, as_float, as_int, in_order, narrowed, widened
-from headway.kernels.compiling import compiled, compiled_for_threads, within
+from headway.kernels.compiling import compiled_twice
 from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
 from headway.kernels.threads import share
@@ -42,21 +42,15 @@ def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
             powers[v] = widened(row[v])
             highest = max(highest, in_order(as_int(powers[v])))
         target = powers[targets[r]]
-        losses[r] = _errors(powers, size, targets[r], as_float(in_order(highest)), target, weight)
+        total = exponentials(powers.ctypes.data, size)
+        scale = np.float32(1) / total
+        for v in range(size):
+            powers[v] *= scale
+        powers[targets[r]] -= weight
+        surprise = np.log(np.float64(total)) + np.float64(as_float(in_order(highest)))
+        losses[r] = surprise - np.float64(weight) * np.float64(target)
         for v in range(size):
             row[v] = narrowed(powers[v], row[v])
 
 
-@within
-def _errors(powers: Array, size: int, place: int, highest: Any, target: Any, weight: Any) -> float:
-    """A row's loss; ``powers``, which hold its logits, become the probabilities, less ``weight`` at the target."""
-    total = exponentials(powers.ctypes.data, size)
-    scale = np.float32(1) / total
-    for v in range(size):
-        powers[v] *= scale
-    powers[place] -= weight
-    loss: float = np.log(np.float64(total)) + np.float64(highest) - np.float64(weight) * np.float64(target)
-    return loss
-
-
-_rows_shared, _rows = compiled_for_threads(_rows), compiled(_rows)
+_rows_shared, _rows = compiled_twice(_rows)

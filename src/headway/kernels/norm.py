@@ -1,9 +1,6 @@
 """Layer normalisation (Ba et al. 2016) and its gradients, each in one pass over rows that a cache holds.
 
 Rows are of float32 or uint16, the bits of bfloat16; weights, means and deviations are float32, and so are all sums.
-
-No loop that sums up a row also writes: where a compiler must first ask whether two arrays lie near each other, and they
-do, it takes another loop, whose sum is rounded in another order. What comes out would depend on addresses.
 """
 
 from __future__ import annotations
@@ -16,6 +13,7 @@ import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
 from headway.kernels.compiling import compiled_twice
+from headway.kernels.row_sums import products_with_deviations, sum_of, sum_of_products, sum_of_squares
 from headway.kernels.threads import share
 
 __all__ = ["normalise", "normalise_gradients"]
@@ -46,14 +44,8 @@ def _normalise(x: Array, weight: Array, bias: Array, epsilon: Any, out: Array, m
     for part in numba.prange(-(-rows // _PART)):
         for row in range(part * _PART, min((part + 1) * _PART, rows)):
             of_row, of_out = x[row], out[row]
-            total = np.float32(0)
-            for i in range(width):
-                total += widened(of_row[i])
-            mean = total / np.float32(width)
-            squares = np.float32(0)
-            for i in range(width):
-                difference = widened(of_row[i]) - mean
-                squares += difference * difference
+            mean = sum_of(of_row.ctypes.data, of_row[0], width) / np.float32(width)
+            squares = sum_of_squares(of_row.ctypes.data, of_row[0], width, mean)
             inverse = np.float32(1) / np.sqrt(squares / np.float32(width) + epsilon)
             for i in range(width):
                 of_out[i] = narrowed((widened(of_row[i]) - mean) * inverse * weight[i] + bias[i], of_out[i])
@@ -69,11 +61,9 @@ def _gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Ar
         for row in range(part * _PART, min((part + 1) * _PART, rows)):
             of_row, of_gradient, of_out = x[row], gradient[row], out[row]
             mean, inverse = moments[0, row], moments[1, row]
-            pulls, along = np.float32(0), np.float32(0)
-            for i in range(width):
-                pull = widened(of_gradient[i]) * weight[i]
-                pulls += pull
-                along += pull * (widened(of_row[i]) - mean)
+            pulled, like = of_gradient.ctypes.data, of_gradient[0]
+            pulls = sum_of_products(pulled, like, weight.ctypes.data, weight[0], width)
+            along = products_with_deviations(pulled, like, weight.ctypes.data, of_row.ctypes.data, width, mean)
             pulls, along = pulls / np.float32(width), along / np.float32(width) * inverse
             for i in range(width):
                 this, normal = widened(of_gradient[i]), (widened(of_row[i]) - mean) * inverse

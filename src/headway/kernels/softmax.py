@@ -15,6 +15,7 @@ from headway.kernels.bits import narrowed, widened
 from headway.kernels.compiling import compiled_twice
 from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
+from headway.kernels.row_sums import sum_of_products
 from headway.kernels.threads import share
 
 __all__ = ["replace_by_gradient", "replace_by_weights"]
@@ -59,9 +60,7 @@ def _back(gradient: Array, weights: Array, scale: Any) -> None:
     for part in numba.prange(-(-rows // _PART)):
         for row in range(part * _PART, min((part + 1) * _PART, rows)):
             of_row, weight = gradient[row], weights[row]
-            mean = np.float32(0)
-            for place in range(places):
-                mean += widened(of_row[place]) * widened(weight[place])
+            mean = sum_of_products(of_row.ctypes.data, of_row[0], weight.ctypes.data, weight[0], places)
             for place in range(places):
                 error = (widened(of_row[place]) - mean) * widened(weight[place]) * scale
                 of_row[place] = narrowed(error, of_row[place])

@@ -35,6 +35,7 @@ from headway.errors import ConfigError
 from headway.kernels.arrays import numbers, takes
 from headway.nn.dropout import Dropout
 from headway.nn.heads import attend_by_kernels
+from headway.nn.linear import Linear, linear
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
@@ -183,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         self.d_value = d_value or d_model // num_heads
         self.widths = (num_heads * self.d_key, num_heads * self.d_key, num_heads * self.d_value)
         self.projection = nn.Linear(d_model, sum(self.widths), bias=bias)
-        self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias)
+        self.output = Linear(num_heads * self.d_value, d_model, bias=bias)
         self.score = None if score == "scaled_dot" else make_score(score, self.d_key, num_heads)
         hidden = qk_projection == "hidden"
         self.query_outer = nn.Linear(self.widths[0], self.widths[0], bias=bias) if hidden else None
@@ -214,8 +215,8 @@ class MultiHeadAttention(nn.Module):
         """Attend from x to itself, or to ``memory`` where one is given. ``mask`` broadcasts to (B, T, S)."""
         if mask is not None and self._is_plain(x, x if memory is None else memory, mask):
             weight, bias = self.projection.weight, self.projection.bias
-            projected = F.linear(x, weight if memory is None else weight[: self.widths[0]])
-            other = None if memory is None else F.linear(memory, weight[self.widths[0] :])
+            projected = linear(x, weight if memory is None else weight[: self.widths[0]])
+            other = None if memory is None else linear(memory, weight[self.widths[0] :])
             bias = weight.new_zeros(len(weight)) if bias is None else bias
             if takes(projected):
                 joined: Tensor = self.output(attend_by_kernels(projected, other, bias, mask, self.num_heads))

@@ -29,6 +29,7 @@ from headway.kernels.arrays import takes
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
+from headway.nn.linear import Linear, linear
 from headway.nn.norm import LayerNorm
 from headway.nn.scores import ScoreKind
 
@@ -86,7 +87,7 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Transform each position."""
         if self.activation is F.relu and self.training and takes(x):
-            inner = self.dropout.of_rectified(F.linear(x, self.inner.weight), self.inner.bias)
+            inner = self.dropout.of_rectified(linear(x, self.inner.weight), self.inner.bias)
         else:
             inner = self.dropout(self.activation(self.inner(x)))
         transformed: Tensor = self.outer(inner)
@@ -117,9 +118,9 @@ class GatedFeedForward(nn.Module):
         return transformed
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def _linear(inputs: int, outputs: int) -> Linear:
     """A linear layer that starts Xavier-uniform, with zero bias."""
-    layer = nn.Linear(inputs, outputs)
+    layer = Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer

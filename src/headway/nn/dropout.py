@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
-from headway.kernels.arrays import copied, numbers, takes
+from headway.kernels.arrays import numbers, seen, takes
 
 __all__ = ["Dropout"]
 
@@ -98,7 +98,7 @@ class _ThinnedRectified(torch.autograd.Function):
 
         ctx.dropped = dropped
         out = x.new_empty(x.shape)
-        thin_rectified(_rows(x), copied(bias), _rows(out), _seed() if dropped else 0, dropped)
+        thin_rectified(_rows(x), seen(bias), _rows(out), _seed() if dropped else 0, dropped)
         ctx.save_for_backward(out)
         return out
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway.kernels.arrays import copied, numbers
+from headway.kernels.arrays import numbers, seen
 
 __all__ = ["attend_by_kernels"]
 
@@ -88,7 +88,7 @@ def _apart(
 
     batch, length, width = joined.shape
     apart = joined.new_empty(parts, batch * num_heads, length, width // (parts * num_heads))
-    part(numbers(joined.contiguous()), copied(bias), numbers(apart))
+    part(numbers(joined.contiguous()), seen(bias), numbers(apart))
     return apart.unbind(0)
 
 

@@ -24,12 +24,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from headway.kernels.arrays import numbers, takes
+from headway.nn.linear import PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
 
 __all__ = ["label_smoothed_cross_entropy", "projected_cross_entropy", "projected_r_drop", "rows_at_a_time"]
 
 # Rows whose logits are in memory at a time, in the products' type, and how many of these in float32: on a CPU so few
 # that they stay in its cache. Where compiled kernels run, each row is in float32 for itself.
-_CPU_ROWS, _GPU_ROWS = (2048, 256), (4096, 4096)
+_CPU_ROWS, _GPU_ROWS = (1024, 256), (4096, 4096)
 
 
 def rows_at_a_time(device: str) -> int:
@@ -150,13 +151,17 @@ def _sum_and_gradients(
     """
     passes = hidden.size(1)
     by_kernel = passes == 1 and takes(hidden)
-    cast = weight.to(hidden.dtype)
+    by_products = hidden.dtype == torch.bfloat16 and multiplies(hidden, weight)
+    packed = PackedWeight(weight) if by_products else None
+    cast = weight if by_products else weight.to(hidden.dtype)
     total = prior.new_zeros(())
-    grad_hidden, grad_weight = torch.zeros_like(hidden), torch.zeros_like(weight, dtype=prior.dtype)
+    grad_hidden, grad_weight = torch.zeros_like(hidden), zeros_for_gradient(weight.to(prior.dtype))
     chunk, block = (rows // passes for rows in _rows(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
-        logits = hidden[rows] @ cast.T
+        x = hidden[rows].flatten(0, 1)
+        product = x @ cast.T if packed is None else packed.product(x)
+        logits = product.view(-1, passes, len(weight))
         if by_kernel:
             from headway.kernels.loss import replace_by_errors  # imports Numba
 
@@ -166,16 +171,20 @@ def _sum_and_gradients(
                 total += _replace_by_error(part, target.view(-1, 1, 1), smoothing, alpha, prior.dtype)
         if with_gradients:
             errors = logits.flatten(0, 1)
-            torch.mm(errors, cast, out=grad_hidden[rows].flatten(0, 1))
-            grad_weight += errors.T @ hidden[rows].flatten(0, 1)
+            if packed is None:
+                torch.mm(errors, cast, out=grad_hidden[rows].flatten(0, 1))
+                grad_weight[: len(weight)] += errors.T @ x
+            else:
+                grad_hidden[rows] = packed.transposed_product(errors).view_as(grad_hidden[rows])
+                add_weight_gradient(grad_weight, errors, x)
     if smoothing:
         mean_weight = prior @ weight.to(prior.dtype)
         hidden_sum = hidden.sum((0, 1), dtype=prior.dtype) / passes
         total -= smoothing * hidden_sum @ mean_weight
         if with_gradients:
             grad_hidden -= (smoothing / passes * mean_weight).to(hidden.dtype)
-            grad_weight.addr_(prior, hidden_sum, alpha=-smoothing)
-    return total, grad_hidden, grad_weight.to(weight.dtype)
+            grad_weight[: len(weight)].addr_(prior, hidden_sum, alpha=-smoothing)
+    return total, grad_hidden, grad_weight[: len(weight)].to(weight.dtype)
 
 
 def _replace_by_error(

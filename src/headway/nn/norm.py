@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headway.kernels.arrays import copied, numbers, takes
+from headway.kernels.arrays import numbers, seen, takes
 
 __all__ = ["LayerNorm"]
 
@@ -40,7 +40,7 @@ class _Normalised(torch.autograd.Function):
         rows = x.contiguous().view(-1, x.size(-1))
         out, moments = x.new_empty(x.shape), weight.new_empty(2, len(rows))
         of_out = numbers(out.view(rows.shape))
-        normalise(numbers(rows), copied(weight), copied(bias), epsilon, of_out, numbers(moments))
+        normalise(numbers(rows), seen(weight), seen(bias), epsilon, of_out, numbers(moments))
         ctx.save_for_backward(rows, weight, moments)
         return out
 
@@ -53,6 +53,6 @@ class _Normalised(torch.autograd.Function):
         out = torch.empty_like(rows)
         grad = grad_output.contiguous().view(rows.shape)
         of_weight, of_bias = normalise_gradients(
-            numbers(grad), numbers(rows), copied(weight), numbers(moments), numbers(out)
+            numbers(grad), numbers(rows), seen(weight), numbers(moments), numbers(out)
         )
         return out.view(grad_output.shape), torch.from_numpy(of_weight), torch.from_numpy(of_bias), None
