@@ -11,10 +11,12 @@ attention with its keys' places; ranking with its product.
 - :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
 - :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
 - :mod:`headway.kernels.ranking`: the best tokens of an output projection.
+- :mod:`headway.kernels.products`: the products of linear layers in training, in bfloat16.
 - :mod:`headway.kernels.loss`, :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`,
-  :mod:`headway.kernels.norm`, :mod:`headway.kernels.heads`: what training has around its products: the softmax of
-  logits and of attention, dropout with the ReLU before it or the sum after it, layer norms, and the layout of heads
-  with their biases. :mod:`headway.kernels.arrays` is how tensors come to them.
+  :mod:`headway.kernels.norm`, :mod:`headway.kernels.heads`: what training has around them: the softmax of logits and of
+  attention, dropout with the ReLU before it or the sum after it, layer norms, and the layout of heads with their
+  biases. :mod:`headway.kernels.row_sums` adds up rows for them, :mod:`headway.kernels.arrays` is how tensors come to
+  them.
 
 The kernels take and return NumPy arrays, float32 and contiguous unless said otherwise. They do not hold Python's lock,
 so that several threads can decode at once, each on its own rows; only products of few rows, and what training has, are
