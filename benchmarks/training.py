@@ -253,9 +253,9 @@ def main(
                 f"peak of {precision}: {rate / 1e9:,.0f} GFLOP/s; the best {best.flop_per_s / 1e9:,.0f}, of {best}"
             )
         figures += [asdict(result) for result in results]
-    if output is not None:
-        header = {"date": str(date.today()), "machine": machine, "command": command}
-        output.write_text(json.dumps({**header, "results": figures}, indent=2) + "\n", encoding="utf-8")
+        if output is not None:
+            header = {"date": str(date.today()), "machine": machine, "command": command}
+            output.write_text(json.dumps({**header, "results": figures}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

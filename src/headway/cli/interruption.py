@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 __all__ = ["never_lost"]
 
@@ -16,31 +15,31 @@ _SOON = 0.01  # seconds
 
 @contextmanager
 def never_lost() -> Iterator[None]:
-    """Interrupt once more where an interruption was lost.
+    """Interrupt once more where an interruption was lost, if the command has not ended by then.
 
     Python throws away what is raised in a finaliser (``__del__``) or in a callback from compiled code, a
     ``KeyboardInterrupt`` as well; compilers run many of both, and a command that then waits for its input would wait
     for ever.
     """
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.main_thread().ident
+    if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # Windows has it not
         yield
         return
-    report = sys.unraisablehook
+    report, timers = sys.unraisablehook, list[threading.Timer]()
 
     def notice(lost: sys.UnraisableHookArgs) -> None:
-        if issubclass(lost.exc_type, KeyboardInterrupt):
-            signal.setitimer(signal.ITIMER_REAL, _SOON)  # not now, or it would be lost again in here
-        else:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
+            return
+        # Not now, or it would be lost again in here; and as a signal to the thread, which ends its waiting.
+        timers.append(threading.Timer(_SOON, signal.pthread_kill, (main, signal.SIGINT)))
+        timers[-1].daemon = True
+        timers[-1].start()
 
-    def repeat(_number: int, _frame: FrameType | None) -> None:
-        signal.raise_signal(signal.SIGINT)
-
-    before = signal.signal(signal.SIGALRM, repeat)
     sys.unraisablehook = notice
     try:
         yield
     finally:
         sys.unraisablehook = report
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for timer in timers:
+            timer.cancel()

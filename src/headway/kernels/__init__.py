@@ -11,7 +11,8 @@ attention with its keys' places; ranking with its product.
 - :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
 - :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
 - :mod:`headway.kernels.ranking`: the best tokens of an output projection.
-- :mod:`headway.kernels.products`: the products of linear layers in training, in bfloat16.
+- :mod:`headway.kernels.products`, :mod:`headway.kernels.heads_in_pairs`: linear layers and attention of training in
+  bfloat16, made of the tiles of :mod:`headway.kernels.pairs`.
 - :mod:`headway.kernels.loss`, :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`,
   :mod:`headway.kernels.norm`, :mod:`headway.kernels.heads`: what training has around them: the softmax of logits and of
   attention, dropout with the ReLU before it or the sum after it, layer norms, and the layout of heads with their
@@ -24,7 +25,7 @@ shared by threads (:mod:`headway.kernels.threads`). What a row comes to depends 
 is beside it.
 
 Compiled code is kept on disk (Numba's cache, beside the modules or in the user's cache directory), so only the first
-run on a machine waits for the compiler, some 15 seconds.
+run on a machine waits for the compiler, some 15 seconds, of training some 30.
 """
 
 from __future__ import annotations

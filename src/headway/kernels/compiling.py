@@ -53,7 +53,8 @@ def compiled_twice(function: FunctionT) -> tuple[FunctionT, FunctionT]:
 
     Neither reorders sums nor fuses them with products, which compilers do in one form of a loop and not in another, and
     in a process that compiles for threads otherwise than in one that finds the code in the cache. Loops that sum up a
-    row take :mod:`headway.kernels.row_sums`.
+    row take :mod:`headway.kernels.row_sums`; other compiled functions that they call compute nothing in floats but
+    what :mod:`headway.kernels.emitting` wrote out.
     """
     exact = {"fastmath": {"nsz"}}
     shared = _compiled(function, f"{_VERSION}_for_threads", {"parallel": _ONLY_PRANGE} | exact)

@@ -29,7 +29,7 @@ from headway.kernels.emitting import (
     variable,
 )
 
-__all__ = ["LOG2_E", "exponentials", "power_of_two"]
+__all__ = ["LOG2_E", "emit_power_of_two", "exponentials", "power_of_two"]
 
 LOG2_E = np.float32(math.log2(math.e))
 _LEAST = -126.0
@@ -37,7 +37,7 @@ _TAYLOR = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1,
 _ONE, _MANTISSA = 127, 23  # the exponent of 1 and where exponents begin, in a float's bits
 
 
-def _emit_power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+def emit_power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Of a float or of each float of a vector."""
     kind = x.type
     whole_kind, name = (INT32, "f32") if kind == FLOAT else (INTS, f"v{LANES}f32")
@@ -55,7 +55,7 @@ def _emit_power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
 
 def _power_of_two(context: Any, x: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        return _emit_power_of_two(builder, arguments[0])
+        return emit_power_of_two(builder, arguments[0])
 
     return types.float32(types.float32), generate
 
@@ -83,7 +83,7 @@ def _exponentials(context: Any, scores: Any, count: Any) -> Any:
         base, scale = everywhere(builder, largest, LANES), constant(FLOATS, float(LOG2_E))
         with times(builder, vectors) as loop:
             power = builder.fmul(builder.fsub(load(builder, scores, FLOATS, loop.index), base), scale)
-            power = builder.select(present(loop.index), _emit_power_of_two(builder, power), zeros)
+            power = builder.select(present(loop.index), emit_power_of_two(builder, power), zeros)
             store(builder, power, scores, loop.index)
             builder.store(builder.fadd(builder.load(total), power), total)
         return add_lanes(builder, builder.load(total))

@@ -32,7 +32,7 @@ from headway.kernels.emitting import (
     variable,
 )
 
-__all__ = ["products_with_deviations", "sum_of", "sum_of_products", "sum_of_squares"]
+__all__ = ["emit_number", "products_with_deviations", "sum_of", "sum_of_products", "sum_of_squares"]
 
 _HALF = 16  # bits
 _Load = Callable[[ir.Value, Any], ir.Value]
@@ -46,20 +46,20 @@ def _emit_sum(builder: ir.IRBuilder, count: ir.Value, term: Callable[[_Load, Cal
     vectors = builder.udiv(count, INT64(LANES))
     with times(builder, vectors) as loop:
         terms = term(
-            lambda address, like: _number(builder, address, like, loop.index, FLOATS),
+            lambda address, like: emit_number(builder, address, like, loop.index, FLOATS),
             lambda number: everywhere(builder, number, LANES),
         )
         builder.store(builder.fadd(builder.load(total), terms), total)
     first = builder.mul(vectors, INT64(LANES))
     with times(builder, builder.sub(count, first)) as loop:
         index = builder.add(first, loop.index)
-        terms = term(lambda address, like: _number(builder, address, like, index, FLOAT), lambda number: number)
+        terms = term(lambda address, like: emit_number(builder, address, like, index, FLOAT), lambda number: number)
         builder.store(builder.fadd(builder.load(rest), terms), rest)
     return builder.fadd(add_lanes(builder, builder.load(total)), builder.load(rest))
 
 
-def _number(builder: ir.IRBuilder, address: ir.Value, like: Any, index: ir.Value, kind: ir.Type) -> ir.Value:
-    """The number at ``index``, or the vector of them."""
+def emit_number(builder: ir.IRBuilder, address: ir.Value, like: Any, index: ir.Value, kind: ir.Type) -> ir.Value:
+    """The number at ``index`` of those that are like a type, or the vector of them, in float32."""
     if like == types.float32:
         return load(builder, address, kind, index)
     narrow, wide = (ir.IntType(16), INT32) if kind == FLOAT else (ir.VectorType(ir.IntType(16), LANES), INTS)

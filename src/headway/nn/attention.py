@@ -34,8 +34,8 @@ from torch.nn import functional as F
 from headway.errors import ConfigError
 from headway.kernels.arrays import numbers, takes
 from headway.nn.dropout import Dropout
-from headway.nn.heads import attend_by_kernels
-from headway.nn.linear import Linear, linear
+from headway.nn.heads import attend_by_kernels, attend_in_pairs
+from headway.nn.linear import Linear, linear, trains_by_kernels
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
@@ -215,8 +215,14 @@ class MultiHeadAttention(nn.Module):
         """Attend from x to itself, or to ``memory`` where one is given. ``mask`` broadcasts to (B, T, S)."""
         if mask is not None and self._is_plain(x, x if memory is None else memory, mask):
             weight, bias = self.projection.weight, self.projection.bias
-            projected = linear(x, weight if memory is None else weight[: self.widths[0]])
-            other = None if memory is None else linear(memory, weight[self.widths[0] :])
+            split = len(weight) if memory is None else self.widths[0]
+            in_pairs = self.d_key % 32 == 0 and trains_by_kernels(x, weight)
+            first, second = (None, None) if bias is None or not in_pairs else (bias[:split], bias[split:])
+            projected = linear(x, weight if memory is None else weight[:split], first)
+            other = None if memory is None else linear(memory, weight[split:], second)
+            if in_pairs:
+                together: Tensor = self.output(attend_in_pairs(projected, other, mask, self.num_heads))
+                return together
             bias = weight.new_zeros(len(weight)) if bias is None else bias
             if takes(projected):
                 joined: Tensor = self.output(attend_by_kernels(projected, other, bias, mask, self.num_heads))

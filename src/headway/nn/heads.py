@@ -14,10 +14,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 from headway.kernels.arrays import numbers, seen
 
-__all__ = ["attend_by_kernels"]
+_PLACES = 16  # whose weights fill a vector
+
+__all__ = ["attend_by_kernels", "attend_in_pairs"]
 
 
 def attend_by_kernels(
@@ -78,6 +81,57 @@ class _Attention(torch.autograd.Function):
         torch.bmm(weights.mT, grad, out=of_value)
         of_projected, of_bias = zip(*(_joined(side, ctx.num_heads) for side in sides), strict=True)
         return of_projected[0], None if ctx.joined else of_projected[1], torch.cat(of_bias), None, None
+
+
+def attend_in_pairs(
+    projected: Float[Tensor, "B T P"],
+    memory: Float[Tensor, "B S M"] | None,
+    mask: Bool[Tensor, "#B #T S"],
+    num_heads: int,
+) -> Float[Tensor, "B T C"]:
+    """The same in bfloat16, of projections that have their bias, by one kernel each way, a head at a time.
+
+    Heads are a multiple of 32 numbers wide, and the processor has what :mod:`headway.kernels.pairs` needs.
+    """
+    return cast(Tensor, _InPairs.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
+
+
+class _InPairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: int) -> Tensor:
+        from headway.kernels.heads_in_pairs import attend  # imports Numba
+
+        queries = projected.contiguous()
+        side = queries if memory is None else memory.contiguous()
+        batch, length, total = queries.shape
+        width = total // 3 if memory is None else total
+        ctx.at = (0, width, 2 * width) if memory is None else (0, 0, width)
+        ctx.scale = (width // num_heads) ** -0.5
+        filling = -side.size(1) % _PLACES
+        opened = F.pad(mask, (0, filling)).contiguous()
+        weights = queries.new_empty(batch, num_heads, length, side.size(1) + filling)
+        out = queries.new_empty(batch, length, width)
+        attend(
+            *(numbers(queries), numbers(side), ctx.at, opened.numpy(), ctx.scale),
+            *(numbers(weights), numbers(out)),
+        )
+        ctx.save_for_backward(queries, None if memory is None else side, weights)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        from headway.kernels.heads_in_pairs import attend_back
+
+        queries, memory, weights = ctx.saved_tensors
+        side = queries if memory is None else memory
+        of_queries = torch.empty_like(queries)
+        of_memory = of_queries if memory is None else torch.empty_like(memory)
+        attend_back(
+            *(numbers(grad_output.contiguous()), numbers(queries), numbers(side), ctx.at, ctx.scale),
+            *(numbers(weights), numbers(of_queries), numbers(of_memory)),
+        )
+        return of_queries, None if memory is None else of_memory, None, None
 
 
 def _apart(

@@ -19,7 +19,15 @@ from torch.nn import functional as F
 
 from headway.kernels.arrays import numbers, seen, takes
 
-__all__ = ["Linear", "PackedWeight", "add_weight_gradient", "linear", "multiplies", "zeros_for_gradient"]
+__all__ = [
+    "Linear",
+    "PackedWeight",
+    "add_weight_gradient",
+    "linear",
+    "multiplies",
+    "trains_by_kernels",
+    "zeros_for_gradient",
+]
 
 _BLOCK = 32  # inputs
 
@@ -35,12 +43,20 @@ class Linear(nn.Linear):
 def linear(
     x: Float[Tensor, "*b K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*b N"]:
-    """``F.linear``; where gradients are wanted of it and autocast to bfloat16 is on, by kernels if they fit."""
-    if torch.is_grad_enabled() and torch.is_autocast_enabled("cpu") and multiplies(x, weight):
-        dtype = torch.get_autocast_dtype("cpu")
-        if dtype == torch.bfloat16 and x.dtype in (dtype, torch.float32):
-            return cast(Tensor, _Linear.apply(x.to(dtype), weight, bias))  # type: ignore[no-untyped-call]
-    return F.linear(x, weight, bias)
+    """``F.linear``, by kernels where they fit (:func:`trains_by_kernels`)."""
+    if not trains_by_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
+        return F.linear(x, weight, bias)
+    return cast(Tensor, _Linear.apply(x.to(torch.bfloat16), weight, bias))  # type: ignore[no-untyped-call]
+
+
+def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
+    """Whether gradients may be wanted, autocast to bfloat16 is on, and kernels compute the product."""
+    return (
+        torch.is_grad_enabled()
+        and torch.is_autocast_enabled("cpu")
+        and torch.get_autocast_dtype("cpu") == torch.bfloat16
+        and multiplies(x, weight)
+    )
 
 
 def multiplies(x: Tensor, weight: Tensor) -> bool:
@@ -50,6 +66,8 @@ def multiplies(x: Tensor, weight: Tensor) -> bool:
         takes(x)
         and weight.dtype == torch.float32
         and weight.is_contiguous()
+        and x.dim() > 1
+        and x.size(-1) == inputs
         and inputs % _BLOCK == outputs % 2 == 0
         and _available()
     )
@@ -99,10 +117,10 @@ def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x:
     add_outer(numbers(y.contiguous()), numbers(x.contiguous()), numbers(total))
 
 
-def zeros_for_gradient(weight: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+def zeros_for_gradient(weight: Float[Tensor, "N K"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:
     """What :func:`add_weight_gradient` adds to."""
     rows = -(-len(weight) // 8) * 8
-    return weight.new_zeros(rows, weight.size(1))
+    return weight.new_zeros(rows, weight.size(1), dtype=dtype)
 
 
 class _Linear(torch.autograd.Function):
@@ -116,7 +134,7 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        grad = grad_output.flatten(0, -2)
+        grad = grad_output.flatten(0, -2).contiguous()
         of_x = of_weight = of_bias = None
         if ctx.needs_input_grad[0]:
             of_x = PackedWeight(weight).transposed_product(grad).view_as(x)

@@ -155,7 +155,7 @@ def _sum_and_gradients(
     packed = PackedWeight(weight) if by_products else None
     cast = weight if by_products else weight.to(hidden.dtype)
     total = prior.new_zeros(())
-    grad_hidden, grad_weight = torch.zeros_like(hidden), zeros_for_gradient(weight.to(prior.dtype))
+    grad_hidden, grad_weight = torch.zeros_like(hidden), zeros_for_gradient(weight, prior.dtype)
     chunk, block = (rows // passes for rows in _rows(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
