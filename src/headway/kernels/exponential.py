@@ -29,7 +29,7 @@ from headway.kernels.emitting import (
     variable,
 )
 
-__all__ = ["LOG2_E", "emit_power_of_two", "exponentials", "power_of_two"]
+__all__ = ["LOG2_E", "emit_exponentials", "emit_power_of_two", "exponentials", "power_of_two"]
 
 LOG2_E = np.float32(math.log2(math.e))
 _LEAST = -126.0
@@ -60,33 +60,41 @@ def _power_of_two(context: Any, x: Any) -> Any:
     return types.float32(types.float32), generate
 
 
+def emit_exponentials(
+    builder: ir.IRBuilder, scores: ir.Value, vectors: ir.Value, present: Callable[[ir.Value], ir.Value]
+) -> ir.Value:
+    """Make so many vectors of scores, those that are ``present``, exponentials of what they are less than the largest
+    of these, and all others 0. Returns their sum."""
+    highest, total = variable(builder, INTS), variable(builder, FLOATS)
+    lowest, zeros = constant(INTS, int(LOWEST)), constant(FLOATS, 0.0)
+    builder.store(lowest, highest)
+    builder.store(zeros, total)
+    with times(builder, vectors) as loop:
+        higher = function(builder, f"llvm.smax.v{LANES}i32", INTS, INTS, INTS)
+        ordered = emit_in_order(builder, load(builder, scores, INTS, loop.index))
+        ordered = builder.select(present(loop.index), ordered, lowest)
+        builder.store(builder.call(higher, [builder.load(highest), ordered]), highest)
+    reduced = function(builder, f"llvm.vector.reduce.smax.v{LANES}i32", INT32, INTS)
+    largest = builder.bitcast(emit_in_order(builder, builder.call(reduced, [builder.load(highest)])), FLOAT)
+    base, scale = everywhere(builder, largest, LANES), constant(FLOATS, float(LOG2_E))
+    with times(builder, vectors) as loop:
+        power = builder.fmul(builder.fsub(load(builder, scores, FLOATS, loop.index), base), scale)
+        power = builder.select(present(loop.index), emit_power_of_two(builder, power), zeros)
+        store(builder, power, scores, loop.index)
+        builder.store(builder.fadd(builder.load(total), power), total)
+    return add_lanes(builder, builder.load(total))
+
+
 def _exponentials(context: Any, scores: Any, count: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         scores, count = arguments
         vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
-        highest, total = variable(builder, INTS), variable(builder, FLOATS)
-        lowest, zeros = constant(INTS, int(LOWEST)), constant(FLOATS, 0.0)
-        builder.store(lowest, highest)
-        builder.store(zeros, total)
 
         def present(vector: ir.Value) -> ir.Value:
             left = builder.trunc(builder.sub(count, builder.mul(vector, INT64(LANES))), INT32)
             return builder.icmp_signed("<", ir.Constant(INTS, list(range(LANES))), everywhere(builder, left, LANES))
 
-        with times(builder, vectors) as loop:
-            higher = function(builder, f"llvm.smax.v{LANES}i32", INTS, INTS, INTS)
-            ordered = emit_in_order(builder, load(builder, scores, INTS, loop.index))
-            ordered = builder.select(present(loop.index), ordered, lowest)
-            builder.store(builder.call(higher, [builder.load(highest), ordered]), highest)
-        reduced = function(builder, f"llvm.vector.reduce.smax.v{LANES}i32", INT32, INTS)
-        largest = builder.bitcast(emit_in_order(builder, builder.call(reduced, [builder.load(highest)])), FLOAT)
-        base, scale = everywhere(builder, largest, LANES), constant(FLOATS, float(LOG2_E))
-        with times(builder, vectors) as loop:
-            power = builder.fmul(builder.fsub(load(builder, scores, FLOATS, loop.index), base), scale)
-            power = builder.select(present(loop.index), emit_power_of_two(builder, power), zeros)
-            store(builder, power, scores, loop.index)
-            builder.store(builder.fadd(builder.load(total), power), total)
-        return add_lanes(builder, builder.load(total))
+        return emit_exponentials(builder, scores, vectors, present)
 
     return types.float32(types.uintp, types.intp), generate
 

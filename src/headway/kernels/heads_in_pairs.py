@@ -12,7 +12,6 @@ are uint16, the bits of bfloat16. Weights (B, H, T, P) have P places, a multiple
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -22,27 +21,22 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.bits import LOWEST, emit_in_order
 from headway.kernels.compiling import compiled_twice, within
 from headway.kernels.emitting import (
     BYTE,
-    FLOAT,
     FLOATS,
-    INT32,
     INT64,
-    INTS,
     LANES,
     add_lanes,
     constant,
     emitted,
     everywhere,
-    function,
     load,
     store,
     times,
     variable,
 )
-from headway.kernels.exponential import LOG2_E, emit_power_of_two
+from headway.kernels.exponential import emit_exponentials
 from headway.kernels.pairs import (
     BLOCK,
     PAIR,
@@ -67,11 +61,7 @@ def _emit_softmax(context: Any, scores: Any, opened: Any, count: Any, factor: An
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         scores, opened, count, factor, out = arguments
-        vectors, shut = builder.udiv(count, INT64(LANES)), constant(FLOATS, -math.inf)
-        zeros, ones = constant(FLOATS, 0.0), constant(FLOATS, 1.0)
-        highest, total = variable(builder, INTS), variable(builder, FLOATS)
-        builder.store(constant(INTS, int(LOWEST)), highest)
-        builder.store(zeros, total)
+        vectors, zeros, ones = builder.udiv(count, INT64(LANES)), constant(FLOATS, 0.0), constant(FLOATS, 1.0)
 
         def is_open(index: ir.Value) -> ir.Value:
             flags = load(builder, opened, ir.VectorType(BYTE, LANES), index)
@@ -79,20 +69,8 @@ def _emit_softmax(context: Any, scores: Any, opened: Any, count: Any, factor: An
 
         with times(builder, vectors) as loop:
             scaled = builder.fmul(load(builder, scores, FLOATS, loop.index), everywhere(builder, factor, LANES))
-            scaled = builder.select(is_open(loop.index), scaled, shut)
             store(builder, scaled, scores, loop.index)
-            higher = function(builder, f"llvm.smax.v{LANES}i32", INTS, INTS, INTS)
-            ordered = emit_in_order(builder, builder.bitcast(scaled, INTS))
-            builder.store(builder.call(higher, [builder.load(highest), ordered]), highest)
-        reduced = function(builder, f"llvm.vector.reduce.smax.v{LANES}i32", INT32, INTS)
-        largest = builder.bitcast(emit_in_order(builder, builder.call(reduced, [builder.load(highest)])), FLOAT)
-        with times(builder, vectors) as loop:
-            below = builder.fsub(load(builder, scores, FLOATS, loop.index), everywhere(builder, largest, LANES))
-            power = emit_power_of_two(builder, builder.fmul(below, constant(FLOATS, float(LOG2_E))))
-            power = builder.select(is_open(loop.index), power, zeros)
-            store(builder, power, scores, loop.index)
-            builder.store(builder.fadd(builder.load(total), power), total)
-        whole = everywhere(builder, add_lanes(builder, builder.load(total)), LANES)
+        whole = everywhere(builder, emit_exponentials(builder, scores, vectors, is_open), LANES)
         # Where none is open, the sum is zero, and so are they; NaN stays.
         scale = builder.fdiv(ones, builder.select(builder.fcmp_ordered("==", whole, zeros), ones, whole))
         with times(builder, vectors) as loop:

@@ -25,10 +25,10 @@ import torch
 
 from headway.kernels.bits import narrowed
 from headway.kernels.compiling import compiled, compiled_twice, within
-from headway.kernels.pairs import BLOCK, MANY, PAIR, available, interleaved, multiply_and_add, multiply_rows
+from headway.kernels.pairs import BLOCK, MANY, PAIR, interleaved, multiply_and_add, multiply_rows
 from headway.kernels.threads import share
 
-__all__ = ["BLOCK", "add_outer", "available", "multiply", "pack_columns", "pack_rows"]
+__all__ = ["add_outer", "multiply", "pack_columns", "pack_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -41,10 +41,11 @@ _SUM = 4  # bytes
 _NAN = np.uint16(0x7FC0)  # whatever its other bits were
 
 
-def multiply(x: Array, panels: Array, bias: Array, out: Array) -> None:
-    """``out`` (R, N) = x (R, K) times what is packed in ``panels``, plus ``bias`` (N,) of float32; K is even."""
+def multiply(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
+    """``out`` (R, N) = x (R, K) times what is packed in ``panels``, and ``bias`` (N,) of float32; K is even."""
     padded = np.zeros(len(panels) * BLOCK, dtype=np.float32)
-    padded[: len(bias)] = bias
+    if bias is not None:
+        padded[: len(bias)] = bias
     share(_multiply_shared, _multiply, x, panels, padded, out)
 
 

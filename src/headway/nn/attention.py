@@ -35,7 +35,7 @@ from headway.errors import ConfigError
 from headway.kernels.arrays import numbers, takes
 from headway.nn.dropout import Dropout
 from headway.nn.heads import attend_by_kernels, attend_in_pairs
-from headway.nn.linear import Linear, linear, trains_by_kernels
+from headway.nn.linear import BLOCK, Linear, linear, trains_by_kernels
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
@@ -216,7 +216,7 @@ class MultiHeadAttention(nn.Module):
         if mask is not None and self._is_plain(x, x if memory is None else memory, mask):
             weight, bias = self.projection.weight, self.projection.bias
             split = len(weight) if memory is None else self.widths[0]
-            in_pairs = self.d_key % 32 == 0 and trains_by_kernels(x, weight)
+            in_pairs = self.d_key % BLOCK == 0 and trains_by_kernels(x, weight)
             first, second = (None, None) if bias is None or not in_pairs else (bias[:split], bias[split:])
             projected = linear(x, weight if memory is None else weight[:split], first)
             other = None if memory is None else linear(memory, weight[split:], second)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from typing import Any, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 from headway.kernels.arrays import numbers, seen, takes
 
 __all__ = [
+    "BLOCK",
     "Linear",
     "PackedWeight",
     "add_weight_gradient",
@@ -29,7 +29,7 @@ __all__ = [
     "zeros_for_gradient",
 ]
 
-_BLOCK = 32  # inputs
+BLOCK = 32  # inputs: kernels.pairs.BLOCK, known without Numba
 
 
 class Linear(nn.Linear):
@@ -68,7 +68,7 @@ def multiplies(x: Tensor, weight: Tensor) -> bool:
         and weight.is_contiguous()
         and x.dim() > 1
         and x.size(-1) == inputs
-        and inputs % _BLOCK == outputs % 2 == 0
+        and inputs % BLOCK == outputs % 2 == 0
         and _available()
     )
 
@@ -104,9 +104,7 @@ def _product(x: Tensor, panels: Any, outputs: int, bias: Tensor | None) -> Tenso
     from headway.kernels.products import multiply
 
     out = x.new_empty(len(x), outputs)
-    multiply(
-        numbers(x.contiguous()), panels, np.zeros(outputs, np.float32) if bias is None else seen(bias), numbers(out)
-    )
+    multiply(numbers(x.contiguous()), panels, None if bias is None else seen(bias), numbers(out))
     return out
 
 
@@ -149,6 +147,6 @@ class _Linear(torch.autograd.Function):
 
 @functools.cache
 def _available() -> bool:
-    from headway.kernels.products import available
+    from headway.kernels.pairs import available
 
     return available()

@@ -151,9 +151,8 @@ def _sum_and_gradients(
     """
     passes = hidden.size(1)
     by_kernel = passes == 1 and takes(hidden)
-    by_products = hidden.dtype == torch.bfloat16 and multiplies(hidden, weight)
-    packed = PackedWeight(weight) if by_products else None
-    cast = weight if by_products else weight.to(hidden.dtype)
+    packed = PackedWeight(weight) if hidden.dtype == torch.bfloat16 and multiplies(hidden, weight) else None
+    cast = weight.to(hidden.dtype) if packed is None else weight
     total = prior.new_zeros(())
     grad_hidden, grad_weight = torch.zeros_like(hidden), zeros_for_gradient(weight, prior.dtype)
     chunk, block = (rows // passes for rows in _rows(hidden.device.type))
