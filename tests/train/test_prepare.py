@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 from listening import Heard
 
+from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.cli import app
 from headway.cli.prepare import prepare as prepare_command
@@ -191,6 +194,22 @@ class TestShards:
         assert stores(run) == stores(tmp_path / "other")
         with pytest.raises(ConfigError, match="--shard '3/2': expected I/N"):
             prepare_command(path, [], run, "3/2")
+
+
+def test_training_compiles_nothing_where_preparing_has_rehearsed_it(corpus: Path, tmp_path: Path) -> None:
+    path, kept = tmp_path / "recipe.toml", tmp_path / "compiled"
+    whole = recipe(corpus, model={**TINY, "d_model": 64, "d_ff": 64, "dropout": 0.1}, training={"precision": "auto"})
+    path.write_text(to_toml(whole.as_dict()), encoding="utf-8")
+
+    def compiled_after(command: str) -> set[str]:
+        arguments = [sys.executable, "-m", "headway", command, str(path), "--run", str(tmp_path / "run")]
+        subprocess.run(arguments, check=True, capture_output=True, env={**os.environ, "NUMBA_CACHE_DIR": str(kept)})
+        return {file.name for file in kept.rglob("*.nbc")}
+
+    by_preparing = compiled_after("prepare")
+    assert by_preparing or not kernels.available()
+    assert compiled_after("train") == by_preparing
+    assert (tmp_path / "run" / "best").exists()
 
 
 @pytest.mark.parametrize("sample", [1, 3, 7, 19, 20, 30, 40, 10**9])

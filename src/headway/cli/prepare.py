@@ -24,13 +24,16 @@ def prepare(
 ) -> None:
     """Train the tokenizer and tokenise the corpora ahead of training, on all cores.
 
-    Training finds what is done. Running again after an interruption goes on with the rest. Of several parts, on as
-    many machines that share the run folder, the one that finishes last joins them; so does training.
+    Training finds what is done, and by a short rehearsal what it would compile at its first step on this machine.
+    Running again after an interruption goes on with the rest. Of several parts, on as many machines that share the run
+    folder, the one that finishes last joins them; so does training.
     """
     from headway.cli.progress import ProgressListener
     from headway.data.building import Shard
     from headway.train.prepare import prepare_shard
     from headway.train.recipe import Recipe
+    from headway.train.rehearsal import rehearse
+    from headway.train.start import completed
 
     part = Shard.parse(shard)
     loaded = Recipe.load(recipe, assignments or [])
@@ -38,7 +41,10 @@ def prepare(
     begin = time.perf_counter()
     with ProgressListener() as listener:
         prepared = prepare_shard(loaded, folder, listener, part)
-    seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        if prepared is not None:
+            listener.say("rehearsing a step of training; the first time on a machine compiles it")
+            rehearse(completed(loaded, folder), prepared)
     if prepared is None:
         print(f"part {part.number} of {part.total} is done, others are not yet ({seconds:.1f} s)", file=sys.stderr)
         return

@@ -195,7 +195,9 @@ def _attend_back(
             _by_rows(queries[sentence], at[0] + column, none, panels)
             place = of_memory[sentence].ctypes.data + 2 * (at[1] + column)
             _multiply(panels, pairs.ctypes.data, PAIR, PAIR * padded, none, place, step, places)
-            narrow[:length] = of_head
+            for query in range(length):
+                for place in range(padded):
+                    narrow[query, place] = of_head[query, place]
             _pair_up(narrow, pairs)
             _by_rows(gradient[sentence], column, none, panels)
             place = of_memory[sentence].ctypes.data + 2 * (at[2] + column)

@@ -91,7 +91,9 @@ def _multiply(x: Array, panels: Array, bias: Array, out: Array) -> None:
             last = np.empty((count, BLOCK), dtype=np.uint16)
             panel, shift = panels.ctypes.data + block * pairs * _LINE, bias.ctypes.data + block * BLOCK * _SUM
             multiply_rows(panel, pairs, begin, stride, PAIR, shift, last.ctypes.data, 2 * BLOCK, count)
-            out[first : first + count, block * BLOCK :] = last[:, : outputs - block * BLOCK]
+            for row in range(count):
+                for column in range(outputs - block * BLOCK):
+                    out[first + row, block * BLOCK + column] = last[row, column]
 
 
 _multiply_shared, _multiply = compiled_twice(_multiply)
