@@ -154,7 +154,9 @@ def _multiplied(
                     4 * BLOCK,
                 )
             )
-            out[first : first + count, start:] = last[:count, : outputs - start]
+            for row in range(count):
+                for column in range(start, outputs):
+                    out[first + row, column] = last[row, column - start]
         if len(residual):
             _add(residual, first, first + count, out)
         if len(norm_weight):
