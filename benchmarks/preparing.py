@@ -168,9 +168,10 @@ def main(
         recipe.write_text(RECIPE, encoding="utf-8")
         run, small_run = folder / "run", folder / "small-run"
         options = ["--set", f"data.folder={folder}", "--run", str(run)]
+        # The first one rehearses training as well, which compiles it where that has not been done on this machine.
+        measure(["prepare", str(recipe), "--set", f"data.folder={few}", "--run", str(small_run)])
         vocabulary = measure(["prepare", str(recipe), *options, "--shard", f"{pairs}/{pairs}"])
         prepared = measure(["prepare", str(recipe), *options])
-        measure(["prepare", str(recipe), "--set", f"data.folder={few}", "--run", str(small_run)])
         tokens, small, large = tokens_in(run), train(recipe, few, small_run), train(recipe, folder, run)
     figures = {
         "date": str(date.today()),
