@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -14,7 +15,17 @@ from headway.cli.classify import label_line
 from headway.cli.decoding import chosen_options
 from headway.cli.lines import located
 from headway.cli.text import input_lines, one_line, output_file, place_of
-from headway.cli.translate import From, More, Precision, PrecisionOption, ShortlistOption, To, load_models
+from headway.cli.translate import (
+    From,
+    More,
+    Precision,
+    PrecisionOption,
+    ShortlistOption,
+    To,
+    WorkersOption,
+    load_models,
+    translators,
+)
 
 if TYPE_CHECKING:
     from headway.predict.classifier import Classification
@@ -50,6 +61,7 @@ def evaluate(
     more: More = None,
     precision: PrecisionOption = "float32",
     shortlist: ShortlistOption = False,
+    workers: WorkersOption = 1,
     form: Annotated[Form, typer.Option("--format", help="How to print the scores.")] = "text",
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
@@ -63,7 +75,7 @@ def evaluate(
 
     classifies = read_task(model).kind == "classification"
     of_translation = {"--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_,
-                      "--with": more, "--shortlist": shortlist}  # fmt: skip
+                      "--with": more, "--shortlist": shortlist, "--workers": workers > 1}  # fmt: skip
     of_classification = {"--data": data, "--fields": fields, "--confusion": confusion}
     wrong = [name for name, value in (of_translation if classifies else of_classification).items() if value]
     if wrong:
@@ -78,7 +90,9 @@ def evaluate(
     else:
         if source is None or reference is None:
             raise ConfigError(f"{model} is a model that translates; give a test set with --source F --reference F")
-        _evaluate_translator(model, source, reference, output, metric, to, from_, more, precision, shortlist, form)
+        _evaluate_translator(
+            model, source, reference, output, metric, to, from_, more, precision, shortlist, workers, form
+        )
 
 
 def _evaluate_translator(
@@ -92,6 +106,7 @@ def _evaluate_translator(
     more: list[Path] | None,
     precision: Precision,
     shortlist: bool,
+    workers: int,
     form: Form,
 ) -> None:
     from headway.errors import DataError, HeadwayError
@@ -104,10 +119,11 @@ def _evaluate_translator(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    translator = load_models(model, more, precision=precision, shortlist=shortlist)
-    begin = time.perf_counter()
-    found = translator.translate_each(sources, options, target_language=to, source_language=from_)
-    seconds = time.perf_counter() - begin
+    load = partial(load_models, model, more, precision=precision, shortlist=shortlist)
+    with translators(load, workers) as translator:
+        begin = time.perf_counter()
+        found = translator.translate_each(sources, options, target_language=to, source_language=from_)
+        seconds = time.perf_counter() - begin
     for number, each in enumerate(found, start=1):
         if isinstance(each, HeadwayError):
             raise located(each, place_of(source), number)

@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from headway.errors import HeadwayError
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
-__all__ = ["load_models", "translate"]
+__all__ = [
+    "From",
+    "More",
+    "Precision",
+    "PrecisionOption",
+    "ShortlistOption",
+    "To",
+    "WorkersOption",
+    "load_models",
+    "translate",
+    "translators",
+]
 
 More = Annotated[
     list[Path] | None,
@@ -39,6 +50,15 @@ PrecisionOption = Annotated[
 ShortlistOption = Annotated[
     bool,
     typer.Option("--shortlist", help="Choose among the tokens that headway shortlist has learned for a sentence."),
+]
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Processes that share a file, best one a core; each has one thread (or OMP_NUM_THREADS) and the whole "
+        "model.",
+    ),
 ]
 To = Annotated[str | None, typer.Option("--to", help="The language to translate into, for a model that knows several.")]
 From = Annotated[
@@ -87,14 +107,7 @@ def translate(
     ] = None,
     precision: PrecisionOption = "auto",
     shortlist: ShortlistOption = False,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Processes that share a file, best one a core; each has one thread (or OMP_NUM_THREADS) and the whole "
-            "model.",
-        ),
-    ] = 1,
+    workers: WorkersOption = 1,
     input_format: Annotated[
         Literal["text", "jsonl"],
         typer.Option(help="jsonl: an object a line with text and, if wanted, prefix, include, banned."),
@@ -139,7 +152,7 @@ def translate(
     reader = LineReader(place, input_format, prefix, include or (), ban or ())
     report = Report(place, on_error)
     windows = [[text.encode(errors="surrogateescape")]] if text is not None else byte_windows(source, workers)
-    with _shared(load, workers) as translator, output_file(output) as file:
+    with translators(load, workers) as translator, output_file(output) as file:
         writer = _Writer(translator, form, listed=options.n_best > 1 and not mbr)
 
         def translated(sources: Sequence[Source]) -> list[Translation | HeadwayError]:
@@ -181,8 +194,8 @@ def load_models(
     return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
 
 
-def _shared(load: Callable[[], Translator], workers: int) -> AbstractContextManager[TextTranslator]:
-    """A translator here, or several in processes of their own."""
+def translators(load: Callable[[], Translator], workers: int) -> AbstractContextManager[TextTranslator]:
+    """What ``load`` makes, here, or in as many processes of their own."""
     from headway.predict import TranslatorPool
 
     return nullcontext(load()) if workers == 1 else TranslatorPool(load, workers)
