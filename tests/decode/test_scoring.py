@@ -68,6 +68,10 @@ def test_what_cannot_be_scored(transformer: Transformer) -> None:
 
     with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
         score_targets(Damaged(), [(5, END)], [(3,)], begin=BEGIN, end=END)
+    damaged = tiny_transformer()
+    nn.init.constant_(damaged.projection.weight, math.nan)
+    with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
+        alternatives(damaged, (5, END), (), 3, begin=BEGIN, end=END)
 
 
 def test_alternatives_are_what_could_come_next(transformer: Transformer) -> None:

@@ -27,6 +27,7 @@ from headway.bundle import named_weights
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.families import FAMILIES
+from headway.text.tokenizer import BOS, EOS, PAD
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((family, {}) for family in PREFIXES),
@@ -274,6 +275,20 @@ def test_configurations_as_they_were_written_years_ago_are_read(tmp_path: Path) 
     assert_equal_logits(model, imported)
 
 
+def test_bad_words_are_never_likely(tmp_path: Path) -> None:
+    drawn("marian").save_pretrained(tmp_path)
+    free = import_model(tmp_path)
+    change(tmp_path, bad_words_ids=[[free.target_vocabulary.order[PAD]], [20]])
+    imported = import_model(tmp_path)
+    place = imported.target_vocabulary.order.index(20)
+    source, target = torch.tensor([[7, 9, 12, EOS]]), torch.tensor([[BOS, 8, 11]])
+    with torch.inference_mode():
+        before, after = (each.model(source, target) for each in (free, imported))
+    assert (after[..., place] < -5000).all()
+    before[..., place] = after[..., place]
+    torch.testing.assert_close(after, before)
+
+
 # What is refused.
 
 
@@ -287,6 +302,7 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
+        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids has \[3, 4\]: supported are single tokens"),
         ("marian", {"model_type": "t5"}, r"'t5' is not supported; supported are marian \(MarianMT\), m2m_100"),
         ("marian", {"model_type": None}, "model_type = None is not supported"),
         ("bart", {"architectures": ["BartForSequenceClassification"]}, "do not translate; supported for BART is"),

@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +128,8 @@ def at_step(number: int, act: Callable[[], object]) -> Iterator[None]:
         yield
 
 
-def interrupt() -> None:
-    signal.raise_signal(signal.SIGINT)
+def interrupt(number: signal.Signals = signal.SIGINT) -> None:
+    signal.raise_signal(number)
 
 
 @pytest.fixture(scope="module")
@@ -166,13 +167,16 @@ class TestExactResume:
         train(recipe(corpus, {"training": {"seed": 2}}), tmp_path)
         assert records(tmp_path) != records(straight)
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     @pytest.mark.parametrize("step", [1, 5, 7, 12])
-    def test_interrupted_and_run_again(self, corpus: Path, straight: Path, tmp_path: Path, step: int) -> None:
-        before = signal.getsignal(signal.SIGINT)
-        with at_step(step, interrupt):
+    def test_interrupted_and_run_again(
+        self, corpus: Path, straight: Path, tmp_path: Path, step: int, number: signal.Signals
+    ) -> None:
+        before = signal.getsignal(number)
+        with at_step(step, partial(interrupt, number)):
             result = train(recipe(corpus), tmp_path)
         assert result == Result(step, True, None, {})
-        assert signal.getsignal(signal.SIGINT) is before
+        assert signal.getsignal(number) is before
         assert (tmp_path / "checkpoints" / f"step-{step}").is_dir()
         torch.rand(3)  # the random state of the process is not part of a run
         assert not train(recipe(corpus), tmp_path).interrupted

@@ -16,6 +16,7 @@ from headway.errors import TrainingError
 from headway.models.build import build_model
 from headway.train import loop
 from headway.train.loop import Result, train
+from headway.train.objective import Objective, TokenBatch
 from headway.train.optim import learning_rate, step_if_finite
 from headway.train.recipe import Recipe
 from headway.train.state import checkpoint_folders
@@ -168,6 +169,26 @@ def test_one_infinite_gradient_costs_one_step(
     (record,) = records(tmp_path, "train")
     assert record["skipped_steps"] == 1
     assert 0 < record["loss"] < 10
+
+
+def test_an_infinite_loss_with_finite_gradients_is_skipped_as_well(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, forward = iter(range(1, 99)), Objective.forward
+
+    def disturbed(self: Objective, batch: TokenBatch) -> torch.Tensor:
+        loss = forward(self, batch)
+        return loss + torch.inf if torch.is_grad_enabled() and next(calls) == 7 else loss  # some are the estimate's
+
+    monkeypatch.setattr(Objective, "forward", disturbed)
+    every_step = {"every": 1, "keep": 8, "average": 0}
+    chosen = recipe(corpus, checkpoints=every_step, data={"dev": None}, training={"log_every": 1})
+    train(chosen, tmp_path)
+    skipped = [record["skipped_steps"] for record in records(tmp_path, "train")]
+    assert sum(skipped) == 1
+    step = skipped.index(1) + 1
+    before, after = (checkpoint(tmp_path, each) for each in (step - 1, step))
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_checkpoints_kept_for_their_scores_are_not_averaged(corpus: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def distill(
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(
             "headway distill translates in one process, but torchrun has started several; start it alone, stop it with "
-            "Ctrl-C once it trains, and go on with `torchrun ... -m headway train RUN/recipe.toml --run RUN`"
+            "Ctrl-C once it trains, and go on with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
         )
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / f"{recipe.stem}-distilled"

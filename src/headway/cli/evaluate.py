@@ -13,7 +13,7 @@ import typer
 
 from headway.cli.classify import label_line
 from headway.cli.decoding import chosen_options
-from headway.cli.lines import located
+from headway.cli.lines import Report
 from headway.cli.text import input_lines, one_line, output_file, place_of
 from headway.cli.translate import (
     From,
@@ -124,9 +124,8 @@ def _evaluate_translator(
         begin = time.perf_counter()
         found = translator.translate_each(sources, options, target_language=to, source_language=from_)
         seconds = time.perf_counter() - begin
-    for number, each in enumerate(found, start=1):
-        if isinstance(each, HeadwayError):
-            raise located(each, place_of(source), number)
+    report = Report(place_of(source), "stop")
+    report.add(found)
     hypotheses = [each.text for each in found if not isinstance(each, HeadwayError)]
     if output is not None:
         with output_file(output) as file:
@@ -134,10 +133,10 @@ def _evaluate_translator(
     scores = score(hypotheses, references, metrics=metric or ("bleu", "chrf"))
     if form == "json":
         print(json.dumps({"sentences": len(sources), "seconds": seconds, "scores": [asdict(s) for s in scores]}))
-        return
-    for one in scores:
-        print(one)
-    typer.echo(f"{len(sources):,} sentences translated in {seconds:.1f} s", err=True)
+    else:
+        print(*scores, sep="\n")
+        typer.echo(f"{len(sources):,} sentences translated in {seconds:.1f} s", err=True)
+    report.finish()
 
 
 def _evaluate_classifier(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -60,8 +61,7 @@ def score_targets(
         found = log_probs.gather(2, target[:, 1:].unsqueeze(2)).squeeze(2).tolist()
         for at, row in zip(batch, found, strict=True):
             scores[at] = tuple(row[: len(targets[at]) + 1])
-            if any(value != value for value in scores[at]):
-                raise BundleError("the model gives no finite probabilities: its weights are damaged")
+            _check(scores[at])
     return scores
 
 
@@ -94,10 +94,17 @@ def alternatives(
     for token in (begin, *prefix):
         logits = model.advance(state, torch.tensor([token], device=device))
     best = best_of(logits, count, (), end)
+    _check(best.log_probs[0].tolist())
     return [
         Alternative(token, log_probability)
         for token, log_probability in zip(best.tokens[0].tolist(), best.log_probs[0].tolist(), strict=True)
     ]
+
+
+def _check(log_probs: Sequence[float]) -> None:
+    """Refuse what is not a number."""
+    if any(math.isnan(value) for value in log_probs):
+        raise BundleError("the model gives no finite probabilities: its weights are damaged")
 
 
 def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:

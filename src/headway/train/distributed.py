@@ -155,7 +155,7 @@ def joined(device: str) -> Iterator[World]:
         found = ", ".join(f"{name} = {os.environ.get(name, 'not set')}" for name in ("RANK", "WORLD_SIZE"))
         raise ConfigError(
             f"{found}: expected RANK from 0 to WORLD_SIZE - 1, as torchrun sets them; start with `torchrun "
-            "--nproc-per-node N -m headway train RECIPE`, or unset both to train in one process"
+            "--nproc-per-node N -m -- headway train RECIPE`, or unset both to train in one process"
         )
     if processes == 1:
         yield World(_device(device, _variable("LOCAL_RANK", 0)) if "RANK" in os.environ else choose_device(device))

@@ -305,7 +305,9 @@ class _Trainer:
             with self.world.sharing(self.objective, last=batch is work.micro_batches[-1]):
                 with autocast(self.device, self.precision):
                     loss = self.objective(batch.tokens)
-                (loss * self.world.processes / work.num_targets).backward()
+                # A loss that is not finite spoils its gradients, which all processes share and decide by.
+                sound = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
+                (loss * sound * self.world.processes / work.num_targets).backward()
             total += loss.detach()
         return total
 

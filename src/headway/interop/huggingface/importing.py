@@ -230,7 +230,7 @@ def _tables(
         raise BundleError(
             f"{path}: tensor {OUTPUT_BIAS!r} has shape {list(bias.shape)}; config.json asks for {[1, target_rows]}"
         )
-    bias = bias[0, list(target.order)]
+    bias = _without_bad_words(checkpoint, bias[0])[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
         bias[BOS] = _NEVER  # that row is there twice, and must not count twice in the softmax
     return _Tables(
@@ -239,6 +239,20 @@ def _tables(
         _table(path, tensors, names.output, target_rows, d_model)[list(target.order)],
         bias,
     )
+
+
+def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
+    """The bias, so low for tokens that are never to be generated that they are not. Padding never is, in any case."""
+    bias, pad = bias.clone(), checkpoint.token("pad_token_id")
+    for word in checkpoint.generation("bad_words_ids") or ():
+        if not isinstance(word, list) or len(word) != 1 or not 0 <= word[0] < len(bias):
+            raise checkpoint.fail(
+                f"bad_words_ids has {word!r}: supported are single tokens of the vocabulary; take it out, and ban the "
+                "phrase when translating (--ban)"
+            )
+        if word[0] != pad:
+            bias[word[0]] = _NEVER
+    return bias
 
 
 def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
