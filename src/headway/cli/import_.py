@@ -24,7 +24,7 @@ def import_(
         str | None, typer.Option(help="The target's language where translation is told none; default: FOLDER's own.")
     ] = None,
 ) -> None:
-    """Turn a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, Pegasus) into a model folder."""
+    """Turn a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus) into a model folder."""
     from headway.interop.importing import import_from
 
     origin = Path(source.partition(":")[2])

@@ -25,7 +25,7 @@ shared by threads (:mod:`headway.kernels.threads`). What a row comes to depends 
 is beside it.
 
 Compiled code is kept on disk (Numba's cache, beside the modules or in the user's cache directory), so only the first
-run on a machine waits for the compiler, some 15 seconds, of training some 30.
+run on a machine waits for the compiler, some 5 seconds, of training some 25.
 """
 
 from __future__ import annotations
