@@ -40,8 +40,8 @@ __all__ = [
 
 _GIB = 1 << 30
 _LOGIT_BYTES = 12  # of each logit that the loss holds at a time, its softmax and its error
-# Peak over bytes kept: 2.2 to 2.8 on a CPU, by the resident sizes of tiny, small and base models at 2,048 to 12,800
-# tokens in float32 and bfloat16, for the heap fragments. The allocator for a GPU leaves fewer gaps; not measured.
+# Peak over bytes kept: 1.9 to 2.8 on a CPU, by the resident sizes of small and base models at 2,048 to 12,800 tokens in
+# float32 and bfloat16, for the heap fragments. The allocator for a GPU leaves fewer gaps; not measured.
 _PEAK_PER_KEPT = {"cpu": 2.2, "cuda": 1.3}
 _CERTAIN = 1.5  # estimates and measured peaks lie within this factor of one another
 
