@@ -14,9 +14,9 @@ test: lint
 
 check: test
 
-# Kills training 50 times, resumes it, and compares it with an undisturbed run. It needs Multi30k: see tests/soak.py.
+# Kills training 50 times, resumes it, and compares it with an undisturbed run. It needs Multi30k: make soak DATA=FOLDER.
 soak: $(VENV)/.ready
-	$(BIN)/python tests/soak.py
+	$(BIN)/python tests/soak.py $(if $(DATA),--data $(DATA))
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff format --check .
