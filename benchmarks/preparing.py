@@ -6,10 +6,11 @@ The text is drawn from a made-up vocabulary of half a million words a language; 
 1 / (rank + 2.7)^1.2, which makes about as many different words as news have. Sentences are some 12 words long.
 
 ``headway prepare`` and ``headway train`` run as a user runs them, each in a process of its own. Tokens are those of
-both sides with their end symbols. Memory is the peak of what is resident in all processes of a command together. The
-memory of training is compared with the same training on the corpus's first thousand pairs: the difference is what the
-corpus costs. Before each start the store's files are dropped from the system's file cache. On a machine that is busy
-with other things tokens per processor second tell more than tokens per second.
+both sides with their end symbols. The time of preparing includes its rehearsal of a step of training. Memory is the
+peak of what is resident in all processes of a command together. The memory of training is compared with the same
+training on the corpus's first thousand pairs: the difference is what the corpus costs. Before each start the store's
+files are dropped from the system's file cache. On a machine that is busy with other things tokens per processor second
+tell more than tokens per second.
 """
 
 import json

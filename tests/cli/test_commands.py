@@ -349,7 +349,8 @@ class TestOtherCommands:
         translated = run("translate", trained.model, "-i", data / "dev.de", "--precision", "float32")
         assert (tmp_path / "out.txt").read_text(encoding="utf-8") == translated.out
         shared = run("evaluate", trained.model, *files, "--workers", 2, "-o", tmp_path / "shared.txt")
-        assert (shared.out, (tmp_path / "shared.txt").read_text()) == (ended.out, translated.out)
+        assert shared.out == ended.out
+        assert (tmp_path / "shared.txt").read_text(encoding="utf-8") == translated.out
         ended = run("evaluate", trained.model, *files, "--format", "json", "--metric", "exact_match", "--beam-size", 1)
         scores = json.loads(ended.out)
         assert scores["sentences"] == 3

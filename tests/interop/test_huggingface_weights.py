@@ -278,7 +278,7 @@ def test_configurations_as_they_were_written_years_ago_are_read(tmp_path: Path) 
 def test_bad_words_are_never_likely(tmp_path: Path) -> None:
     drawn("marian").save_pretrained(tmp_path)
     free = import_model(tmp_path)
-    change(tmp_path, bad_words_ids=[[free.target_vocabulary.order[PAD]], [20]])
+    change(tmp_path, bad_words_ids=[*([free.target_vocabulary.order[special]] for special in (PAD, EOS)), [20]])
     imported = import_model(tmp_path)
     place = imported.target_vocabulary.order.index(20)
     source, target = torch.tensor([[7, 9, 12, EOS]]), torch.tensor([[BOS, 8, 11]])
@@ -302,7 +302,9 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
-        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids has \[3, 4\]: supported are single tokens"),
+        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids has \[3, 4\]: supported are lists of one token"),
+        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids has \['a'\]: supported are lists of one token"),
+        ("marian", {"bad_words_ids": 7}, "bad_words_ids has 7: supported are lists of one token"),
         ("marian", {"model_type": "t5"}, r"'t5' is not supported; supported are marian \(MarianMT\), m2m_100"),
         ("marian", {"model_type": None}, "model_type = None is not supported"),
         ("bart", {"architectures": ["BartForSequenceClassification"]}, "do not translate; supported for BART is"),

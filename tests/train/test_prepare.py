@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from listening import Heard
 
 from headway import kernels
@@ -31,6 +32,7 @@ from headway.text import EOS, Tokenizer, TokenizerConfig
 from headway.train.loop import train
 from headway.train.prepare import Prepared, prepare, prepare_shard
 from headway.train.recipe import Recipe
+from headway.train.rehearsal import rehearse
 from headway.train.report import Silence
 from headway.train.start import completed
 from headway.validation import validator
@@ -196,9 +198,13 @@ class TestShards:
             prepare_command(path, [], run, "3/2")
 
 
-def test_training_compiles_nothing_where_preparing_has_rehearsed_it(corpus: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("r_drop", [0.0, 1.0])
+def test_training_compiles_nothing_where_preparing_has_rehearsed_it(
+    corpus: Path, tmp_path: Path, r_drop: float
+) -> None:
     path, kept = tmp_path / "recipe.toml", tmp_path / "compiled"
-    whole = recipe(corpus, model={**TINY, "d_model": 64, "d_ff": 64, "dropout": 0.1}, training={"precision": "auto"})
+    training = {"precision": "auto", "r_drop": r_drop}
+    whole = recipe(corpus, model={**TINY, "d_model": 64, "d_ff": 64, "dropout": 0.1}, training=training)
     path.write_text(to_toml(whole.as_dict()), encoding="utf-8")
 
     def compiled_after(command: str) -> set[str]:
@@ -210,6 +216,20 @@ def test_training_compiles_nothing_where_preparing_has_rehearsed_it(corpus: Path
     assert by_preparing or not kernels.available()
     assert compiled_after("train") == by_preparing
     assert (tmp_path / "run" / "best").exists()
+
+
+def test_preparing_for_a_gpu_needs_none(corpus: Path, tmp_path: Path) -> None:
+    heard, chosen = Heard(), recipe(corpus, training={"device": "cuda"})
+    rehearse(chosen, prepare(chosen, tmp_path / "run", Silence()), heard)
+    assert heard.messages == []
+
+
+def test_the_rehearsal_leaves_random_numbers_and_takes_long_examples_in_part(corpus: Path, tmp_path: Path) -> None:
+    heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 3})
+    prepared, before = prepare(chosen, tmp_path / "run", Silence()), torch.get_rng_state()
+    rehearse(chosen, prepared, heard)
+    assert len(heard.messages) == 1
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("sample", [1, 3, 7, 19, 20, 30, 40, 10**9])

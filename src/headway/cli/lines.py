@@ -130,7 +130,7 @@ class Report:
             self._say(f"{self._failed:,} of {self.lines:,} lines failed and are empty in the output")
         if self._flags:
             counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self._flags.most_common())
-            self._say(f"lines to look at (--format json tells which): {counts}")
+            self._say(f"lines to look at (headway translate --format json tells which): {counts}")
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)

@@ -43,8 +43,7 @@ def prepare(
         prepared = prepare_shard(loaded, folder, listener, part)
         seconds = time.perf_counter() - begin
         if prepared is not None:
-            listener.say("rehearsing a step of training; the first time on a machine compiles it")
-            rehearse(completed(loaded, folder), prepared)
+            rehearse(completed(loaded, folder), prepared, listener)
     if prepared is None:
         print(f"part {part.number} of {part.total} is done, others are not yet ({seconds:.1f} s)", file=sys.stderr)
         return

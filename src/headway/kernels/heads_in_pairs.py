@@ -196,8 +196,8 @@ def _attend_back(
             place = of_memory[sentence].ctypes.data + 2 * (at[1] + column)
             _multiply(panels, pairs.ctypes.data, PAIR, PAIR * padded, none, place, step, places)
             for query in range(length):
-                for place in range(padded):
-                    narrow[query, place] = of_head[query, place]
+                for key in range(padded):
+                    narrow[query, key] = of_head[query, key]
             _pair_up(narrow, pairs)
             _by_rows(gradient[sentence], column, none, panels)
             place = of_memory[sentence].ctypes.data + 2 * (at[2] + column)

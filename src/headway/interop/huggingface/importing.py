@@ -242,16 +242,22 @@ def _tables(
 
 
 def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
-    """The bias, so low for tokens that are never to be generated that they are not. Padding never is, in any case."""
-    bias, pad = bias.clone(), checkpoint.token("pad_token_id")
-    for word in checkpoint.generation("bad_words_ids") or ():
-        if not isinstance(word, list) or len(word) != 1 or not 0 <= word[0] < len(bias):
-            raise checkpoint.fail(
-                f"bad_words_ids has {word!r}: supported are single tokens of the vocabulary; take it out, and ban the "
-                "phrase when translating (--ban)"
-            )
-        if word[0] != pad:
-            bias[word[0]] = _NEVER
+    """The bias, so low for tokens that are never to be generated that they are not.
+
+    Padding never is, in any case; that the end symbol cannot be one of them is the rule of transformers.
+    """
+    bias, kept = bias.clone(), [checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")]
+    words = checkpoint.generation("bad_words_ids") or []
+    for word in words if isinstance(words, list) else [words]:
+        match word:
+            case [int(token)] if not isinstance(token, bool) and 0 <= token < len(bias):
+                if token not in kept:
+                    bias[token] = _NEVER
+            case _:
+                raise checkpoint.fail(
+                    f"bad_words_ids has {word!r}: supported are lists of one token of the vocabulary each; take it "
+                    "out, and ban the phrase when translating (--ban)"
+                )
     return bias
 
 
