@@ -14,7 +14,7 @@ __all__ = ["Window"]
 
 
 class Window:
-    """Loss and tokens since the last record, and how many steps were skipped because a loss or a gradient was not finite.
+    """Loss and tokens since the last record, and how many steps were skipped because something was not finite.
 
     What must survive an interruption goes on from ``progress`` and is put back by :meth:`note`, so that a record is
     the same with and without one. In a job of several processes the loss of each is a share, and :meth:`note` sums
