@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import shutil
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -217,6 +219,14 @@ class TestInTheBackground:
         checkpoints.wait()
         assert not equal_tensors(*(state.read(tmp_path / f"step-{step}").weights for step in (2, 3)))
         assert equal_tensors(state.read(tmp_path / "step-3").weights, named_weights(trained.model))
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own elsewhere")
+    def test_training_goes_first(self, tmp_path: Path, trained: Trainee, monkeypatch: pytest.MonkeyPatch) -> None:
+        niceness: list[int] = []
+        monkeypatch.setattr(state, "write", lambda *_: niceness.append(os.getpriority(os.PRIO_PROCESS, 0)))
+        with Checkpoints(tmp_path, keep=5) as checkpoints:
+            checkpoints.save(Progress(step=2), trained.model, trained.optimizer)
+        assert niceness == [max(10, os.getpriority(os.PRIO_PROCESS, 0))]
 
     def test_leaving_waits(self, tmp_path: Path, trained: Trainee, gate: threading.Event) -> None:
         threading.Timer(0.1, gate.set).start()
