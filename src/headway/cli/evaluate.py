@@ -124,7 +124,7 @@ def _evaluate_translator(
         begin = time.perf_counter()
         found = translator.translate_each(sources, options, target_language=to, source_language=from_)
         seconds = time.perf_counter() - begin
-    report = Report(place_of(source), "stop")
+    report = Report(place_of(source), "stop", details="headway translate --format json")
     report.add(found)
     hypotheses = [each.text for each in found if not isinstance(each, HeadwayError)]
     if output is not None:

@@ -103,11 +103,12 @@ class Report:
     Args:
         place: What the input is called.
         on_error: "stop": the first line that fails raises its error; "mark": it is told, and counted.
+        details: What tells for each line whether it is suspicious.
     """
 
-    def __init__(self, place: str, on_error: Literal["stop", "mark"]) -> None:
+    def __init__(self, place: str, on_error: Literal["stop", "mark"], *, details: str = "--format json") -> None:
         self.lines = 0
-        self._place, self._on_error = place, on_error
+        self._place, self._on_error, self._details = place, on_error, details
         self._failed = 0
         self._flags: Counter[str] = Counter()
 
@@ -130,7 +131,7 @@ class Report:
             self._say(f"{self._failed:,} of {self.lines:,} lines failed and are empty in the output")
         if self._flags:
             counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self._flags.most_common())
-            self._say(f"lines to look at (headway translate --format json tells which): {counts}")
+            self._say(f"lines to look at ({self._details} tells which): {counts}")
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)
