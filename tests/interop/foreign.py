@@ -242,22 +242,36 @@ def fsmt(folder: Path, seed: int = 0) -> Path:
 MBART_LANGUAGES = ["de_DE", "en_XX", "ru_RU"]
 
 
-def mbart50(folder: Path) -> Path:
+def mbart50(folder: Path, languages: Sequence[str] = MBART_LANGUAGES) -> Path:
     """An mBART-50 folder as the hub has them: a SentencePiece model numbered as fairseq does, and no tokenizer.json."""
     folder.mkdir(parents=True)
     (folder / "sentencepiece.bpe.model").write_bytes(spm())
-    settings = {"additional_special_tokens": MBART_LANGUAGES, "src_lang": "de_DE", "tgt_lang": "en_XX"}
+    settings = {"additional_special_tokens": [*languages], "src_lang": "de_DE", "tgt_lang": "en_XX"}
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MBart50Tokenizer", **settings}))
-    size = len(pieces(spm())) + 1 + len(MBART_LANGUAGES) + 1
+    size = len(pieces(spm())) + 1 + len(languages) + 1
     config = transformers.MBartConfig(**SIZES, vocab_size=size, decoder_start_token_id=2)
     transformers.MBartForConditionalGeneration(config).save_pretrained(folder)
     return folder
 
 
 def mbart(folder: Path, seed: int = 0) -> Path:
-    """The same with weights that have learned something."""
-    mbart50(folder)
+    """The same with weights that have learned something, and with all languages, which this tokenizer takes as given."""
+    languages = importlib.import_module("transformers.models.mbart50.tokenization_mbart50").FAIRSEQ_LANGUAGE_CODES
+    mbart50(folder, languages)
     tokenizer = transformers.MBart50Tokenizer.from_pretrained(folder)
     model = transformers.MBartForConditionalGeneration.from_pretrained(folder)
     taught(model, tokenizer, seed).save_pretrained(folder)
     return folder
+
+
+def pegasus(folder: Path, seed: int = 0) -> Path:
+    """A Pegasus folder: tokenizer.json with SentencePiece's pieces behind 106 special ones."""
+    folder.mkdir(parents=True)
+    processor = sentencepiece.SentencePieceProcessor(model_proto=spm())
+    special = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)), "<unk>"]
+    vocabulary = [(name, 0.0) for name in special]
+    vocabulary += [(piece, processor.get_score(index)) for index, piece in enumerate(pieces(spm())) if index >= 3]
+    tokenizer = transformers.PegasusTokenizer(vocab=vocabulary)
+    config = transformers.PegasusConfig(**SIZES, vocab_size=len(tokenizer))
+    model = taught(transformers.PegasusForConditionalGeneration(config), tokenizer, seed, steps=100)
+    return saved(model, tokenizer, folder)

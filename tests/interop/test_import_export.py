@@ -29,8 +29,10 @@ from foreign import (
     fsmt,
     m2m,
     marian,
+    mbart,
     mbart50,
     nllb,
+    pegasus,
     pieces,
     spm,
     transformers,
@@ -49,7 +51,16 @@ from headway.predict import Translator
 from headway.text import Tokenizer, TokenizerConfig
 from headway.text.exporting import token_names
 
-MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart, "fsmt": fsmt}
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "marian": marian,
+    "m2m": m2m,
+    "nllb": nllb,
+    "bart": bart,
+    "mbart": mbart,
+    "fsmt": fsmt,
+    "pegasus": pegasus,
+}
+TARGETS = {"m2m": "__en__", "nllb": "eng_Latn", "mbart": "en_XX"}  # what a target begins with
 LIMIT = 25
 each_family = pytest.mark.parametrize("family", MAKERS)
 each_beam = pytest.mark.parametrize("beam_size", [1, 4])
@@ -117,10 +128,10 @@ def theirs(folder: Path, texts: list[str], beam_size: int, target: Path | None =
 
 def forced(family: str, folder: Path) -> dict[str, Any]:
     """What the target begins with, for the families whose tokenizer knows it but generate() does not."""
-    if family not in ("m2m", "nllb"):
+    if family not in TARGETS:
         return {}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return {"forced_bos_token_id": tokenizer.convert_tokens_to_ids("__en__" if family == "m2m" else "eng_Latn")}
+    return {"forced_bos_token_id": tokenizer.convert_tokens_to_ids(TARGETS[family])}
 
 
 def agree(found: list[str], expected: list[str]) -> None:
