@@ -255,7 +255,7 @@ def mbart50(folder: Path, languages: Sequence[str] = MBART_LANGUAGES) -> Path:
 
 
 def mbart(folder: Path, seed: int = 0) -> Path:
-    """The same with weights that have learned something, and with all languages, which this tokenizer takes as given."""
+    """The same with weights that have learned something, and all languages, which its tokenizer takes as given."""
     languages = importlib.import_module("transformers.models.mbart50.tokenization_mbart50").FAIRSEQ_LANGUAGE_CODES
     mbart50(folder, languages)
     tokenizer = transformers.MBart50Tokenizer.from_pretrained(folder)
