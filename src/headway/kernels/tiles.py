@@ -254,16 +254,15 @@ def multiply(
     panel = weights.ctypes.data + block * BLOCK * width
     place = 4 * BLOCK * block
     start, scale, shift = starts.ctypes.data + place, scales.ctypes.data + place, bias.ctypes.data + place
-    row, tile, following = 0, 0, panel + BLOCK * width
+    row, following = 0, panel + BLOCK * width
     while row < rows:
         x, s, y = inputs.ctypes.data + row * width, input_scales.ctypes.data + 4 * row, out + row * stride
         if rows - row >= _MANY:
-            if tile == 0 and rows < _LINES * _MANY:
+            if row == 0 and rows < _LINES * _MANY:
                 _first(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
             else:
-                ahead = following + tile % _LINES * groups * LINE
+                ahead = following + row // _MANY % _LINES * groups * LINE
                 _many(panel, ahead, x, width, groups, start, s, scale, shift, least, y, stride)
-            tile += 1
             row += _MANY
         elif rows - row >= _SOME:
             _some(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
