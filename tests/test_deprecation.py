@@ -1,0 +1,25 @@
+import sys
+import types
+
+import pytest
+from headway.deprecation import renamed
+
+
+@pytest.fixture
+def package():
+    module = types.ModuleType("example_package")
+    module.NewName = object()
+    module.__getattr__ = renamed("example_package", {"OldName": "NewName"})
+    sys.modules["example_package"] = module
+    yield module
+    del sys.modules["example_package"]
+
+
+def test_an_old_name_resolves_to_the_new_one_and_warns_with_it(package):
+    with pytest.warns(DeprecationWarning, match=r"example_package\.OldName is now example_package\.NewName"):
+        assert package.OldName is package.NewName
+
+
+def test_an_unknown_name_is_an_attribute_error(package):
+    with pytest.raises(AttributeError, match="has no attribute 'Other'"):
+        _ = package.Other
