@@ -17,14 +17,18 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the bottom up, as in docs: a part may import the parts of lower lines, and itself.
 LEVELS = [
     {"errors"},
-    {"storage", "config", "hardware"},
+    {"storage", "config", "hardware", "deprecation"},
     {"kernels"},
     {"nn", "text"},
     {"models", "data", "decode", "evaluate"},
-    {"bundle", "inference"},
+    {"engine", "inference"},
+    {"bundle"},
     {"interop"},
     {"train", "predict"},
-    {"validation", "distill", "inspection", "serve"},
+    {"tasks"},
+    {"validation", "distill", "inspection"},
+    {"experiments"},
+    {"serve"},
     {"cli"},
     {"__main__"},
 ]
@@ -39,7 +43,7 @@ HOMES = {
     "rich": ["cli/"],
     "safetensors": ["bundle.py", "predict/shortlisting.py"],
     "tensorboard": ["train/report.py"],
-    "matplotlib": ["inspection/"],
+    "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
     "ctranslate2": ["interop/ctranslate2.py"],
     "onnx": ["interop/onnx.py", "interop/onnx_graph.py"],
@@ -49,7 +53,7 @@ HOMES = {
     "llvmlite": ["kernels/"],
     "torch": [
         *("nn/", "models/", "decode/", "train/", "inspection/", "interop/", "serve/"),
-        *("bundle.py", "hardware.py", "inference/", "kernels/", "predict/"),
+        *("bundle.py", "hardware.py", "inference/", "engine/", "kernels/", "predict/", "tasks/", "experiments/"),
     ],
 }
 
