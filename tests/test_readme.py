@@ -1,28 +1,39 @@
+"""The README, the page on layers and the page on commands say what the code does."""
+
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-EXAMPLES = [code for code in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "headway.load" not in code]
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+LAYERS = (ROOT / "docs" / "layers.md").read_text(encoding="utf-8")
+COMMANDS = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
 
 
-def test_the_examples_that_need_no_model_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(EXAMPLES) == 1
+def test_the_example_of_the_layers_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", LAYERS, re.DOTALL)
     torch.manual_seed(0)
-    exec(EXAMPLES[0], {})
+    exec(example, {})
     printed = capsys.readouterr().out
     assert "0.2992, 0.5329, 0.1679" in printed
     assert printed.endswith("torch.Size([2, 10, 512])\n")
 
 
-def test_every_command_it_names_exists() -> None:
+def test_every_link_of_the_readme_leads_somewhere() -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", README)
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
+
+
+def test_the_page_on_commands_lists_every_command() -> None:
     from headway.cli import app
 
     known = {
         command.name or command.callback.__name__ for command in app.registered_commands if command.callback is not None
     }
-    named = set(re.findall(r"headway ([a-z]+)", README))
-    assert named - {"doctor"} <= known
-    assert known <= named
+    listed = set(re.findall(r"`headway ([a-z]+)", COMMANDS))
+    assert listed - {"doctor"} <= known
+    assert known <= listed
+    assert set(re.findall(r"headway ([a-z]+) ", README)) & known >= {"translate", "train"}

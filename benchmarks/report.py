@@ -1,0 +1,232 @@
+# ruff: noqa: E501
+"""Write docs/benchmarks.md from the measurements in benchmarks/results.
+
+    python benchmarks/report.py            # rewrite docs/benchmarks.md
+    python benchmarks/report.py --check    # exit with 1 if the page is not what the results say
+
+Each section reads the files of one benchmark. A table holds what was measured in one run, side by side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+Json = dict[str, Any]
+Row = Sequence[str]
+
+INTRODUCTION = """\
+# Benchmarks
+
+`python benchmarks/report.py` writes this page from the files in `benchmarks/results`. Each table compares engines within one
+run on one machine: the machines are shared, so only ratios within a run are comparable. [speed.md](speed.md) explains what
+makes decoding fast and which setting to choose, [training.md](training.md) how to train fast.
+"""
+
+
+def table(header: Row, rows: Sequence[Row]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def number(value: float) -> str:
+    """Return a number with three significant digits and commas between thousands."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def load(pattern: str) -> list[tuple[str, Json]]:
+    """Return (file name, content) of the result files that match, oldest first."""
+    return [(path.name, json.loads(path.read_text(encoding="utf-8"))) for path in sorted(RESULTS.glob(pattern))]
+
+
+def quality() -> Iterator[str]:
+    """Yield the scores that the shipped recipes reach."""
+    for name, data in load("recipes-*.json"):
+        yield f"## Scores of the recipes\n\n{data['date']} (`{name}`). {data['signature']}.\n"
+        rows = []
+        for each in data["results"]:
+            recipe = f"[{each['recipe']}](../recipes/{each['recipe']})" if each["recipe"] else f"`{each['command']}`"
+            minutes = "" if each["minutes"] is None else number(each["minutes"])
+            rows.append(
+                [each["task"], recipe, each["metric"], each["score"], each["detail"], minutes, each["processor"]]
+            )
+        yield table(["task", "recipe", "metric", "score", "model", "minutes", "processor"], rows)
+
+
+def training() -> Iterator[str]:
+    """Yield training speed beside other toolkits, from the newest run in turns."""
+    name, data = load("training-*.json")[-1]
+    yield (
+        f"## Training speed\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`).\n\n"
+        "All toolkits train the same model (pre-norm, 8,000 tokens, dropout also inside the feed-forward layers) on Multi30k. "
+        "A sweep first finds the fastest settings of each; then Headway and each other toolkit take turns. Medians over the "
+        "rounds, with the range of the ratio in brackets. FLOP utilization counts real (non-padding) tokens only, against the "
+        "fastest matrix product of any shape in the same minutes.\n"
+    )
+    for model in dict.fromkeys(each["model"] for each in data["results"]):
+        rows = []
+        for each in (one for one in data["results"] if one["model"] == model and not one["failure"]):
+            rounds = each["rounds"]
+            ratios = sorted(one["first"]["target_tokens_per_s"] / one["own"]["target_tokens_per_s"] for one in rounds)
+            utilization = [one["own"]["model_flop_per_s"] / one["peak"]["flop_per_s"] for one in rounds]
+            memory = max(one["own"]["peak_bytes"] for one in rounds) / 2**30
+            reference = each is data["results"][0] or ratios[0] == ratios[-1] == 1
+            rows.append(
+                [
+                    each["name"],
+                    each["precision"],
+                    number(median(one["own"]["target_tokens_per_s"] for one in rounds)),
+                    "1.0" if reference else f"{median(ratios):.1f} ({ratios[0]:.1f} to {ratios[-1]:.1f})",
+                    f"{median(utilization):.0%}",
+                    f"{memory:.1f}",
+                ]
+            )
+        header = ["toolkit", "type", "target tokens/s", "Headway bfloat16 is faster by", "FLOP utilization", "GiB"]
+        yield f"### The {model} model\n\n" + table(header, rows)
+
+
+def learning() -> Iterator[str]:
+    """Yield the quality reached after the same time."""
+    for name, data in load("learning-*.json"):
+        yield (
+            f"## Quality after the same time\n\n`python benchmarks/learning.py` ({data['date']}, {data['processor']}, one thread "
+            f"each; `{name}`): BLEU of greedy translations of the development set of {data['corpus']}, a model of 1.4 million "
+            "weights, float32. Both toolkits ran at the same time, each on its own core.\n"
+        )
+        rows = [
+            [toolkit, f"{seconds / 60:.1f}", str(steps), f"{bleu:.1f}"]
+            for toolkit, scores in data["scores"].items()
+            for seconds, steps, bleu in scores
+        ]
+        yield table(["toolkit", "minutes", "steps", "BLEU"], rows)
+        yield f"![BLEU against minutes of training](../benchmarks/results/{name.removesuffix('.json')}.png)\n"
+
+
+def decoding() -> Iterator[str]:
+    """Yield translation speed beside other engines."""
+    yield (
+        "## Translation speed\n\nTarget tokens per second. The model is the paper's base model with 32,000 tokens and random "
+        "weights, 20 source tokens and 20 forced target tokens, two threads or two processes. Settings of other engines that "
+        "were tried: workers x threads and batch size.\n"
+    )
+    for name, data in load("decoding-*.json"):
+        machine = f"{data['processor']} ({data['capability']})"
+        for run in data.get("runs", [data]):
+            command = run.get("command", f"python benchmarks/decoding.py --rounds {run['rounds']}")
+            versions = ", ".join(f"{library} {version}" for library, version in data["versions"].items())
+            if "forced" in run:
+                yield f"### {machine}, {data['date']}\n\n`{command}` (`{name}`; {versions}).\n"
+                yield forced_table(run["forced"])
+            if "file" in run:
+                model = run.get(
+                    "model", run.get("file model", "a model of recipes/multi30k-de-en.toml after 1,400 steps")
+                )
+                yield f"### A whole file: {machine}, {data['date']}\n\n`{command}` (`{name}`). Model: {model}.\n"
+                yield file_table(run["file"])
+
+
+def forced_table(settings: Json) -> str:
+    """Return one table of speeds: an engine a row, a batch size and beam a column."""
+    engines = [name for name in next(iter(settings.values())) if name != "floor share"]
+    rows = []
+    for engine in engines:
+        speeds = [setting.get(engine) for setting in settings.values()]
+        rows.append([engine, *("" if speed is None else number(speed["tokens_per_s"]) for speed in speeds)])
+    for peer in ("ctranslate2", "transformers"):
+        ratios = [best(setting, "headway") / best(setting, peer) for setting in settings.values()]
+        rows.append([f"**best of Headway / best of {peer}**", *(f"**{ratio:.2f}**" for ratio in ratios)])
+    return table(["engine", *settings], rows)
+
+
+def best(setting: Json, engine: str) -> float:
+    """Return the highest speed of an engine's settings."""
+    return max(float(speed["tokens_per_s"]) for name, speed in setting.items() if name.startswith(engine))
+
+
+def file_table(engines: Json) -> str:
+    """Return seconds and BLEU of each engine for a whole file."""
+    rows = [[name, f"{each['seconds']:.2f}", f"{each['bleu']:.1f}"] for name, each in engines.items()]
+    return table(["engine", "seconds", "BLEU"], rows)
+
+
+def classification() -> Iterator[str]:
+    """Yield the classifier beside linear models."""
+    for name, data in load("classification-*.json"):
+        yield (
+            f"## Classification\n\nAG News, {data['train_texts']:,} training texts, {data['dev_texts']:,} development texts "
+            f"({data['date']}, {data['machine']}; `{name}`).\n"
+        )
+        rows = [
+            [
+                "Headway" if each["name"].startswith("Headway") else each["name"],
+                f"{each['accuracy']:.2%}",
+                "" if each["training_s"] is None else number(each["training_s"]),
+                number(each["texts_per_s"]),
+            ]
+            for each in data["results"]
+        ]
+        yield table(["classifier", "accuracy", "training, s", "texts/s"], rows)
+
+
+def preparing() -> Iterator[str]:
+    """Yield the speed of tokenization into the store."""
+    for name, data in load("preparing-*.json"):
+        yield (
+            f"## Preparing a corpus\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`).\n\n"
+            f"{data['pairs']:,} sentence pairs, {number(data['tokens_per_s'])} tokens/s on two cores; "
+            f"{data['start_to_first_step_s']} s from the start of `headway train` to the first step of a prepared run.\n"
+        )
+
+
+def distributed() -> Iterator[str]:
+    """Yield the cost of exchanging gradients and the projection made from it."""
+    for name, data in load("distributed-*.json"):
+        yield (
+            f"## Exchanging gradients\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`). A projection, not a "
+            f"measurement: {data['assumed']}; {data['tokens']:,} tokens a step on each device.\n"
+        )
+        rows = [
+            [
+                each["preset"],
+                str(each["gpus"]),
+                each["link"],
+                f"{each['computing']:.1f}",
+                f"{each['exchange']:.1f}",
+                f"{each['worst']:.0%} to {each['best']:.0%}",
+            ]
+            for each in data["projections"]
+        ]
+        yield table(["model", "GPUs", "link", "computing, ms", "exchange, ms", "efficiency"], rows)
+
+
+SECTIONS = (quality, training, learning, decoding, classification, preparing, distributed)
+
+
+def render() -> str:
+    """Return the whole page."""
+    return "\n".join([INTRODUCTION, *(part for section in SECTIONS for part in section())])
+
+
+def main() -> None:
+    """Write the page, or check it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare only; exit with 1 if the page is out of date")
+    if parser.parse_args().check:
+        if PAGE.read_text(encoding="utf-8") != render():
+            sys.exit("docs/benchmarks.md is out of date; run: python benchmarks/report.py")
+    else:
+        PAGE.write_text(render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
