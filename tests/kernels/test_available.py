@@ -18,11 +18,17 @@ from headway.inference import choose_precision
 CPU = torch.device("cpu")
 
 
+def clear_caches() -> None:
+    kernels.available.cache_clear()
+    if "headway.kernels.cpu_features" in sys.modules:
+        sys.modules["headway.kernels.cpu_features"].cpu_features.cache_clear()
+
+
 @pytest.fixture(autouse=True)
-def asked_anew() -> Iterator[None]:
-    kernels.available.cache_clear()
+def detected_again() -> Iterator[None]:
+    clear_caches()
     yield
-    kernels.available.cache_clear()
+    clear_caches()
 
 
 def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +51,7 @@ def test_a_virtual_machine_may_hide_what_comes_with_avx2(feature: str, monkeypat
     import llvmlite.binding
 
     features = {**llvmlite.binding.get_host_cpu_features(), feature: False}
-    kernels.available.cache_clear()
+    clear_caches()
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: features)
     assert not kernels.available()
 

@@ -40,18 +40,20 @@ __all__ = ["available"]
 
 @functools.cache
 def available() -> bool:
-    """Whether the kernels can run: on an x86 processor with AVX2, where Numba is installed and works."""
+    """Return whether the kernels can run: on an x86 processor with AVX2, if Numba is installed and works.
+
+    Raises :class:`~headway.errors.ConfigError` if ``HEADWAY_CPU_FEATURES`` names an unknown feature.
+    """
     if not has_avx2():
         return False
     try:
         import numba
-    except ImportError:  # by which it refuses Pythons and NumPys that it does not know yet, too
+
+        from headway.kernels.cpu_features import cpu_features
+    except ImportError:  # Numba also raises it on versions of Python and NumPy that it does not support yet
         return False
-    config: Any = numba.config  # it sets its names at run time
-    # The kernels are made for this processor, by a compiler.
+    config: Any = numba.config  # Numba sets these names at run time
+    # The kernels contain instructions of this processor, so Numba must compile, and compile for it.
     if config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES:
         return False
-    import llvmlite.binding
-
-    features = llvmlite.binding.get_host_cpu_features()
-    return bool(features.get("f16c") and features.get("fma"))  # which come with AVX2, but virtual machines may hide
+    return "avx2" in cpu_features()

@@ -14,6 +14,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+from headway.kernels.cpu_features import cpu_features
+
 __all__ = ["compiled", "compiled_for_threads", "compiled_twice", "within"]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -28,9 +30,11 @@ _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
     ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
 )
 
-# Compiled code holds what it calls, too, but Numba would find it again by the state of its own file alone.
-_SOURCES = sorted(Path(__file__).parent.glob("*.py"))
-_VERSION = hashlib.blake2b(b"".join(path.read_bytes() for path in _SOURCES), digest_size=4).hexdigest()
+# Compiled code contains the functions that it calls and depends on the processor features that were chosen, but Numba's
+# cache checks only the source file of the outermost function. So each function's cached name contains this hash.
+_SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+_FEATURES = ",".join(sorted(cpu_features())).encode()
+_VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
 
 
 def compiled(function: FunctionT) -> FunctionT:

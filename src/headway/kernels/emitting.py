@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding
 from llvmlite import ir
 from numba.core import cgutils as untyped_cgutils
 from numba.extending import intrinsic
+
+from headway.kernels.cpu_features import cpu_features
 
 __all__ = [
     "BYTE",
@@ -42,8 +43,8 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _cgutils: Any = untyped_cgutils
 
 BYTE, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
-FEATURES = llvmlite.binding.get_host_cpu_features()  # by name, whether this processor has them
-LANES = 16 if FEATURES.get("avx512bw") else 8  # of 32 bits, in a vector
+FEATURES = cpu_features()
+LANES = 16 if "avx512bw" in FEATURES else 8  # of 32 bits, in a vector
 LINE = 64  # bytes that come into a cache together
 FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 

@@ -80,7 +80,7 @@ _Tile = Callable[[int, int, int, int, int, int, int, int], None]
 def available() -> bool:
     """Whether the processor has the instruction, and none that is faster (AMX), and the compiler knows bfloat16."""
     compiles = llvmlite.binding.llvm_version_info[0] >= _BFLOAT_SINCE
-    return compiles and LANES == 16 and bool(FEATURES.get("avx512bf16")) and not FEATURES.get("amx-bf16")
+    return compiles and LANES == 16 and "avx512bf16" in FEATURES and "amx-bf16" not in FEATURES
 
 
 def emit_narrow(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:

@@ -68,7 +68,7 @@ __all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "pack_chosen", 
 
 Array = npt.NDArray[Any]
 
-_ADDS_FOUR = bool(FEATURES.get("avx512vnni" if LANES == 16 else "avxvnni"))
+_ADDS_FOUR = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 _VECTORS = 2  # of sums, beside each other
 BLOCK = _VECTORS * LANES  # outputs
 
