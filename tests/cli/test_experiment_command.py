@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from test_commands import assert_refused, run
 
 from headway.errors import DataError
-from headway.inspection.experiments import NAMES
-from headway.inspection.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments import NAMES
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 
 Replace = Callable[[Callable[[str, Settings], Numbers]], None]
 
@@ -35,7 +35,7 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
                 takes_model=name == "step-by-step",
             )
 
-        monkeypatch.setattr("headway.inspection.experiments.load_experiment", load)
+        monkeypatch.setattr("headway.experiments.load_experiment", load)
 
     return replace
 

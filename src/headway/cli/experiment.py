@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.inspection.experiments import NAMES
+from headway.experiments import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headway.inspection.experiments.experiment import Experiment, Record, Settings
+    from headway.experiments.experiment import Experiment, Record, Settings
 
 __all__ = ["experiment"]
 
@@ -41,9 +41,9 @@ def experiment(
     import traceback
 
     from headway.errors import ConfigError, HeadwayError
-    from headway.inspection.experiments import load_experiment
-    from headway.inspection.experiments.experiment import Settings, run_experiment
-    from headway.inspection.experiments.report import write_report
+    from headway.experiments import load_experiment
+    from headway.experiments.experiment import Settings, run_experiment
+    from headway.experiments.report import write_report
 
     names = NAMES if name == "all" else (name,)
     chosen = [load_experiment(each) for each in names]
@@ -86,7 +86,7 @@ def experiment(
 def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
     """What would do nothing is a mistake; of several experiments, one that takes it is enough."""
     from headway.errors import ConfigError
-    from headway.inspection.experiments import load_experiment
+    from headway.experiments import load_experiment
 
     for option, value, takes in (("--data", data, "data"), ("--model", model, "takes_model")):
         if value is None:

@@ -1,0 +1,231 @@
+"""Attention in numbers: one small example worked through, and what expositions read into it.
+
+    Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                  (Vaswani et al. 2017, equation 1)
+
+A well-known notebook attends from three vectors to themselves (Q = K = V = X) and calls a result "mostly of itself"
+whose own weight is .2992 beside .5329 for another. Its two weights are enough to rebuild the example: the third is
+1 - .2992 - .5329 = .1679, and the logarithms of neighbouring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
+.577. That fixes the three scores after their division by sqrt(d_k), up to a common term, and nothing more. As .577 is
+1 / sqrt(3), one reading is d_k = 3 with scores one apart: s - 1, s (its own), s + 1. ``EXAMPLE`` is such a matrix.
+
+Beyond the example, vectors are drawn from N(0, 1): how often does one attend mostly to itself, with and without
+projections; and what happens to a key's weight as the key grows?
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from headway.experiments.drawing import COLOURS, label, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.nn.attention import attention_weights, scaled_dot_product_attention
+
+EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
+NAMES = ("a", "b", "c")
+WIDTHS = (2, 4, 8, 16, 32, 64, 128)
+LENGTHS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
+KEYS, WIDTH = 8, 16  # of the random examples; WIDTH where d_k does not vary
+
+CLAIMS = (
+    Claim("One query with one key is an identity: the value comes out unchanged.", "notebook, attention in numbers"),
+    Claim("The new vector is mostly of itself (own weight .2992, another's .5329).", "notebook, attention in numbers"),
+    Claim("Larger vectors attract more attention.", "notebook, attention in numbers"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """The example's arithmetic, and three questions asked of random vectors."""
+    scores = EXAMPLE @ EXAMPLE.T
+    weights = attention_weights(EXAMPLE, EXAMPLE)
+    results = scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
+    repeats = 200 if settings.quick else 5_000
+    worst, own, growth = 0.0, dict[str, list[float]](), list[dict[str, list[float]]]()
+    for seed in settings.seeds:
+        generator = torch.Generator().manual_seed(seed)
+        worst = max(worst, _single_key_error(generator, repeats))
+        for name, share in _own_shares(generator, repeats).items():
+            own.setdefault(name, []).append(share)
+        growth.append(_growth(generator, repeats * 10))
+    steps = [
+        {"vector": name, "x": x, "scores": s, "weights": w, "result": r}
+        for name, x, s, w, r in zip(
+            NAMES, EXAMPLE.tolist(), scores.tolist(), weights.tolist(), results.tolist(), strict=True
+        )
+    ]
+    return {
+        "weights": weights.tolist(),
+        "results": results.tolist(),
+        "single_key_error": worst,
+        "own": own,
+        "lengths": LENGTHS,
+        "growth": growth,
+        "tables": {"The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)": steps},
+    }
+
+
+def _single_key_error(generator: torch.Generator, repeats: int) -> float:
+    """The largest distance of the result from the value over random queries and keys, also very large ones."""
+    query, key, value = (torch.randn(repeats, 1, WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
+    scale = torch.logspace(-3, 6, repeats, dtype=torch.float64)[:, None, None]
+    return float((scaled_dot_product_attention(query * scale, key, value) - value).abs().max())
+
+
+def _own_shares(generator: torch.Generator, repeats: int) -> dict[str, float]:
+    """Of KEYS random vectors, the share whose own weight is above one half; one entry for each kind and d_k."""
+    shares = {}
+    for width in WIDTHS:
+        x = torch.randn(repeats, KEYS, width, generator=generator, dtype=torch.float64)
+        query, key = (_projected(x, generator) for _ in range(2))
+        for kind, weights in (
+            ("no projections", attention_weights(x, x)),
+            ("random projections", attention_weights(query, key)),
+        ):
+            own = weights.diagonal(dim1=-2, dim2=-1)
+            shares[f"{kind}, {width}"] = float((own > 0.5).double().mean())
+    return shares
+
+
+def _projected(x: Float[Tensor, "N S K"], generator: torch.Generator) -> Float[Tensor, "N S K"]:
+    """Through a random matrix that keeps lengths on average, another one for each example."""
+    width = x.size(-1)
+    return x @ (torch.randn(x.size(0), width, width, generator=generator, dtype=x.dtype) / math.sqrt(width))
+
+
+def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
+    """The mean weight of one key of KEYS as its length is multiplied, over queries that agree with it or do not."""
+    query = torch.randn(repeats, 1, WIDTH, generator=generator, dtype=torch.float64)
+    key = torch.randn(repeats, KEYS, WIDTH, generator=generator, dtype=torch.float64)
+    agrees = (query[:, 0] * key[:, 0]).sum(-1) > 0
+    found: dict[str, list[float]] = {"all": [], "positive": [], "negative": []}
+    weights = []
+    for length in LENGTHS:
+        grown = torch.cat([key[:, :1] * length, key[:, 1:]], dim=1)
+        weights.append(attention_weights(query, grown)[:, 0, 0])
+        for name, rows in (("all", slice(None)), ("positive", agrees), ("negative", ~agrees)):
+            found[name].append(float(weights[-1][rows].mean()))
+    doubled, single = weights[LENGTHS.index(2.0)], weights[LENGTHS.index(1.0)]
+    found["gain"] = [float((doubled > single).double().mean())]
+    return found
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By exactness, by the own weight, and by the mean weight as a key grows."""
+    return _judge_single(numbers), _judge_own(numbers), _judge_growth(numbers)
+
+
+def _judge_single(numbers: Numbers) -> Verdict:
+    error = numbers["single_key_error"]
+    reason = (
+        f"largest difference between result and value: {error:.2g}. The softmax of one number is 1, whatever query and "
+        "key are; with two keys or more this is no longer so"
+    )
+    return Verdict("supported" if error < 1e-12 else "refuted", reason)
+
+
+def _judge_own(numbers: Numbers) -> Verdict:
+    own, *others = numbers["weights"][0]
+    reason = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}"
+    if own > 0.5:
+        return Verdict("supported", f"{reason}: more than half is its own")
+    if own < max(others):
+        return Verdict("refuted", f"{reason}: another vector has the largest share, and {1 - own:.0%} is not its own")
+    return Verdict("inconclusive", f"{reason}: its own is the largest share, but not half")
+
+
+def _judge_growth(numbers: Numbers) -> Verdict:
+    means = [each["all"] for each in numbers["growth"]]
+    start = numbers["lengths"].index(1.0)
+    rises = [all(a < b for a, b in zip(mean[start:], mean[start + 1 :], strict=False)) for mean in means]
+    gain = sum(each["gain"][0] for each in numbers["growth"]) / len(means)
+    reason = (
+        f"from length 1 to {numbers['lengths'][-1]:g} a key's mean weight over random queries goes from "
+        f"{_mean(means, start):.3f} to {_mean(means, -1):.3f}; but only {gain:.0%} of the queries give more to a key "
+        "of twice the length: those whose score with it is positive, while the others turn away from it"
+    )
+    if all(rises):
+        return Verdict("supported", f"{reason}. True on average, not of each query")
+    return Verdict("inconclusive" if any(rises) else "refuted", reason)
+
+
+def _mean(rows: list[list[float]], place: int) -> float:
+    return sum(row[place] for row in rows) / len(rows)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """The example's weights; how often the own weight is more than half; a key's weight as the key grows."""
+    picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
+    _draw_example(example, numbers["weights"])
+    for colour, kind in zip(COLOURS, ("no projections", "random projections"), strict=False):
+        shares = [numbers["own"][f"{kind}, {width}"] for width in WIDTHS]
+        own.plot(WIDTHS, [100 * sum(each) / len(each) for each in shares], "o-", color=colour, label=kind)
+    own.set_xscale("log", base=2)
+    own.set_ylim(-3, 103)
+    label(own, "Own weight above one half", "width d_k (units)", f"of {KEYS} random vectors (%)", ticks=WIDTHS)
+    own.legend(loc="center right")
+    for colour, (name, words) in zip(
+        COLOURS,
+        {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}.items(),
+        strict=False,
+    ):
+        rows = [each[name] for each in numbers["growth"]]
+        means = [_mean(rows, place) for place in range(len(numbers["lengths"]))]
+        growth.plot(numbers["lengths"], means, "o-", color=colour, label=words)
+    growth.axhline(1 / KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{KEYS}")
+    growth.set_ylim(bottom=0)
+    label(growth, "Weight of one key as it grows", "length of the key (times its first)", "mean weight (share)")
+    growth.legend()
+    return picture
+
+
+def _draw_example(axes: Axes, weights: list[list[float]]) -> None:
+    axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
+    for row, each in enumerate(weights):
+        for column, weight in enumerate(each):
+            ink = "white" if weight > 0.6 else "black"
+            axes.text(column, row, f"{weight:.4f}", ha="center", va="center", fontsize=15, color=ink)
+    axes.set_xticks(range(3), NAMES)
+    axes.set_yticks(range(3), NAMES)
+    axes.grid(False)
+    label(axes, "Weights of the example", "attended to (key)", "attends (query); each row sums to 1")
+
+
+def explain(numbers: Numbers) -> str:
+    """The arithmetic in words, and what the panels show."""
+    own, other, third = numbers["weights"][0]
+    result = ", ".join(f"{each:.3f}" for each in numbers["results"][0])
+    narrow, wide = (
+        100 * sum(each) / len(each)
+        for each in (numbers["own"][f"no projections, {width}"] for width in (WIDTHS[1], WIDTHS[-1]))
+    )
+    projected = numbers["own"][f"random projections, {WIDTHS[-1]}"]
+    lengths, growth = numbers["lengths"], numbers["growth"]
+    start, end = (
+        {kind: _mean([each[kind] for each in growth], at) for kind in ("positive", "negative", "all")}
+        for at in (lengths.index(1.0), -1)
+    )
+    return (
+        "Three vectors attend to themselves: a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot "
+        "products with each: a·a = 2, a·b = 3, a·c = 1. Divided by √3, exponentiated and divided by their sum they are "
+        f"{own:.4f}, {other:.4f} and {third:.4f}, so its new vector is ({result}). The published weights fix the "
+        "scores after their division, up to a common term: neighbouring ones are .577 apart. They do not fix d_k; √3 "
+        "and scores that are one apart is one reading.\n\n"
+        f"The largest share of a's new vector is {NAMES[[own, other, third].index(max(own, other, third))]}'s. How "
+        "often does a vector attend mostly to itself? Without projections its score with itself is its squared length, "
+        "which grows with d_k faster than the scores of chance: "
+        f"{narrow:.0f} % of random vectors give themselves more than half at d_k = {WIDTHS[1]}, {wide:.0f} % at "
+        f"{WIDTHS[-1]}. With projections of query and key drawn apart, as at the start of training, it is "
+        f"{100 * sum(projected) / len(projected):.0f} % there.\n\n"
+        "A longer key multiplies its score: a positive score grows, a negative one falls further. From length 1 to "
+        f"{lengths[-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for queries with "
+        f"a positive score, from {start['negative']:.3f} to {end['negative']:.3f} for the others, and from "
+        f"{start['all']:.3f} to {end['all']:.3f} over all: exp() is convex, so the two need not cancel."
+    )
+
+
+EXPERIMENT = Experiment("attention-numbers", "Attention in numbers", CLAIMS, measure, judge, draw, explain)

@@ -1,0 +1,58 @@
+"""Which code numbers come from, so that they are measured again where it is another.
+
+Not all of an experiment's file: of the functions, classes and constants at its top level those that ``measure`` names,
+that these name in turn, and so on, in the modules beside it too. So a judgement, a figure or a comment may change
+without measuring again. Code outside the package (layers, training, search) does not count: change it, and remove the
+output folder.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from headway.data.inputs import fingerprint
+
+__all__ = ["code_of"]
+
+
+def code_of(measure: Callable[..., Any]) -> str:
+    """A hash of all that ``measure`` runs in its package."""
+    package, found = measure.__module__.rpartition(".")[0] + ".", dict[tuple[str, str], str]()
+    waiting = [(measure.__module__, measure.__name__)]
+    while waiting:
+        module, name = waiting.pop()
+        node = None if (module.removeprefix(package), name) in found else _top_level(module).get(name)
+        if isinstance(node, ast.ImportFrom):
+            if node.module is not None and node.module.startswith(package):
+                waiting.append(
+                    (node.module, next(each.name for each in node.names if name in (each.name, each.asname)))
+                )
+        elif node is not None:
+            found[module.removeprefix(package), name] = ast.dump(node)
+            waiting += [(module, each.id) for each in ast.walk(node) if isinstance(each, ast.Name)]
+    return fingerprint(sorted(found.items()))
+
+
+def _top_level(module: str) -> dict[str, ast.stmt]:
+    """The statement that makes each name of a module."""
+    return _parsed(Path(str(import_module(module).__file__)).read_text(encoding="utf-8"))
+
+
+@cache
+def _parsed(text: str) -> dict[str, ast.stmt]:
+    made: dict[str, ast.stmt] = {}
+    for node in ast.parse(text).body:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                made[node.name] = node
+            case ast.ImportFrom():
+                made |= {each.asname or each.name: node for each in node.names}
+            case ast.Assign() | ast.AnnAssign():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                made |= {each.id: node for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    return made

@@ -1,0 +1,148 @@
+"""Numbers that chance has a hand in, compared: means over seeds, intervals, and what they say to a claim.
+
+One rule for all: two variants are compared by the difference of their means and its 95 % interval, half as wide as
+Student's t times the standard error of the difference (both variances pooled). A claim names one threshold; it is
+decided where the whole interval lies on one side of that. With three seeds each, t is 2.78 (4 degrees of freedom).
+Where a claim picks the best of several comparisons, each interval is widened until all of them hold together at 95 %
+(Bonferroni). A single seed has no spread to judge by, so nothing is decided then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, variance
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from headway.experiments.drawing import COLOURS
+from headway.experiments.experiment import Numbers, Verdict
+
+__all__ = [
+    "Difference",
+    "column",
+    "difference",
+    "half_width",
+    "interval",
+    "judge_alike",
+    "judge_greater",
+    "mean_with_spread",
+    "median_interval",
+    "strips",
+    "student_t",
+]
+
+_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference of means, or a mean, and its interval from ``low`` to ``high``."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if not math.isfinite(self.low):
+            return f"{self.value:.3g} (one seed, no interval)"
+        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+
+
+def student_t(freedom: int, confidence: float = _CONFIDENCE) -> float:
+    """How many standard errors hold ``confidence`` of Student's distribution, two-sided.
+
+    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is summed.
+    """
+    angles = np.linspace(0.0, math.pi / 2, 200_001)
+    held = np.cumsum(np.cos(angles) ** (freedom - 1))
+    return math.sqrt(freedom) * math.tan(float(np.interp(confidence, held / held[-1], angles)))
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Half the 95 % interval of a mean; infinite for one value."""
+    if len(values) < 2:
+        return math.inf
+    return student_t(len(values) - 1) * math.sqrt(variance(values) / len(values))
+
+
+def interval(values: Sequence[float]) -> Difference:
+    """A mean by itself, with its interval."""
+    return Difference(fmean(values), fmean(values) - half_width(values), fmean(values) + half_width(values))
+
+
+def median_interval(values: Sequence[float]) -> Difference:
+    """A median with its 95 % interval, between two of the values: for times, which now and then are far too long.
+
+    Of n values, how many lie below the true median varies by sqrt(n) / 2 around n / 2 (the sign test).
+    """
+    ranked, count = sorted(values), len(values)
+    out = max(math.floor((count - 1.96 * math.sqrt(count)) / 2), 0)
+    return Difference(median(ranked), ranked[out], ranked[count - 1 - out])
+
+
+def difference(more: Sequence[float], less: Sequence[float], comparisons: int = 1) -> Difference:
+    """How much the mean of ``more`` exceeds that of ``less``, as one of so many ``comparisons``."""
+    value, freedom = fmean(more) - fmean(less), len(more) + len(less) - 2
+    if min(len(more), len(less)) < 2:
+        return Difference(value, -math.inf, math.inf)
+    pooled = ((len(more) - 1) * variance(more) + (len(less) - 1) * variance(less)) / freedom
+    error = math.sqrt(pooled * (1 / len(more) + 1 / len(less)))
+    reach = student_t(freedom, 1 - (1 - _CONFIDENCE) / comparisons) * error
+    return Difference(value, value - reach, value + reach)
+
+
+def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable: float = 0.0) -> Verdict:
+    """The verdict on "it is greater ``than`` that, by as much as is ``noticeable``".
+
+    Supported where the whole interval lies above the sum of both, refuted where it lies below. An excess that is
+    certain but certainly too small to notice is neither.
+    """
+    least = than + noticeable
+    if found.low > least:
+        return Verdict("supported", f"{what}: {found}; all of it above {least:g}")
+    if than < found.low and found.high < least:
+        return Verdict("inconclusive", f"{what}: {found}; real, but all of it below {least:g}, too little to notice")
+    if found.high < least:
+        return Verdict("refuted", f"{what}: {found}; all of it below {least:g}")
+    return Verdict("inconclusive", f"{what}: {found}; neither all above {least:g} nor all below")
+
+
+def judge_alike(found: Difference, what: str, *, within: float) -> Verdict:
+    """The verdict on "there is next to no difference": supported where the whole interval is ``within`` of 0."""
+    if max(abs(found.low), abs(found.high)) <= within:
+        return Verdict("supported", f"{what}: {found}; all of it within {within:g} of 0")
+    if found.low > within or found.high < -within:
+        return Verdict("refuted", f"{what}: {found}; all of it more than {within:g} away from 0")
+    return Verdict("inconclusive", f"{what}: {found}; neither all within {within:g} of 0 nor all outside")
+
+
+def column(numbers: Numbers, name: str, **where: Any) -> list[float]:
+    """The values of ``name`` in those of ``numbers["runs"]`` whose other columns are as ``where`` says."""
+    rows = [row for row in numbers["runs"] if all(row[key] == value for key, value in where.items())]
+    return [float(row[name]) for row in rows]
+
+
+def mean_with_spread(values: Sequence[float]) -> str:
+    """For tables: the mean, and the standard deviation where there is one."""
+    spread = f" ± {math.sqrt(variance(values)):.2g}" if len(values) > 1 else ""
+    return f"{fmean(values):.4g}{spread}"
+
+
+def strips(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
+    """A row for each name: a dot for each value, and their mean with its 95 % interval as a bar beneath."""
+    for row, each in enumerate(values.values()):
+        reach = half_width(each)
+        if math.isfinite(reach):
+            axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color=COLOURS[0], alpha=0.18, linewidth=0)
+        axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], color=COLOURS[0])
+        axes.plot(each, [row] * len(each), "o", color=COLOURS[1], markersize=6, alpha=0.8, linestyle="none")
+        axes.annotate(f"{fmean(each):.3g}", (fmean(each), row - 0.27), ha="center", va="bottom", fontweight="bold")
+    axes.set_yticks(range(len(values)), list(values))
+    axes.set_ylim(len(values) - 0.4, -0.75)
+    axes.use_sticky_edges = False
+    axes.margins(x=0.12)
+    axes.grid(visible=False, axis="y")

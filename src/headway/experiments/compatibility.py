@@ -1,0 +1,200 @@
+"""How well does a query match a key? The paper's product against other compatibility functions, and non-linear ones.
+
+    scaled dot      q.k / sqrt(d_k)                     Vaswani et al. 2017, equation 1
+    dot             q.k
+    additive        v.tanh(W q + U k)                   Bahdanau et al. 2015
+    general         q.W k                               Luong et al. 2015
+    cosine          q.k / (|q| |k|), over a learned temperature
+    feed-forward    two layers with ReLU, of q and k
+    hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
+
+The same Transformer is trained with each of them (``training.py`` says how; the full form is 30 runs, six of which
+other experiments share). The paper (3.2.1) compares additive with dot product without scaling, for small and for
+larger d_k; so both, and scaled dot beside them, are trained with one head as well, whose d_k is the whole width, four
+times that of the common recipe. Time and memory are those of one attention layer alone, forward and backward, all
+functions in turn on the same numbers, so that what else the machine does meets all of them; memory is what is kept for
+the backward pass.
+"""
+
+from __future__ import annotations
+
+import time
+from statistics import fmean, median
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from headway.experiments.comparing import (
+    column,
+    difference,
+    judge_alike,
+    judge_greater,
+    mean_with_spread,
+    median_interval,
+    strips,
+)
+from headway.experiments.corpora import MULTI30K, corpora
+from headway.experiments.drawing import COLOURS, label, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.layers import kept_bytes
+from headway.experiments.training import sweep
+from headway.nn.attention import MultiHeadAttention
+
+PAPER, DOT, ADDITIVE = "scaled dot (paper)", "dot, not scaled", "additive"
+WIDE_DOT, WIDE_ADDITIVE = "dot, not scaled, 1 head", "additive, 1 head"
+VARIANTS: dict[str, dict[str, Any]] = {
+    PAPER: {},
+    DOT: {"score": "dot"},
+    "general": {"score": "general"},
+    "cosine": {"score": "cosine"},
+    ADDITIVE: {"score": "additive"},
+    "feed-forward": {"score": "feed_forward"},
+    "hidden projections": {"qk_projection": "hidden"},
+    "scaled dot, 1 head": {"num_heads": 1},
+    WIDE_DOT: {"score": "dot", "num_heads": 1},
+    WIDE_ADDITIVE: {"score": "additive", "num_heads": 1},
+}
+NON_LINEAR = (ADDITIVE, "feed-forward", "hidden projections")
+MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
+MUCH = 2.0  # times: "much faster" is half the time; a tenth would be within what another machine or width turns round
+LESS = 1.1  # times: "more space-efficient" saves at least a tenth; memory has no chance in it
+NOTICEABLE = 1.0  # BLEU; closer is "similar", as seeds of one recipe are that far apart; further "outperforms"
+ROUNDS = {"quick": 15, "full": 25}
+
+CLAIMS = (
+    Claim("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1", quoted=True),
+    Claim("for small values of d_k the two mechanisms perform similarly", "paper, 3.2.1 (d_k is 32)", quoted=True),
+    Claim(
+        "additive attention outperforms dot product attention without scaling for larger values of d_k",
+        "paper, 3.2.1, after Britz et al. 2017 (d_k is 128)",
+        quoted=True,
+    ),
+    Claim("a more sophisticated compatibility function than dot product may be beneficial", "paper, 6.2", quoted=True),
+    Claim("Including a non-linearity affects the performance.", "notebook, open question"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """The quality of a model with each function, and the cost of a layer with it."""
+    runs = sweep(settings, corpora(settings), {name: {"model": keys} for name, keys in VARIANTS.items()})
+    costs = _costs(settings)
+    table = [
+        {
+            "function": name,
+            "BLEU": mean_with_spread(column({"runs": runs}, "bleu", variant=name)),
+            "loss (nats a token)": mean_with_spread(column({"runs": runs}, "loss", variant=name)),
+            "layer time (ms)": median(costs[name]["ms"]),
+            "layer memory (MiB)": costs[name]["mib"],
+            "training (min)": fmean(column({"runs": runs}, "minutes", variant=name)),
+        }
+        for name in VARIANTS
+    ]
+    return {"runs": runs, "costs": costs, "tables": {"Means over seeds, with standard deviations": table}}
+
+
+def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
+    """Milliseconds of every round, and MiB, of a layer with each function; all in float32."""
+    device = "cuda" if torch.cuda.is_available() and not settings.quick else "cpu"
+    rows, length, width = (16, 16, 32) if settings.quick else (64, 32, 128)
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seeds[0])
+        x = torch.randn(rows, length, width, device=device)
+        layers = {
+            name: MultiHeadAttention(width, **{"num_heads": 4, **keys}).to(device) for name, keys in VARIANTS.items()
+        }
+    costs: dict[str, dict[str, Any]] = {
+        name: {"ms": [], "mib": kept_bytes(layer, x) / 2**20} for name, layer in layers.items()
+    }
+    for number in range(ROUNDS["quick" if settings.quick else "full"] + 1):
+        for name, layer in layers.items():
+            begin = time.perf_counter()
+            layer(x).sum().backward()
+            if device == "cuda":
+                torch.cuda.synchronize()
+            if number:  # the first round warms up
+                costs[name]["ms"].append((time.perf_counter() - begin) * 1e3)
+    return costs
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By time and memory of a layer, and by BLEU over seeds."""
+    bleu = {name: column(numbers, "bleu", variant=name) for name in VARIANTS}
+    what = "BLEU of additive less that of dot without scaling"
+    similar = judge_alike(difference(bleu[ADDITIVE], bleu[DOT]), what, within=NOTICEABLE)
+    better = judge_greater(
+        difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT]), f"with one head, {what}", noticeable=NOTICEABLE
+    )
+    best = max(MORE_SOPHISTICATED, key=lambda name: fmean(bleu[name]))
+    gain = judge_greater(
+        difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
+        f"BLEU of the best of the others ({best}) less that of scaled dot, widened for {len(MORE_SOPHISTICATED)} "
+        "comparisons",
+        noticeable=NOTICEABLE,
+    )
+    return _judge_cost(numbers["costs"]), similar, better, gain, _judge_non_linearity(bleu)
+
+
+def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
+    """Round by round, so that both have met the same machine."""
+    ratios = median_interval([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
+    memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
+    reason = (
+        f"additive takes {ratios} times as long as the paper's scaled dot (median over rounds), where {MUCH:g} are "
+        f"much, and keeps {memory:.3g} times as much memory, where {LESS:g} are more"
+    )
+    if ratios.low > MUCH and memory > LESS:
+        return Verdict("supported", reason)
+    return Verdict("refuted" if ratios.high < MUCH or memory < LESS else "inconclusive", reason)
+
+
+def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
+    found = {name: difference(bleu[name], bleu[PAPER], len(NON_LINEAR)) for name in NON_LINEAR}
+    reason = "BLEU less that of scaled dot: " + "; ".join(f"{name} {each}" for name, each in found.items())
+    if any(each.low > NOTICEABLE or each.high < -NOTICEABLE for each in found.values()):
+        return Verdict("supported", f"{reason}; one at least is certainly more than {NOTICEABLE:g} away from 0")
+    if all(abs(edge) <= NOTICEABLE for each in found.values() for edge in (each.low, each.high)):
+        return Verdict("refuted", f"{reason}; all of them within {NOTICEABLE:g} of 0")
+    return Verdict("inconclusive", f"{reason}; none is certainly more than {NOTICEABLE:g} away from 0, nor all within")
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Quality beside cost, the functions in the same rows."""
+    picture, (quality, time_panel, memory) = panels("Compatibility functions", columns=3, size=(15.0, 7.0))
+    strips(quality, {name: column(numbers, "bleu", variant=name) for name in VARIANTS})
+    label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
+    values = [numbers["costs"][name] for name in VARIANTS]
+    for axes, lengths in ((time_panel, [median(each["ms"]) for each in values]), (memory, [v["mib"] for v in values])):
+        bars = axes.barh(range(len(values)), lengths, color=COLOURS[0], height=0.6)
+        axes.bar_label(bars, fmt="%.3g", padding=3)
+        axes.set_yticks(range(len(values)), [])
+        axes.set_ylim(quality.get_ylim())
+        axes.set_xlim(0, 1.15 * max(lengths))
+        axes.grid(visible=False, axis="y")
+    label(time_panel, "Time of one attention layer", "ms, forward and backward (median)", "")
+    label(memory, "Memory of one attention layer", "MiB kept for the backward pass", "")
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    seeds = len(column(numbers, "bleu", variant=PAPER))
+    return (
+        f"The same Transformer, trained {seeds} times with each function that compares a query with a key. On the left "
+        "each dot is one training; where the shaded bars of two functions overlap much, chance alone may part them.\n\n"
+        "Products compare all queries with all keys in one matrix product. Additive and feed-forward functions pass "
+        "every single pair of a query and a key through a hidden layer; a hidden layer in the projections works on "
+        "each query and each key once. The two panels on the right say what that costs."
+    )
+
+
+EXPERIMENT = Experiment(
+    "compatibility",
+    "Compatibility functions: how a query is compared with a key",
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    explain,
+    data=MULTI30K,
+)

@@ -1,0 +1,165 @@
+"""What the experiments train and test on: Multi30k in the full form, a made-up language in the quick one.
+
+The made-up language is small enough to be learned in a second or two, and has what makes translation more than looking
+up words: an adjective moves behind its noun and takes the ending of the noun's gender.
+
+    source   big dog sees red cat stop
+    target   hundo grando vidas kata ruga fino
+
+Corpora of short sentences say nothing about long ones, so sentences are also *joined*: a row of a joined training set
+holds one to ``JOINED`` neighbouring sentences. A test set joined by k holds the same sentences for every k, so its
+scores can be compared from length to length: only how much is translated at once differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice, product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from headway.data.inputs import fingerprint
+from headway.data.readers import Corpus, read_examples
+from headway.errors import ConfigError
+from headway.experiments.experiment import Settings
+from headway.storage import replaced_folder
+
+__all__ = ["JOINED", "MULTI30K", "Corpora", "Pair", "corpora", "draw_sentence", "joined", "joined_by"]
+
+JOINED = 3  # most sentences in a row of a joined training set
+
+MULTI30K = tuple(
+    f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
+)
+"""The files that the full form reads."""
+
+Pair = tuple[str, str]
+
+_NOUNS = {
+    "dog": ("hundo", "o"),
+    "bird": ("birdo", "o"),
+    "child": ("bambo", "o"),
+    "cat": ("kata", "a"),
+    "cow": ("vaka", "a"),
+    "fish": ("pesha", "a"),
+}
+_ADJECTIVES = {"big": "grand", "red": "rug", "old": "vel", "small": "pik"}
+_VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
+_MADE_UP = {"train": 6000, "dev": 200, "test": 120}  # sentences
+_TESTED = 500  # sentences of Multi30k's test set that are translated; a fifth of the time goes there
+
+
+@dataclass(frozen=True)
+class Corpora:
+    """Where the text is: training files as a recipe names them, and test sentences.
+
+    ``tokenizer`` is the recipe's section that suits the text.
+    """
+
+    folder: Path
+    languages: tuple[str, str]
+    train: tuple[str, str]
+    dev: tuple[str, str]
+    test: tuple[Pair, ...]
+    tokenizer: dict[str, Any]
+
+    def recipe(self) -> dict[str, Any]:
+        """The sections of a recipe that say what is learned from."""
+        return {
+            "task": {"source_language": self.languages[0], "target_language": self.languages[1]},
+            "data": {
+                "folder": str(self.folder),
+                "train": [{"files": list(self.train)}],
+                "dev": {"files": list(self.dev)},
+            },
+            "tokenizer": self.tokenizer,
+        }
+
+    def sentences(self, files: tuple[str, str]) -> Iterator[Pair]:
+        """The pairs of two of the files."""
+        yield from ((source, target) for source, target in read_examples(Corpus(files=files), self.folder))
+
+
+def corpora(settings: Settings, *, join: bool = False) -> Corpora:
+    """The corpora of the form that ``settings`` asks for; with ``join`` the training and the development set joined."""
+    plain = _made_up(settings.work) if settings.quick else _multi30k(settings)
+    return _with_joined_rows(plain, settings.work) if join else plain
+
+
+def _multi30k(settings: Settings) -> Corpora:
+    """German to English, 29,000 descriptions of pictures (Elliott et al. 2016)."""
+    folder = settings.data / "multi30k" if settings.data else None
+    if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
+        raise ConfigError(
+            f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with "
+            f"{', '.join(MULTI30K)}, or ask for the quick form, which needs no data"
+        )
+    files = {name: (f"{name}.de", f"{name}.en") for name in ("train", "val", "test_2016_flickr")}
+    found = Corpora(folder, ("de", "en"), files["train"], files["val"], (), {"vocab_size": 3000})
+    tested = tuple(islice(found.sentences(files["test_2016_flickr"]), _TESTED))
+    return Corpora(folder, found.languages, found.train, found.dev, tested, found.tokenizer)
+
+
+def _made_up(work: Path) -> Corpora:
+    random = Random(1)
+    drawn = {name: [draw_sentence(random) for _ in range(count)] for name, count in _MADE_UP.items()}
+    folder = _written(drawn, ("src", "tgt"), work, "corpus")
+    files = {name: (f"{name}.src", f"{name}.tgt") for name in ("train", "dev")}
+    test = tuple(drawn["test"])
+    return Corpora(folder, ("source", "target"), files["train"], files["dev"], test, {"kind": "whitespace"})
+
+
+def draw_sentence(random: Random) -> Pair:
+    """A sentence of the made-up language with its translation: two nouns, each with an adjective or none."""
+    subject, verb, thing = _noun_phrase(random), random.choice(sorted(_VERBS)), _noun_phrase(random)
+    return f"{subject[0]} {verb} {thing[0]} stop", f"{subject[1]} {_VERBS[verb]} {thing[1]} fino"
+
+
+def _noun_phrase(random: Random) -> Pair:
+    noun = random.choice(sorted(_NOUNS))
+    translation, ending = _NOUNS[noun]
+    if random.random() < 0.3:
+        return noun, translation
+    adjective = random.choice(sorted(_ADJECTIVES))
+    return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
+
+
+def _with_joined_rows(plain: Corpora, work: Path) -> Corpora:
+    """``plain`` with its training and development sentences joined, one to :data:`JOINED` in a row."""
+    names = {"train": plain.train, "dev": plain.dev}
+    rows = {name: joined(list(plain.sentences(files)), JOINED, Random(1)) for name, files in names.items()}
+    folder = _written(rows, plain.languages, work, "joined")
+    train, dev = ((f"{name}.{plain.languages[0]}", f"{name}.{plain.languages[1]}") for name in names)
+    return Corpora(folder, plain.languages, train, dev, plain.test, plain.tokenizer)
+
+
+def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
+    """Every sentence once and in its order, in rows of one to ``most``; all numbers hold as many sentences."""
+    rows, start = [], 0
+    shares = [1 / count for count in range(1, most + 1)]
+    while start < len(pairs):
+        (count,) = random.choices(range(1, most + 1), shares)
+        rows.append(_row(pairs[start : start + count]))
+        start += count
+    return rows
+
+
+def joined_by(pairs: Sequence[Pair], count: int) -> list[Pair]:
+    """The sentences in rows of ``count``; the last row may have fewer."""
+    return [_row(pairs[start : start + count]) for start in range(0, len(pairs), count)]
+
+
+def _row(pairs: Sequence[Pair]) -> Pair:
+    return " ".join(source.strip() for source, _ in pairs), " ".join(target.strip() for _, target in pairs)
+
+
+def _written(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
+    """A folder with the texts, two files each; named by their content, so that no other text is taken for them."""
+    folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
+    if not folder.is_dir():
+        with replaced_folder(folder) as aside:
+            for (name, pairs), (side, suffix) in product(texts.items(), enumerate(suffixes)):
+                (aside / f"{name}.{suffix}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
+    return folder

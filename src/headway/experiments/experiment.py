@@ -1,0 +1,255 @@
+"""What an experiment is, and how one is run: measure, judge, draw, write down.
+
+An experiment is a file of this package that ends in ``EXPERIMENT = Experiment(...)``. ``measure`` does the work and
+returns plain numbers; all the rest follows from these alone: ``judge`` gives a verdict on each claim, ``draw`` the
+figure, ``explain`` the words beside it. So a verdict can be tested with numbers that nobody measured, and a figure can
+be improved without measuring again.
+
+:func:`run_experiment` leaves NAME.json (claims, verdicts, numbers, and where and how they were got), NAME.svg and
+NAME.png. Where NAME.json is there already, made by the same code with the same settings from files of the same content,
+its numbers are taken and nothing is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from matplotlib.figure import Figure
+
+from headway.data.inputs import ContentHashes, fingerprint
+from headway.errors import DataError
+from headway.experiments.code import code_of
+from headway.experiments.drawing import save, styled
+from headway.hardware import processor_name
+from headway.storage import replaced_file
+from headway.train.environment import commit
+
+__all__ = [
+    "OURS",
+    "Claim",
+    "Experiment",
+    "Numbers",
+    "Outcome",
+    "Record",
+    "Settings",
+    "Verdict",
+    "plain",
+    "run_experiment",
+]
+
+Outcome = Literal["supported", "refuted", "inconclusive"]
+Numbers = dict[str, Any]
+"""What was measured, as JSON holds it. ``tables`` in it, {caption: [{column: value}]}, is shown in the report."""
+
+OURS = "ours"
+"""The source of a claim that none of the sources makes."""
+
+_PICTURES = ("svg", "png")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What somebody says, and where.
+
+    Attributes:
+        text: Where it is ``quoted``, word for word a part of the source; otherwise our words.
+        source: The paper and section, or that the claim is :data:`OURS`.
+        quoted: Whether it stands between quotation marks.
+    """
+
+    text: str
+    source: str
+    quoted: bool = False
+
+    def __str__(self) -> str:
+        return f"“{self.text}”" if self.quoted else self.text
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the numbers say to a claim, and which numbers those are."""
+
+    outcome: Outcome
+    reason: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure.
+
+    Attributes:
+        quick: Small made-up data, seconds; otherwise real data, and whatever time it takes.
+        seeds: One repetition each where chance plays a part.
+        data: The folder with corpora, such as ``multi30k``; the quick form needs none.
+        work: Where trained models and partial results are kept, so that an interrupted measurement goes on.
+        say: Told of progress, a line at a time.
+        model: A model folder for experiments that look at one trained model, in place of training it.
+    """
+
+    quick: bool
+    seeds: tuple[int, ...]
+    data: Path | None
+    work: Path
+    say: Callable[[str], None]
+    model: Path | None = None
+
+    def once(self, key: str, compute: Callable[[], Numbers]) -> Numbers:
+        """The numbers that ``compute`` returned the first time; kept as ``key``.json in ``work``."""
+        path = self.work / f"{key}.json"
+        if path.is_file():
+            return _read(path)
+        numbers: Numbers = plain(compute())
+        with replaced_file(path) as aside:
+            aside.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+        return numbers
+
+    def content(self, *paths: Path) -> str:
+        """A hash of what files hold, and folders with the names in them; of nothing where a path does not exist."""
+        hashes, found = ContentHashes(self.work / "inputs.json"), list[tuple[str, str]]()
+        for path in paths:
+            files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+            found += [(each.relative_to(path).as_posix(), hashes.of(each)) for each in files if each.is_file()]
+        return fingerprint(found)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A claim or more, and how to find out.
+
+    Attributes:
+        name: What the command line calls it.
+        title: What the report calls it.
+        claims: What is to be found out.
+        measure: From settings to numbers.
+        judge: From numbers to one verdict for each claim, in their order.
+        draw: From numbers to the figure; called in the common style.
+        explain: From numbers to what a reader should see in the figure: plain text, paragraphs parted by blank lines.
+        data: The files below ``settings.data`` that the full form reads; none: it needs no data.
+        takes_model: Whether it looks at the model of ``settings.model``, where one is given.
+    """
+
+    name: str
+    title: str
+    claims: tuple[Claim, ...]
+    measure: Callable[[Settings], Numbers]
+    judge: Callable[[Numbers], tuple[Verdict, ...]]
+    draw: Callable[[Numbers], Figure]
+    explain: Callable[[Numbers], str]
+    data: tuple[str, ...] = ()
+    takes_model: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """An experiment's outcome, as NAME.json holds it.
+
+    ``how`` is what the numbers depend on: quick or full, seeds, and hashes of the code, the data and the model.
+    ``where`` has the versions and the hardware, ``command`` is what repeats it.
+    """
+
+    name: str
+    title: str
+    claims: tuple[Claim, ...]
+    verdicts: tuple[Verdict, ...]
+    explanation: str
+    numbers: Numbers
+    how: dict[str, Any]
+    where: dict[str, str]
+    date: str
+    seconds: float
+    command: str = field(default="")
+
+
+def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> Record:
+    """Measure ``experiment``, or take the numbers of an earlier run, and write its files into ``folder``."""
+    path = folder / f"{experiment.name}.json"
+    how = _how(experiment, settings)
+    before = _earlier(path, how)
+    if before is None:
+        begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
+        numbers = plain(experiment.measure(settings))
+        seconds, where = time.perf_counter() - begin, _where()
+    else:
+        settings.say(f"{experiment.name}: taking the numbers of {before['date']} ({path})")
+        numbers, date, seconds = before["numbers"], before["date"], before["seconds"]
+        where, command = before["where"], before["command"]
+    verdicts = experiment.judge(numbers)
+    assert len(verdicts) == len(experiment.claims), f"{experiment.name}: a verdict for each claim"
+    explanation = experiment.explain(numbers)
+    found = (experiment.name, experiment.title, experiment.claims, verdicts, explanation)
+    record = Record(*found, numbers, how, where, date, seconds, command)
+    with replaced_file(path) as aside:  # first: the numbers are what took the time
+        aside.write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with styled():
+        picture = experiment.draw(numbers)
+        for kind in _PICTURES:
+            save(picture, folder / f"{experiment.name}.{kind}")
+    return record
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON gives it back: lists for tuples, text for keys, null for what is no finite number."""
+    match value:
+        case Mapping():
+            return {str(key): plain(each) for key, each in value.items()}
+        case str() | bool() | int() | None:
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Sequence():
+            return [plain(each) for each in value]
+        case _ if hasattr(value, "tolist"):  # of torch and of NumPy
+            return plain(value.tolist())
+        case _:
+            raise TypeError(f"{type(value).__name__}: numbers are what JSON holds")
+
+
+def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
+    data, model = settings.data if experiment.data else None, settings.model if experiment.takes_model else None
+    return {
+        "form": "quick" if settings.quick else "full",
+        "seeds": list(settings.seeds),
+        "code": code_of(experiment.measure),
+        "data": None if data is None else settings.content(*(data / name for name in experiment.data)),
+        "model": None if model is None else settings.content(model),
+    }
+
+
+def _where() -> dict[str, str]:
+    device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return {
+        "hardware": f"{processor_name()}, {torch.get_num_threads()} threads{device}",
+        "headway": version("headway") + (f" ({made_of})" if (made_of := commit()) else ""),
+        "PyTorch": torch.__version__,
+        "NumPy": version("numpy"),
+        "Python": platform.python_version(),
+    }
+
+
+def _earlier(path: Path, how: dict[str, Any]) -> dict[str, Any] | None:
+    """What an earlier run left, where it was run in the same way."""
+    if not path.is_file():
+        return None
+    before = _read(path)
+    needed = {"numbers", "how", "where", "date", "seconds", "command"}
+    return before if needed <= before.keys() and before["how"] == how else None
+
+
+def _read(path: Path) -> Numbers:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{path}: damaged ({error}); remove it to measure again") from None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: not an experiment's numbers; remove it to measure again")
+    return found

@@ -1,0 +1,96 @@
+"""One head against many, at equal size: d_k = d_v = d_model / h, so that all have the same number of weights.
+
+The paper varies this in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32 heads reach 24.9, 25.5, 25.8, 25.8 and
+25.4 BLEU. The full form trains 1, 4 and 32 heads at d_model = 128 (9 runs, those of 1 and 4 heads shared with other
+experiments).
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from headway.experiments.comparing import column, difference, judge_greater, mean_with_spread, strips
+from headway.experiments.corpora import MULTI30K, corpora
+from headway.experiments.drawing import label, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.training import resolved, sweep
+
+ONE, MIDDLE, MANY = "1 head", "4 heads", "too many heads"
+NOTICEABLE = 0.5  # BLEU; the paper's own differences are .9 and .4
+
+CLAIMS = (
+    Claim("Single-head attention is worse than the best setting (there by 0.9 BLEU).", "paper, 6.2, table 3 (A)"),
+    Claim("quality also drops off with too many heads", "paper, 6.2, table 3 (A)", quoted=True),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """BLEU with one head, with the common recipe's four, and with as many as leave each only a few units."""
+    text, many = corpora(settings), 16 if settings.quick else 32
+    width = resolved(settings, text, settings.seeds[0]).model.d_model
+    variants: dict[str, dict[str, Any]] = {
+        ONE: {"model": {"num_heads": 1}},
+        MIDDLE: {},
+        MANY: {"model": {"num_heads": many}},
+    }
+    runs = sweep(settings, text, variants)
+    table = [
+        {
+            "heads": {ONE: 1, MIDDLE: 4, MANY: many}[name],
+            "BLEU": mean_with_spread(column({"runs": runs}, "bleu", variant=name)),
+            "loss (nats a token)": mean_with_spread(column({"runs": runs}, "loss", variant=name)),
+        }
+        for name in variants
+    ]
+    return {"runs": runs, "many": many, "width": width, "tables": {"Means over seeds, with standard deviations": table}}
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """One head, and many, against the best of the other settings."""
+    return _judge_worse(numbers, ONE), _judge_worse(numbers, MANY)
+
+
+def _judge_worse(numbers: Numbers, setting: str) -> Verdict:
+    names = _names(numbers)
+    bleu = {name: column(numbers, "bleu", variant=name) for name in names}
+    others = [name for name in names if name != setting]
+    best = max(others, key=lambda name: fmean(bleu[name]))
+    return judge_greater(
+        difference(bleu[best], bleu[setting], len(others)),
+        f"BLEU of the best other setting ({names[best]}) less that of {names[setting]}, widened for {len(others)} "
+        "comparisons",
+        noticeable=NOTICEABLE,
+    )
+
+
+def _names(numbers: Numbers) -> dict[str, str]:
+    """As they are shown."""
+    return {ONE: ONE, MIDDLE: MIDDLE, MANY: f"{numbers['many']} heads"}
+
+
+def draw(numbers: Numbers) -> Figure:
+    """BLEU and loss by the number of heads."""
+    picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
+    names = _names(numbers)
+    for axes, key in ((bleu, "bleu"), (loss, "loss")):
+        strips(axes, {shown: column(numbers, key, variant=name) for name, shown in names.items()})
+    label(bleu, "Quality (dots: seeds)", "BLEU of the test set (more is better)", "")
+    label(loss, "Loss of the development set", "nats for each target token (less is better)", "")
+    loss.set_yticks(loss.get_yticks(), [])
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    return (
+        "One head sees the sentence in one way only: its weights are one distribution for each query. Many heads see "
+        "it in many ways, but the width is shared out among them, so each compares queries and keys in fewer units. "
+        f"With {numbers['many']} heads {numbers['width'] // numbers['many']} are left to each.\n\n"
+        "Each dot is one training; where the shaded bars overlap much, chance alone may part the two."
+    )
+
+
+EXPERIMENT = Experiment("heads", "One head against many", CLAIMS, measure, judge, draw, explain, data=MULTI30K)

@@ -1,0 +1,195 @@
+"""Label smoothing: what it does to confidence, perplexity and BLEU, and the identity that its loss rests on.
+
+With the smoothing eps the target y becomes the distribution q(k) = (1 - eps) [k = y] + eps / V, and training minimises
+
+    H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q)                (Szegedy et al. 2016, section 7)
+
+of which H(q) is a constant: the cross-entropy is least, H(q) and not 0, where p = q, so a model is not rewarded for
+being sure. The paper (5.4) smooths by 0.1 and says what that costs and brings.
+
+The full form trains with 0.1 and with 0 (6 runs, the first 3 shared). Probabilities are those of the test set's
+reference tokens, given the reference before them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+from headway.bundle import Bundle
+from headway.experiments.comparing import (
+    column,
+    difference,
+    judge_greater,
+    mean_with_spread,
+    strips,
+)
+from headway.experiments.corpora import MULTI30K, Pair, corpora
+from headway.experiments.drawing import COLOURS, label, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.training import encoded, loaded, sweep, train_variant
+from headway.nn.loss import label_smoothed_cross_entropy
+from headway.text.tokenizer import BOS
+
+SMOOTHED, HARD = "smoothed by 0.1 (paper)", "not smoothed"
+VARIANTS: dict[str, dict[str, Any]] = {SMOOTHED: {}, HARD: {"training": {"label_smoothing": 0.0}}}
+SMOOTHING = 0.1
+BINS = 20  # of the histogram of confidence
+EXACT = 1e-4  # nats; float32 holds a loss of about 10 to a hundredth of that
+
+CLAIMS = (
+    Claim("Label smoothing hurts perplexity.", "paper, 5.4"),
+    Claim("The model learns to be more unsure: its distributions are less peaked.", "paper, 5.4"),
+    Claim("But it improves accuracy.", "paper, 5.4 (here: of the next token, given the reference before it)"),
+    Claim("And it improves the BLEU score.", "paper, 5.4"),
+    Claim("Cross-entropy is the divergence KL(q || p) and the entropy H(q) together.", "Szegedy et al. 2016, 7"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """BLEU and loss, how sure both models are, and by how much the identity is missed."""
+    text = corpora(settings)
+    runs = sweep(settings, text, VARIANTS)
+    for row in runs:
+        bundle = loaded(train_variant(settings, text, row["seed"], VARIANTS[row["variant"]]).folder)
+        row |= {"perplexity": math.exp(row["loss"]), **_confidence(bundle, text.test)}
+    columns = {"perplexity": "perplexity", "entropy": "entropy (nats)", "confidence": "confidence", "bleu": "BLEU"}
+    table = [
+        {
+            "": name,
+            **{shown: mean_with_spread(column({"runs": runs}, key, variant=name)) for key, shown in columns.items()},
+            "accuracy": mean_with_spread(column({"runs": runs}, "accuracy", variant=name)),
+            "identity missed by (nats)": max(column({"runs": runs}, "identity_error", variant=name)),
+        }
+        for name in VARIANTS
+    ]
+    return {"runs": runs, "tables": {"Means over seeds, with standard deviations": table}}
+
+
+@torch.inference_mode()
+def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
+    """Of each reference token: the greatest probability, whether it is that token's, and the distribution's entropy."""
+    sure, right, entropy, error = [], [], [], 0.0
+    for logits, targets in _predictions(bundle, pairs):
+        p = logits.softmax(-1)
+        top, best = p.max(-1)
+        sure.append(top)
+        right.append(best == targets)
+        entropy.append(-(p * p.clamp(min=1e-30).log()).sum(-1))
+        error = max(error, identity_error(logits, targets))
+    confidence = torch.cat(sure).cpu().numpy()
+    return {
+        "confidence": float(confidence.mean()),
+        "accuracy": float(torch.cat(right).float().mean()),
+        "entropy": float(torch.cat(entropy).mean()),
+        "histogram": (np.histogram(confidence, BINS, (0, 1))[0] / len(confidence)).tolist(),
+        "identity_error": error,
+    }
+
+
+def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> float:
+    """The greatest distance between the loss that training uses and KL(q || p) + H(q), with q written out."""
+    size = logits.size(-1)
+    q = F.one_hot(targets, size).double() * (1 - SMOOTHING) + SMOOTHING / size
+    divergence = (q * (q.log() - logits.double().log_softmax(-1))).sum(-1)
+    cross_entropy = label_smoothed_cross_entropy(logits, targets, SMOOTHING)
+    return float((cross_entropy - divergence + (q * q.log()).sum(-1)).abs().max())
+
+
+def _predictions(bundle: Bundle, pairs: tuple[Pair, ...]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
+    """The logits of all reference tokens, end symbols included, with these; some pairs at a time."""
+    device = next(bundle.model.parameters()).device
+    rows = sorted(encoded(bundle, pairs), key=lambda pair: len(pair[1]))
+    for start in range(0, len(rows), 32):
+        sources, targets = zip(*rows[start : start + 32], strict=True)
+        source, target = (_padded(side).to(device) for side in (sources, targets))
+        shifted = F.pad(target[:, :-1], (1, 0), value=BOS)
+        real = target != bundle.model.pad
+        yield bundle.model(source, shifted)[real].float(), target[real]
+
+
+def _padded(rows: tuple[list[int], ...]) -> Int[Tensor, "B S"]:
+    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """With smoothing against without, over seeds; the identity by its worst token."""
+
+    def compared(key: str, what: str) -> Verdict:
+        found = difference(column(numbers, key, variant=SMOOTHED), column(numbers, key, variant=HARD))
+        return judge_greater(found, f"{what}, smoothed less not smoothed")
+
+    worst = max(column(numbers, "identity_error"))
+    identity = Verdict(
+        "supported" if worst < EXACT else "refuted",
+        f"over every token of the test set the two sides differ by {worst:.1e} nats at most; {EXACT:g} is allowed",
+    )
+    return (
+        compared("perplexity", "perplexity of the development set"),
+        compared("entropy", "mean entropy of the predicted distributions, in nats"),
+        compared("accuracy", "share of reference tokens that are the most probable"),
+        compared("bleu", "BLEU"),
+        identity,
+    )
+
+
+def draw(numbers: Numbers) -> Figure:
+    """How sure both are, token by token; perplexity and BLEU."""
+    picture, (peaks, perplexity, bleu) = panels("Label smoothing", columns=3, size=(15.0, 5.0))
+    edges = np.linspace(0, 1, BINS + 1)
+    for number, name in enumerate((HARD, SMOOTHED)):
+        histograms = [row["histogram"] for row in numbers["runs"] if row["variant"] == name]
+        peaks.stairs(
+            100 * np.mean(histograms, axis=0),
+            edges,
+            color=COLOURS[number],
+            fill=not number,
+            alpha=0.35 if not number else 1.0,
+            linewidth=2.5,
+            label=name.split(" (")[0],
+        )
+    peaks.legend(loc="upper left")
+    peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
+    label(peaks, "How sure the model is", "probability of the most probable token", "% of all tokens")
+    for axes, key in ((perplexity, "perplexity"), (bleu, "bleu")):
+        strips(axes, {name.split(" (")[0]: column(numbers, key, variant=name) for name in VARIANTS})
+    label(perplexity, "Perplexity (less is better)", "perplexity of the development set", "")
+    label(bleu, "BLEU (more is better)", "BLEU of the test set", "")
+    bleu.set_yticks(bleu.get_yticks(), [])
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    sure, right = (
+        {name: fmean(column(numbers, key, variant=name)) for name in VARIANTS} for key in ("confidence", "accuracy")
+    )
+    return (
+        "On the left, how probable the model's first choice is, over all tokens of the test set. With "
+        "smoothing the loss asks for about 0.9, not for 1. A model that is as often right as it is sure knows itself: "
+        f"smoothed it is sure by {sure[SMOOTHED]:.2f} and right in {right[SMOOTHED]:.2f} of all tokens, not smoothed "
+        f"{sure[HARD]:.2f} and {right[HARD]:.2f}.\n\nPerplexity is computed without smoothing for both, so what a "
+        "model gives to tokens that do not come counts against it there, while BLEU only asks which token comes first. "
+        "Dots are seeds, shaded bars 95 % intervals of the mean."
+    )
+
+
+EXPERIMENT = Experiment(
+    "label-smoothing",
+    "Label smoothing: less sure, and better?",
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    explain,
+    data=MULTI30K,
+)

@@ -1,0 +1,294 @@
+"""What a layer costs: table 1 of the paper (Vaswani et al. 2017, section 4), formulas beside measurements.
+
+Multiplications are counted while a layer runs; sequential operations are the depth of autograd's graph; the longest
+path is the number of layers, or of a recurrent layer's steps, after which the last output has a gradient by the first
+input. Time is that of a forward and a backward pass, memory what autograd keeps for the latter. ``layers.py`` has the
+layers.
+
+The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence where n < d.
+That is a claim on operations of the table's layer, which has no projections. Two questions of ours follow it: is that
+layer faster in time as well, and what of a layer as models use it, with its four projections?
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headway.experiments.drawing import COLOURS, MARKERS, label, log_scale, panels, shared_legend
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.layers import (
+    KERNEL,
+    KINDS,
+    WINDOW,
+    formula,
+    graph_depth,
+    kept_bytes,
+    make_layer,
+    multiplications,
+    path_length,
+    seconds,
+)
+
+PATHS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
+MEMORIES = ("self-attention", "fused self-attention", "recurrent", "convolution", "restricted self-attention")
+CORE, WHOLE, RECURRENT = "self-attention", "whole self-attention", "recurrent"
+
+CLAIMS = (
+    Claim(
+        "Complexity per layer: self-attention O(n²·d), recurrent O(n·d²), convolutional O(k·n·d²), restricted "
+        "self-attention O(r·n·d).",
+        "paper, table 1",
+    ),
+    Claim(
+        "Sequential operations: O(n) for recurrent layers, O(1) for the others. Longest path: O(1) for self-attention, "
+        "O(n) recurrent, O(n/k) convolutional or O(log_k n) dilated, O(n/r) restricted.",
+        "paper, 4 and table 1",
+    ),
+    Claim(
+        "In terms of computational complexity, self-attention layers are faster than recurrent layers when the "
+        "sequence length n is smaller than the representation dimensionality d",
+        "paper, 4",
+        quoted=True,
+    ),
+    Claim("Where n < d, table 1's self-attention is faster than recurrence in time as well.", OURS),
+    Claim("Where n < d, a whole self-attention layer, with its projections, takes fewer operations as well.", OURS),
+    Claim("The memory of self-attention grows with the square of n.", f"{OURS}: a common reading of table 1"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """Counts and depths over a small grid, times over n and d, memory over n."""
+    torch.manual_seed(settings.seeds[0])
+    device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
+    lengths, widths = ((8, 32, 128), (16, 64, 128)) if settings.quick else ((16, 32, 64, 128, 256, 512, 1024),) * 2
+    short = (4, 8, 16, 32) if settings.quick else (4, 8, 16, 32, 64, 128)
+    counts = [
+        {"layer": kind, "n": n, "d": d, "counted": multiplications(kind, n, d), "formula": formula(kind, n, d)}
+        for kind in KINDS
+        for n in (16, 64)
+        for d in (32, 128)
+    ]
+    depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in KINDS}
+    paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATHS}
+    times = []
+    batch, repeats = (2, 3) if settings.quick else (16, 5)
+    for n in lengths:
+        settings.say(f"layer-costs: timing n = {n}")
+        times += [
+            {"n": n, "d": d}
+            | {kind: 1e3 * seconds(kind, n, d, batch=batch, repeats=repeats, device=device) for kind in KINDS}
+            for d in widths
+        ]
+    kept = {
+        kind: {str(n): kept_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True)) for n in lengths}
+        for kind in MEMORIES
+    }
+    caption = (
+        f"Time of a forward and a backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})"
+    )
+    return {
+        "counts": counts,
+        "depths": depths,
+        "paths": paths,
+        "times": times,
+        "kept": kept,
+        "batch": batch,
+        "tables": {
+            caption: [{"n < d": row["n"] < row["d"], **row} for row in times],
+            "Multiplications of one sequence": counts,
+            "Longest path, in layers (recurrent: steps)": [
+                {"layer": kind} | {f"n = {n}": each[n] for n in each} for kind, each in paths.items()
+            ],
+            "Depth of the graph, in operations": [
+                {"layer": kind} | {f"n = {n}": each[n] for n in each} for kind, each in depths.items()
+            ],
+        },
+    }
+
+
+def _exponent(values: dict[str, int]) -> float:
+    """The power of n with which the last two values grow."""
+    (n0, v0), (n1, v1) = list(values.items())[-2:]
+    exponent: float = math.log(v1 / v0, int(n1) / int(n0))
+    return exponent
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By counted over formula; by exponents; where n < d by counts, times and counts; by memory's exponent."""
+    counts = numbers["counts"]
+    return (
+        _judge_counts(counts),
+        _judge_order(numbers["depths"], numbers["paths"]),
+        _judge_operations(counts, CORE, "table 1's layer, n²·d against n·d²,"),
+        _judge_times(numbers["times"]),
+        _judge_operations(counts, WHOLE, "the whole layer, 4·n·d² more for its projections,"),
+        _judge_memory(numbers["kept"]),
+    )
+
+
+def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
+    ratios: dict[str, list[float]] = {}
+    for row in counts:
+        ratios.setdefault(row["layer"], []).append(row["counted"] / row["formula"])
+    worst = max(max(each) / min(each) for each in ratios.values())
+    constants = ", ".join(f"{kind} {each[0]:.3g}" for kind, each in ratios.items())
+    return Verdict(
+        "supported" if worst < 1.1 else "refuted",
+        f"counted multiplications over the formula are constant over n and d to a factor of {worst:.3g} ({constants}); "
+        "the whole layer's formula has 2·n·d² more, for its projections",
+    )
+
+
+def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, int]]) -> Verdict:
+    sequential = {kind: _exponent(each) for kind, each in depths.items()}
+    n = int(list(paths["recurrent"])[-1])
+    expected = {
+        "self-attention": 1,
+        "recurrent": n,
+        "convolution": n / (KERNEL - 1),
+        "dilated convolution": math.log(n, KERNEL),
+        "restricted self-attention": n / (WINDOW // 2),
+    }
+    off = max(max(paths[kind][str(n)] - value, value - paths[kind][str(n)]) for kind, value in expected.items())
+    others = max(abs(each) for kind, each in sequential.items() if kind != "recurrent")
+    good = sequential["recurrent"] > 0.8 and others < 0.2
+    return Verdict(
+        "supported" if good and off <= 1.01 else "refuted",
+        f"at n = {n} the first input reaches the last output after "
+        + ", ".join(f"{paths[kind][str(n)]} ({kind})" for kind in expected)
+        + " layers or steps; the depth of the graph grows with "
+        f"n^{sequential['recurrent']:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
+    )
+
+
+def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
+    found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
+    pairs = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for each, n, d in found if each == kind}
+    below, above = ([ratio for (n, d), ratio in pairs.items() if (n < d) is side] for side in (True, False))
+    reason = (
+        f"{words} takes {min(below):.3g} to {max(below):.3g} times the multiplications of the recurrent layer where "
+        f"n < d, {min(above):.3g} to {max(above):.3g} times elsewhere"
+    )
+    return Verdict("supported" if max(below) < 1 else "refuted" if min(below) >= 1 else "inconclusive", reason)
+
+
+def _judge_times(times: list[dict[str, Any]]) -> Verdict:
+    below, above = [[row for row in times if (row["n"] < row["d"]) is side] for side in (True, False)]
+    core, whole = ([_faster(rows, kind) for rows in (below, above)] for kind in (CORE, WHOLE))
+    longest, ratios = max(row["n"] for row in times), [row[RECURRENT] / row[CORE] for row in below]
+    reason = (
+        f"table 1's layer is faster in {core[0]:.0%} of the measured pairs with n < d (by a factor of "
+        f"{min(ratios):.2g} to {max(ratios):.2g}) and in {core[1]:.0%} of the others, up to n = {longest}; the whole "
+        f"layer in {whole[0]:.0%} and {whole[1]:.0%}"
+    )
+    if core[0] >= 0.95:
+        more = ". But n = d is not the border" if core[1] > 0.5 else ""
+        return Verdict("supported", reason + more)
+    return Verdict("refuted" if core[0] < 0.5 else "inconclusive", reason)
+
+
+def _faster(rows: list[dict[str, Any]], kind: str) -> float:
+    """The share of the rows in which the layer takes less time than the recurrent one."""
+    return fmean(row[kind] < row[RECURRENT] for row in rows)
+
+
+def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
+    plain, fused = _exponent(kept["self-attention"]), _exponent(kept["fused self-attention"])
+    reason = (
+        f"what is kept grows with n^{plain:.2f} at the largest n where all weights are formed, and with n^{fused:.2f} "
+        "in the fused kernel, which computes the same without ever holding them"
+    )
+    if plain > 1.7 and fused > 1.7:
+        return Verdict("supported", reason)
+    if plain <= 1.3 or fused <= 1.3:
+        return Verdict("refuted", f"{reason}: not a property of attention, but of one way to compute it")
+    return Verdict("inconclusive", reason)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Time over n; who is faster, over n and d; longest path over n; memory over n."""
+    picture, (time, faster, path, memory) = panels("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
+    widths = sorted({row["d"] for row in numbers["times"]})
+    width = widths[len(widths) // 2]
+    rows = [row for row in numbers["times"] if row["d"] == width]
+    _draw_over_n(time, {kind: {str(row["n"]): row[kind] for row in rows} for kind in KINDS})
+    title = f"Time, d = {width}, {numbers['batch']} sequences"
+    label(time, title, "length n (tokens)", "forward and backward (ms)", ticks=[row["n"] for row in rows])
+    _draw_faster(picture, faster, numbers["times"])
+    lengths = [int(n) for n in numbers["paths"]["recurrent"]]
+    _draw_over_n(path, numbers["paths"])
+    label(path, "Longest path", "length n (tokens)", "layers (recurrent: steps)", ticks=lengths)
+    kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
+    _draw_over_n(memory, kilobytes)
+    lengths = [int(n) for n in kilobytes["recurrent"]]
+    label(memory, "Memory of one sequence, d = 64", "length n (tokens)", "kept to go backward (KiB)", ticks=lengths)
+    shared_legend(picture, time, path, memory)
+    return picture
+
+
+def _draw_over_n(axes: Axes, values: dict[str, dict[str, Any]]) -> None:
+    """A line for each layer, which looks the same in every panel."""
+    for kind, each in values.items():
+        place = _LINES.index(kind)
+        axes.plot([int(n) for n in each], list(each.values()), marker=MARKERS[place], color=COLOURS[place], label=kind)
+    log_scale(axes, "x", "y")
+
+
+_LINES = (*KINDS, "fused self-attention", "dilated convolution")
+
+
+def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> None:
+    """A table of factors: blue where self-attention is faster, orange where recurrence is; a frame where n < d."""
+    lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
+    found = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
+    logs = [[math.log2(found[n, d]) for d in widths] for n in lengths]
+    most = max(1.0, *(abs(value) for row in logs for value in row))
+    image = axes.imshow(logs, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower")
+    for row, n in enumerate(lengths):
+        for column, d in enumerate(widths):
+            ink = "white" if abs(logs[row][column]) > 0.6 * most else "black"
+            weight = "bold" if n < d else "normal"
+            axes.text(
+                column,
+                row,
+                f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}",
+                ha="center",
+                va="center",
+                color=ink,
+                fontweight=weight,
+            )
+    axes.set_xticks(range(len(widths)), map(str, widths))
+    axes.set_yticks(range(len(lengths)), map(str, lengths))
+    axes.grid(False)
+    picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
+    label(axes, "Recurrent time / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
+
+
+def explain(numbers: Numbers) -> str:
+    """What the table leaves out."""
+    longest = max(row["n"] for row in numbers["times"])
+    found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in numbers["counts"]}
+    whole = [found[WHOLE, n, d] / found[RECURRENT, n, d] for kind, n, d in found if kind == WHOLE]
+    faster = _faster(numbers["times"], WHOLE)
+    return (
+        "Table 1 compares the products of queries with keys and of weights with values, 2·n²·d "
+        "multiplications, with the two matrices of a recurrent layer, 2·n·d². But a self-attention layer also "
+        f"projects: 4·n·d² more, whatever n is. Counted, the whole layer takes {min(whole):.3g} to {max(whole):.3g} "
+        f"times the multiplications of the recurrent one; measured, it is faster in {faster:.0%} of all pairs of n and "
+        "d. What operations do not tell is that those of the recurrent layer wait for one another: it makes n small "
+        "products in turn, self-attention a few large ones.\n\n"
+        "Where the border lies depends on the hardware; the table of factors shows it for this one up to n = "
+        f"{longest}. The recurrent layer is PyTorch's own nn.RNN with tanh, the cheapest there is: an LSTM has four "
+        "times its operations.\n\n"
+        "Path lengths are what matters for learning: how many layers, or steps of a recurrent layer, a gradient "
+        "passes between the last position and the first."
+    )
+
+
+EXPERIMENT = Experiment("layer-costs", "What a layer costs", CLAIMS, measure, judge, draw, explain)

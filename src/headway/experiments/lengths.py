@@ -1,0 +1,89 @@
+"""Quality against length, for the experiments that ask about it: the same sentences, translated one or several at once.
+
+Models are trained on rows of one to three sentences, so that length alone is no news to them, and tested on the same
+sentences in rows of one to six: four and six are longer than nearly all that they have seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from headway.experiments.comparing import column, mean_with_spread
+from headway.experiments.corpora import JOINED, corpora, joined_by
+from headway.experiments.drawing import COLOURS, MARKERS
+from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.training import bleu_of, encoded, loaded, train_variant
+
+__all__ = ["COUNTS", "LONGEST_SEEN", "TWICE", "length_curves", "length_sweep", "retained"]
+
+COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
+LONGEST_SEEN, TWICE = JOINED, 2 * JOINED
+_QUICK: dict[str, dict[str, Any]] = {"data": {"max_tokens": 512}, "training": {"steps": 60}}  # longer is harder
+
+
+def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Numbers:
+    """BLEU of each variant with each seed at each of :data:`COUNTS`, and how many source tokens a row then has."""
+    text = corpora(settings, join=True)
+    more = _QUICK if settings.quick else {}
+    rows, weights = [], dict[str, int]()
+    for seed in settings.seeds:
+        for name, changes in variants.items():
+            trained = train_variant(settings, text, seed, {**more, **changes})
+            for count in COUNTS:
+                score = bleu_of(settings, trained, joined_by(text.test, count))
+                rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
+            bundle = loaded(trained.folder)
+            weights[name] = sum(each.numel() for each in bundle.model.parameters())
+    tokens = {
+        count: fmean(len(source) for source, _ in encoded(bundle, joined_by(text.test, count))) for count in COUNTS
+    }
+    table = [
+        {
+            "sentences in a row": count,
+            "source tokens (mean)": tokens[count],
+            **{
+                name: mean_with_spread(column({"runs": rows}, "bleu", variant=name, sentences=count))
+                for name in variants
+            },
+        }
+        for count in COUNTS
+    ]
+    caption = f"BLEU over seeds, with standard deviations; rows of more than {LONGEST_SEEN} were not trained on"
+    sizes = [{"model": name, "weights": count} for name, count in weights.items()]
+    return {
+        "runs": rows,
+        "tokens": [tokens[count] for count in COUNTS],
+        "weights": weights,
+        "tables": {caption: table, "Size of the models": sizes},
+    }
+
+
+def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:
+    """For each seed the BLEU in rows of ``count`` sentences as a share of that in rows of ``of``; 0 where that is 0."""
+    long, short = (column(numbers, "bleu", variant=variant, sentences=each) for each in (count, of))
+    return [a / b if b else 0.0 for a, b in zip(long, short, strict=True)]
+
+
+def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None:
+    """A line for each variant: the mean over seeds; each seed a faint point. What was not trained on is shaded.
+
+    The legend is left to the figure, for lines may run anywhere.
+    """
+    axes.axvspan(LONGEST_SEEN + 0.5, COUNTS[-1] + 0.3, color="#000000", alpha=0.06, linewidth=0)
+    axes.annotate(
+        "longer than trained on", (COUNTS[-1] + 0.25, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top"
+    )
+    for number, name in enumerate(variants):
+        each = [column(numbers, "bleu", variant=name, sentences=count) for count in COUNTS]
+        colour = COLOURS[number]
+        axes.plot(COUNTS, [fmean(values) for values in each], color=colour, marker=MARKERS[number], label=name)
+        for count, values in zip(COUNTS, each, strict=True):
+            axes.plot([count] * len(values), values, "o", color=colour, alpha=0.35, markersize=4)
+    ticks = [f"{count}\n({tokens:.0f})" for count, tokens in zip(COUNTS, numbers["tokens"], strict=True)]
+    axes.set_xticks(COUNTS, ticks)
+    axes.set_xlim(COUNTS[0] - 0.3, COUNTS[-1] + 0.3)
+    axes.set_ylim(bottom=0)

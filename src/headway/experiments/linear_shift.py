@@ -1,0 +1,247 @@
+"""Sinusoidal positions: is PE(pos + k) a linear function of PE(pos), and which wavelengths are there?
+
+    PE(pos, 2i) = sin(w_i pos), PE(pos, 2i+1) = cos(w_i pos), w_i = 10000^(-2i/d)     (Vaswani et al. 2017, 3.5)
+
+By the addition theorems a shift by k turns every pair (sin, cos) by the angle w_i k:
+
+    [sin(w (pos + k))]   [ cos(w k)  sin(w k)] [sin(w pos)]
+    [cos(w (pos + k))] = [-sin(w k)  cos(w k)] [cos(w pos)]
+
+so that PE(pos + k) = R_k PE(pos) with one block-diagonal rotation R_k for all positions. Measured are the error of that
+equation in float64 and with the float32 table that models use; and, as a control that can fail, how well the best
+linear map by least squares predicts the shifted table: for sinusoids, and for a table of random vectors of the same
+size, as learned positions are before training.
+
+A pair's wavelength is measured from the table: 2 pi over the angle by which the pair turns from one position to the
+next.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from headway.experiments.drawing import COLOURS, DASHES, MARKERS, label, log_scale, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.nn.positions import sinusoids
+
+BASE = 10000.0
+WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SHOWN = (16, 64, 128)  # in the picture of the wavelengths
+SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+TOLD = (16, 128, 512)  # in the verdict
+PICTURE = (16, 3)  # width and shift of the matrix that is drawn
+
+CLAIMS = (
+    Claim(
+        "for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5", quoted=True
+    ),
+    Claim("The wavelengths form a geometric progression", "paper, 3.5", quoted=True),
+    Claim("The wavelengths go from 2π to 10000 · 2π.", "paper, 3.5"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """Errors over widths and shifts, the control, and every pair's wavelength."""
+    positions = 256 if settings.quick else 8192
+    errors = {
+        str(width): {
+            kind: [_rotation_error(width, shift, positions, kind) for shift in SHIFTS]
+            for kind in ("float64", "float32")
+        }
+        for width in WIDTHS[:: 4 if settings.quick else 1]
+    }
+    control = [_control(seed, width=64, positions=1024) for seed in settings.seeds]
+    wavelengths = {str(width): _wavelengths(width) for width in WIDTHS}
+    rows = [
+        {
+            "width d": width,
+            "largest error, float64": max(errors[str(width)]["float64"]),
+            "largest error, float32": max(errors[str(width)]["float32"]),
+            "shortest wavelength (positions)": wavelengths[str(width)][0],
+            "longest wavelength (positions)": wavelengths[str(width)][-1],
+            "as 10000^((d-2)/d) · 2π (positions)": BASE ** ((width - 2) / width) * 2 * math.pi,
+            "10000 · 2π (positions)": BASE * 2 * math.pi,
+        }
+        for width in WIDTHS
+        if str(width) in errors
+    ]
+    return {
+        "shifts": SHIFTS,
+        "errors": errors,
+        "control": control,
+        "wavelengths": wavelengths,
+        "rotation": rotation(*PICTURE).tolist(),
+        "tables": {f"Shifts of 1 to {SHIFTS[-1]} over {positions} positions": rows},
+    }
+
+
+def rotation(width: int, shift: int) -> Float[Tensor, "D D"]:
+    """R_k: the block-diagonal matrix that turns PE(pos) into PE(pos + shift), in float64."""
+    angles = shift * BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    matrix = torch.zeros(width, width, dtype=torch.float64)
+    for place, angle in enumerate(angles.tolist()):
+        block = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
+        matrix[2 * place : 2 * place + 2, 2 * place : 2 * place + 2] = torch.tensor(block, dtype=matrix.dtype)
+    return matrix
+
+
+def _exact(width: int, start: int, length: int) -> Float[Tensor, "T D"]:
+    """The table in float64."""
+    frequencies = BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    angles = torch.arange(start, start + length, dtype=torch.float64)[:, None] * frequencies
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+
+
+def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
+    """The largest entry of R_k PE(pos) - PE(pos + k) over all positions."""
+    if kind == "float64":
+        before, after = _exact(width, 0, positions), _exact(width, shift, positions)
+        return float((before @ rotation(width, shift).T - after).abs().max())
+    table = sinusoids(positions + shift, width)
+    return float((table[:positions] @ rotation(width, shift).float().T - table[shift:]).abs().max())
+
+
+def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]:
+    """Root mean squares of what the best linear map leaves, over that of the table, by kind of table and shift."""
+    generator = torch.Generator().manual_seed(seed)
+    length = positions + SHIFTS[-1]
+    tables = {
+        "sinusoids": sinusoids(length, width).double(),
+        "random vectors": torch.randn(length, width, generator=generator, dtype=torch.float64),
+    }
+    return {kind: _left_over(table, positions) for kind, table in tables.items()}
+
+
+def _left_over(table: Float[Tensor, "N D"], positions: int) -> list[float]:
+    before = table[:positions]
+    inverse = torch.linalg.pinv(before)  # not by least squares: the long wavelengths make columns nearly alike
+    shifted = [table[shift : shift + positions] for shift in SHIFTS]
+    return [
+        float(((before @ (inverse @ after) - after).square().mean() / after.square().mean()).sqrt())
+        for after in shifted
+    ]
+
+
+def _wavelengths(width: int) -> list[float]:
+    """In positions, from the table of a model: position 0 to position 1."""
+    first = sinusoids(2, width)[1].double()
+    return [2 * math.pi / turned for turned in torch.atan2(first[0::2], first[1::2]).tolist()]
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By the error of the rotation beside the control's; by the ratios of neighbours; by both ends."""
+    return _judge_shift(numbers), _judge_ratios(numbers), _judge_ends(numbers)
+
+
+def _judge_shift(numbers: Numbers) -> Verdict:
+    exact, single = (
+        max(error for each in numbers["errors"].values() for error in each[kind]) for kind in ("float64", "float32")
+    )
+    fitted, random = (
+        [value for each in numbers["control"] for value in each[kind]] for kind in ("sinusoids", "random vectors")
+    )
+    reason = (
+        f"R_k PE(pos) misses PE(pos+k) by {exact:.1g} at most in float64 and by {single:.1g} with a model's float32 "
+        f"table; a linear map fitted to random vectors leaves {min(random):.0%} of their size, one fitted to the "
+        f"sinusoids {max(fitted):.1g}"
+    )
+    if exact > 1e-9 or single > 1e-4:
+        return Verdict("refuted", reason)
+    if min(random) < 0.1:
+        return Verdict("inconclusive", f"{reason}: the measurement cannot tell them apart")
+    return Verdict("supported", reason)
+
+
+def _judge_ratios(numbers: Numbers) -> Verdict:
+    off = 0.0
+    for waves in numbers["wavelengths"].values():
+        ratios = [after / before for before, after in pairwise(waves)]
+        off = max(off, max(abs(ratio / ratios[0] - 1) for ratio in ratios))
+    reason = f"within each width the ratio of neighbouring wavelengths is the same to {off:.1g}"
+    return Verdict("supported" if off < 1e-5 else "refuted", reason)
+
+
+def _judge_ends(numbers: Numbers) -> Verdict:
+    ends = {
+        width: (waves[0] / (2 * math.pi), waves[-1] / (2 * math.pi)) for width, waves in numbers["wavelengths"].items()
+    }
+    reason = "; ".join(
+        f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items() if int(width) in TOLD
+    )
+    off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
+    if off < 0.01:
+        return Verdict("supported", reason)
+    return Verdict("refuted", f"{reason}. The last exponent is (d−2)/d, not 1: the upper end is never reached")
+
+
+def draw(numbers: Numbers) -> Figure:
+    """The matrix, its error over k, the wavelengths, the longest of them over d."""
+    picture, (matrix, error, waves, longest) = panels("PE(pos+k) as a linear function of PE(pos)", 2, 2, size=(15, 11))
+    image = matrix.imshow(numbers["rotation"], cmap="RdBu", vmin=-1, vmax=1)
+    matrix.grid(False)
+    picture.colorbar(image, ax=matrix, label="entry (no unit)")
+    width, shift = PICTURE
+    label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
+    _draw_errors(error, numbers)
+    for colour, marker, name in zip(COLOURS, MARKERS, SHOWN, strict=False):
+        lengths = [wave / (2 * math.pi) for wave in numbers["wavelengths"][str(name)]]
+        waves.plot(range(len(lengths)), lengths, marker=marker, color=colour, label=f"d = {name}")
+    log_scale(waves, "y")
+    waves.axhline(BASE, color="#777777", linestyle=":", label="10000 · 2π")
+    waves.legend(loc="lower right")
+    label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)")
+    ends = [each[-1] / (2 * math.pi) for each in numbers["wavelengths"].values()]
+    longest.plot(WIDTHS, ends, "o-", color=COLOURS[0], label="measured")
+    longest.plot(
+        WIDTHS, [BASE ** ((d - 2) / d) for d in WIDTHS], "x", color="black", markersize=11, label="10000^((d−2)/d)"
+    )
+    longest.axhline(BASE, color="#777777", linestyle=":", label="10000, as the paper says")
+    longest.set_ylim(0, 1.1 * BASE)
+    log_scale(longest, "x")
+    longest.legend(loc="lower right")
+    label(longest, "The longest wavelength", "width d (units)", "wavelength (2π positions)", ticks=WIDTHS)
+    return picture
+
+
+def _draw_errors(axes: Axes, numbers: Numbers) -> None:
+    shifts = numbers["shifts"]
+    kinds = {"float64": "R_k in float64", "float32": "R_k with a float32 table"}
+    for colour, dash, (kind, words) in zip(COLOURS, DASHES, kinds.items(), strict=False):
+        worst = [max(each[kind][place] for each in numbers["errors"].values()) for place in range(len(shifts))]
+        axes.plot(shifts, [max(value, 1e-17) for value in worst], dash, marker="o", color=colour, label=words)
+    for colour, kind, marker in zip(COLOURS[2:], ("sinusoids", "random vectors"), "s^", strict=False):
+        rows = [each[kind] for each in numbers["control"]]
+        means = [sum(row[place] for row in rows) / len(rows) for place in range(len(shifts))]
+        axes.plot(shifts, means, "--", marker=marker, color=colour, label=f"fitted map: {kind}")
+    log_scale(axes, "x", "y")
+    axes.set_ylim(1e-17, 1e2)
+    axes.legend(loc="center right", bbox_to_anchor=(1, 0.72))
+    label(axes, "Error of the linear map", "shift k (positions)", "error (entries are at most 1)", ticks=shifts[::2])
+
+
+def explain(numbers: Numbers) -> str:
+    """How a sine can be linear."""
+    longest = {width: waves[-1] / (2 * math.pi) for width, waves in numbers["wavelengths"].items()}
+    left = min(min(each["random vectors"]) for each in numbers["control"])
+    return (
+        "How can this be represented as a linear function? Sine and cosine of pos are not linear in pos, but sin(a + "
+        "b) and cos(a + b) are linear in (sin a, cos a), with coefficients that depend on b alone. Each pair of "
+        "dimensions is a point on a circle, and moving on by k positions turns it by a fixed angle: the matrix has a "
+        "2 × 2 rotation for each pair along its diagonal and zeros elsewhere. A head can learn such a matrix, and so "
+        "attend to “k positions back”. For a table of random vectors the best linear map leaves "
+        f"{left:.0%} of their size or more.\n\n"
+        "The wavelengths start at 2π and grow by the same factor from pair to pair, but the exponent 2i/d of the "
+        f"last pair is (d−2)/d, so the longest one is {longest['512']:,.0f} · 2π at d = 512 and only "
+        f"{longest['16']:,.0f} · 2π at d = 16. tensor2tensor, the paper's own code, spaces the exponents so that 1 is "
+        "reached."
+    )
+
+
+EXPERIMENT = Experiment("linear-shift", "PE(pos+k) is a rotation of PE(pos)", CLAIMS, measure, judge, draw, explain)

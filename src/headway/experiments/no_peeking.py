@@ -1,0 +1,209 @@
+"""No peeking: what a prediction may depend on (Vaswani et al. 2017, sections 3.1 and 3.2.3).
+
+A model with random weights is given a batch; then one target token is exchanged for another, and every logit is
+compared with what it was. A change at position s may change the outputs from s on (the output at s predicts the next
+token) and none before it. In the same way the batch is padded further, on both sides of the pair, and no logit of a
+real position may change. The same measurement is made of two models that are broken on purpose, one without the
+causal mask and one without the padding mask: if it does not catch them, it proves nothing.
+"""
+
+from __future__ import annotations
+
+from textwrap import fill
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.experiments.drawing import COLOURS, label, log_scale, panels
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.models.recurrent import RecurrentConfig, RecurrentModel
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.text.tokenizer import BOS, EOS
+
+VOCABULARY, FIRST_WORD = 40, 4  # tokens; below FIRST_WORD are the special ones
+ROWS, SOURCE, TARGET = 4, 9, 10  # of the batch; TARGET with the begin symbol
+EXACT = 1e-4  # larger than rounding (logits are about 1), smaller than any real influence
+NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
+
+CLAIMS = (
+    Claim(
+        "the predictions for position i can depend only on the known outputs at positions less than i",
+        "paper, 3.1",
+        quoted=True,
+    ),
+    Claim("Padding changes nothing.", f"{OURS}; every implementation that pads its batches needs it"),
+)
+
+
+class _NoCausalMask(Transformer):
+    """Broken on purpose: every target position sees all others."""
+
+    def decode(
+        self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
+    ) -> Float[Tensor, "B T D"]:
+        everything = torch.ones(1, target.size(1), target.size(1), dtype=torch.bool)
+        hidden: Tensor = self.decoder(self.embed_target(target), memory, everything, source_mask)
+        return hidden
+
+
+class _NoPaddingMask(Transformer):
+    """Broken on purpose: padding is attended to like a word."""
+
+    pad = -1
+
+
+def _models(full: bool) -> dict[str, nn.Module]:
+    """Models with weights from the current random state, ready to evaluate."""
+    sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
+    config = TransformerConfig.parse(sizes, "no-peeking")
+    found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCABULARY, VOCABULARY)}
+    if full:
+        for name, changes in {
+            "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
+            "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
+            "Transformer, additive score": {"score": "additive"},
+        }.items():
+            found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCABULARY, VOCABULARY)
+    for name, changes in {
+        "GRU without attention": {"attention": "none"},
+        "GRU with attention (Bahdanau)": {"attention": "bahdanau"},
+        "LSTM with attention (Luong)": {"attention": "luong", "cell": "lstm"},
+    }.items():
+        recurrent = RecurrentConfig.parse({"d_model": 64, "dropout": 0.0, **changes}, name)
+        found[name] = RecurrentModel(recurrent, VOCABULARY, VOCABULARY)
+    found[NO_CAUSAL] = _NoCausalMask(config, VOCABULARY, VOCABULARY)
+    found[NO_PADDING] = _NoPaddingMask(config, VOCABULARY, VOCABULARY)
+    return {name: model.eval() for name, model in found.items()}
+
+
+@torch.inference_mode()
+def measure(settings: Settings) -> Numbers:
+    """For each model: the influence of every target position on every output, and that of padding."""
+    found: dict[str, dict[str, Any]] = {}
+    for seed in settings.seeds:
+        torch.manual_seed(seed)
+        source, target = _batch()
+        for name, model in _models(not settings.quick).items():
+            influence = _influence(model, source, target)
+            each = found.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})
+            each["influence"].append(influence.tolist())
+            each["earlier"].append(float(influence.triu(1).max()))  # row: output, column: what was exchanged
+            each["later"].append(float(influence.diagonal()[1:].min()))
+            each["padding"].append(_padding_influence(model, source, target))
+    rows = [
+        {
+            "model": name,
+            "largest change of an earlier output": max(each["earlier"]),
+            "smallest change of the output at the place itself": min(each["later"]),
+            "largest change by padding": max(each["padding"]),
+        }
+        for name, each in found.items()
+    ]
+    return {"models": found, "tables": {f"Changes of logits, over {len(settings.seeds)} seeds": rows}}
+
+
+def _batch() -> tuple[Tensor, Tensor]:
+    """Sources of different lengths that end in the end symbol, padded; targets that start with the begin symbol."""
+    source = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, SOURCE))
+    for row in range(ROWS):
+        end = SOURCE - 1 - row
+        source[row, end] = EOS
+        source[row, end + 1 :] = 0
+    target = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, TARGET))
+    target[:, 0] = BOS
+    return source, target
+
+
+def _influence(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor, "T T"]:
+    """Entry (t, s): by how much a logit of output t changes at most when target token s is exchanged."""
+    before = model(source, target)
+    columns = []
+    for place in range(TARGET):
+        changed = target.clone()
+        changed[:, place] = FIRST_WORD + (target[:, place] - FIRST_WORD + 1) % (VOCABULARY - FIRST_WORD)
+        columns.append((model(source, changed) - before).abs().amax(dim=(0, 2)))
+    return torch.stack(columns, dim=1)
+
+
+def _padding_influence(model: nn.Module, source: Tensor, target: Tensor) -> float:
+    """By how much a logit changes at most when source and target are padded further."""
+    after = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :TARGET]
+    return float((after - model(source, target)).abs().max())
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """Sound models must not change, and the broken one must."""
+    models = numbers["models"]
+    return (
+        _judged(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),
+        _judged(models, "padding", NO_PADDING, "with more padding a logit changes by"),
+    )
+
+
+def _judged(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
+    sound = {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
+    worst = max(sound, key=sound.__getitem__)
+    caught = min(models[broken][what])
+    reason = (
+        f"{words} {sound[worst]:.2g} at most ({worst}; {len(sound)} models), and by {caught:.2g} or more in the model "
+        f"that is broken on purpose ({broken})"
+    )
+    if sound[worst] > EXACT:
+        return Verdict("refuted", reason)
+    if caught < 10 * EXACT or min(min(each["later"]) for each in models.values()) < 10 * EXACT:
+        return Verdict("inconclusive", f"{reason}: the measurement is blind")
+    return Verdict("supported", reason)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """The influence of each target position on each output, for a sound, a recurrent and a broken model."""
+    shown = ("Transformer", "GRU with attention (Bahdanau)", NO_CAUSAL)
+    picture, axes = panels("No peeking: what does an output depend on?", 2, 2, size=(16, 12))
+    grids = [torch.tensor(numbers["models"][name]["influence"]).amax(0) for name in shown]
+    most = max(float(grid.max()) for grid in grids)
+    ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
+    for each, name, grid in zip(axes, shown, grids, strict=False):
+        image = each.imshow(grid.sqrt().tolist(), cmap="Blues", vmin=0, vmax=most**0.5, aspect="auto")
+        for row, column in (grid <= EXACT).nonzero().tolist():
+            each.text(column, row, "0", ha="center", va="center", color="#777777")
+        each.grid(False)
+        colours = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
+        colours.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
+        label(each, name, "target token exchanged (position)", "output (position)")
+    names = list(numbers["models"])
+    changes = [max(numbers["models"][name]["padding"]) for name in names]
+    bars = axes[3]
+    bars.barh([fill(name, 18) for name in names], [max(change, 1e-9) for change in changes], color=COLOURS[0])
+    bars.axvline(EXACT, color="#777777", linestyle=":")
+    bars.set_xlim(1e-9, 100)
+    log_scale(bars, "x")
+    bars.invert_yaxis()
+    label(bars, "More padding (left of the line: rounding)", "largest change of a logit (nats)", "model")
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """How to read the triangles."""
+    models = numbers["models"]
+    peeks, pads = ({name: max(each[what]) for name, each in models.items()} for what in ("earlier", "padding"))
+    sound = [name for name in models if name not in (NO_CAUSAL, NO_PADDING)]
+    return (
+        "Each square shows by how much the logits of one output (row) change when one target token (column) is "
+        "exchanged. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
+        "everything above the diagonal must be 0: that is what lets all positions be trained at once, for no "
+        "prediction sees its answer. The largest entry there is "
+        f"{max(peeks[name] for name in sound):.2g} among the models with a mask and {peeks[NO_CAUSAL]:.2g} without a "
+        "causal mask; a model that peeks would copy the answer while training, and have nothing to copy from when it "
+        "translates.\n\n"
+        "Padding must not be attended to; rounding may remain, because matrix products of another size add in "
+        f"another order. More padding changes a logit by {max(pads[name] for name in sound):.2g} at most among the "
+        f"models with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
+        "causal mask, where the padding behind the target is in sight."
+    )
+
+
+EXPERIMENT = Experiment("no-peeking", "No peeking, and padding changes nothing", CLAIMS, measure, judge, draw, explain)

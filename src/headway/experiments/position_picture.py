@@ -1,0 +1,170 @@
+"""Positional encoding as a picture, with and without dropout (Vaswani et al. 2017, sections 3.5 and 5.4).
+
+The encodings are what models add to their embeddings (:class:`headway.nn.positions.SinusoidalPositions`), and dropout
+acts on the sum. A model starts with embeddings that are normal, with variance 1 once they are scaled by sqrt(d_model).
+Such a sum is compared with all encodings, with dropout and without; its position is told where the right one is the
+nearest: without dropout that is the likeliest position, for a reader who knows nothing of the embeddings. Beside it
+the same is done with encodings alone.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import torch
+from jaxtyping import Float
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from headway.experiments.drawing import COLOURS, MARKERS, label, panels
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.nn.dropout import Dropout
+from headway.nn.positions import SinusoidalPositions
+
+WIDTH, SHOWN = 128, 64
+RATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+PAPER_RATE = 0.1
+LOSS = 0.1  # of the positions: more than dropout's own share of the entries is more than "hardly any"
+NEAR = 5  # positions; "about there"
+KINDS = ("encoding alone", "embedding + encoding")
+
+CLAIMS = (
+    Claim("Every position has an encoding of its own.", f"{OURS}; paper, 3.5, takes it for granted"),
+    Claim("How alike two encodings are depends on their distance alone.", f"{OURS}; follows from paper, 3.5"),
+    Claim(
+        "Dropout of 0.1 on the sum of embedding and encoding makes hardly any position harder to read.",
+        f"{OURS}; the paper, 5.4, drops out the sum with P_drop = 0.1",
+    ),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """The picture, distances and products of encodings, and how many positions are told after dropout."""
+    positions = 256 if settings.quick else 5_000
+    table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
+    embeddings = {KINDS[0]: 0.0, KINDS[1]: 1.0}  # their standard deviations
+    told = {
+        kind: {str(rate): [_told(table, size, rate, seed) for seed in settings.seeds] for rate in RATES}
+        for kind, size in embeddings.items()
+    }
+    torch.manual_seed(settings.seeds[0])
+    dropped = Dropout(PAPER_RATE).train()(table[:SHOWN])
+    nearest = _nearest(table)
+    likeness = table.double() @ table.double().T
+    bands = [likeness.diagonal(distance) for distance in range(SHOWN)]
+    rows = [
+        {
+            "dropped out": kind,
+            "dropout": float(rate),
+            "positions told (%)": 100 * _mean(found, "right"),
+            f"to {NEAR} positions (%)": 100 * _mean(found, "near"),
+        }
+        for kind, each in told.items()
+        for rate, found in each.items()
+    ]
+    return {
+        "positions": positions,
+        "clean": table[:SHOWN].tolist(),
+        "dropped": dropped.tolist(),
+        "zeros": float((dropped == 0)[table[:SHOWN] != 0].float().mean()),
+        "nearest": nearest,
+        "likeness": [float(band.mean()) for band in bands],
+        "likeness_spread": max(float(band.max() - band.min()) for band in bands),
+        "told": told,
+        "tables": {f"{positions} positions, d = {WIDTH}": rows},
+    }
+
+
+def _nearest(table: Float[Tensor, "N D"]) -> float:
+    """The smallest distance of two positions."""
+    distances = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
+    return float((distances + torch.diag(torch.full((len(table),), torch.inf))).min())
+
+
+def _told(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
+    """Of encodings to which embeddings of ``size`` were added, the share that is nearest to its own or about there."""
+    torch.manual_seed(seed)  # the same embeddings at every rate
+    dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
+    off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
+    return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR).float().mean())}
+
+
+def _mean(found: list[dict[str, float]], what: str) -> float:
+    return fmean(each[what] for each in found)
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By the nearest two, by what varies at a fixed distance, by the positions that the paper's rate hides."""
+    own = Verdict(
+        "supported" if numbers["nearest"] > 0.01 else "refuted",
+        f"of {numbers['positions']} positions the nearest two are {numbers['nearest']:.3f} apart (a vector is "
+        f"{(WIDTH / 2) ** 0.5:.0f} long)",
+    )
+    spread = numbers["likeness_spread"]
+    alike = Verdict(
+        "supported" if spread < 1e-3 else "refuted",
+        f"at a fixed distance the dot product of two encodings varies by {spread:.1g} at most "
+        f"(it is {numbers['likeness'][0]:.0f} at distance 0)",
+    )
+    return own, alike, _judge_dropout(numbers)
+
+
+def _judge_dropout(numbers: Numbers) -> Verdict:
+    whole, dropped = (numbers["told"][KINDS[1]][str(rate)] for rate in (0.0, PAPER_RATE))
+    lost = [before["right"] - after["right"] for before, after in zip(whole, dropped, strict=True)]
+    reason = (
+        f"of {numbers['positions']} positions the sum tells {_mean(whole, 'right'):.1%} without dropout and "
+        f"{_mean(dropped, 'right'):.1%} with {PAPER_RATE} ({_mean(dropped, 'near'):.1%} to {NEAR} positions): "
+        f"{fmean(lost):.1%} are lost, {max(lost):.1%} at most over the seeds; {LOSS:.0%} would be much. Chance tells "
+        f"{1 / numbers['positions']:.2%}"
+    )
+    return Verdict("supported" if max(lost) < LOSS else "refuted" if min(lost) > LOSS else "inconclusive", reason)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """The picture without and with dropout; likeness over distance; positions told over the rate of dropout."""
+    picture, (clean, dropped, likeness, told) = panels("Positional encoding as a picture", 2, 2, size=(16, 10.5))
+    for axes, name, title in (
+        (clean, "clean", "Without dropout"),
+        (dropped, "dropped", f"With dropout of {PAPER_RATE}"),
+    ):
+        image = axes.imshow(numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, aspect="auto", interpolation="nearest")
+        axes.grid(False)
+        picture.colorbar(image, ax=axes, label="value (no unit)")
+        label(axes, title, "dimension (even: sine, odd: cosine)", "position (tokens)")
+    likeness.plot(range(len(numbers["likeness"])), numbers["likeness"], color=COLOURS[0])
+    label(likeness, "How alike are two positions?", "distance (positions)", "dot product (no unit)")
+    likeness.set_ylim(bottom=0)
+    for colour, marker, (kind, each) in zip(COLOURS, MARKERS, numbers["told"].items(), strict=False):
+        means = [100 * _mean(found, "right") for found in each.values()]
+        told.plot([float(rate) for rate in each], means, marker=marker, color=colour, label=kind)
+    told.legend(loc="lower left", bbox_to_anchor=(0.12, 0.12))
+    told.axvline(PAPER_RATE, color="#777777", linestyle=":")
+    told.annotate("the paper's 0.1", (PAPER_RATE, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
+    told.set_ylim(-3, 103)
+    label(told, "Positions told after dropout", "dropout (probability)", "nearest to its own encoding (%)")
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """How to read the picture."""
+    half = next((d for d, value in enumerate(numbers["likeness"]) if value < 0.75 * numbers["likeness"][0]), None)
+    told = {
+        kind: [_mean(each[str(rate)], "right") for rate in (0.0, PAPER_RATE)] for kind, each in numbers["told"].items()
+    }
+    return (
+        "Each row is a position, each column a dimension. On the left the sines and cosines turn fast, one turn in "
+        "2π ≈ 6.3 positions; to the right ever more slowly, until a column hardly changes over the rows shown (its "
+        "cosines stay near 1, its sines near 0: hence the stripes). Fast columns tell neighbours apart, slow ones tell "
+        "early from late, as the digits of a number do.\n\n"
+        f"Dropout zeroes a random tenth of the entries (here {numbers['zeros']:.1%}; white speckles) and multiplies "
+        f"the rest by 1/0.9. Of encodings alone {told[KINDS[0]][0]:.0%} are told without dropout, "
+        f"{told[KINDS[0]][1]:.0%} with it. In a model dropout acts on the sum of embedding and encoding, so both lose "
+        "the same entries, and whoever reads the position has to see through an embedding that is larger than the "
+        f"encoding: {told[KINDS[1]][0]:.0%} are told without dropout, {told[KINDS[1]][1]:.0%} with it. Neighbours are "
+        "what is taken for one another. A model that has learned both may read better than the nearest encoding. "
+        + (f"Likeness falls by a quarter within {half} positions, then slowly and in waves." if half else "")
+    )
+
+
+EXPERIMENT = Experiment("position-picture", "Positional encoding as a picture", CLAIMS, measure, judge, draw, explain)

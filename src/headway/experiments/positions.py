@@ -1,0 +1,129 @@
+"""Sinusoidal against learned positions, within the lengths of training and beyond; with rotary ones, and with none.
+
+The paper (3.5) found learned vectors to give nearly identical results (table 3, row E: 25.7 against 25.8 BLEU), and
+chose sinusoids because they may reach beyond the lengths seen in training. Learned vectors beyond these exist here
+(``max_length`` 512) but were never trained. Rotary positions (Su et al. 2021) turn queries and keys of self-attention.
+
+Models train on rows of one to three sentences of Multi30k, joined (``lengths.py``; the full form is 12 runs, the
+sinusoids' 3 shared with the experiment on sentence length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from headway.experiments.comparing import (
+    column,
+    difference,
+    interval,
+    judge_alike,
+    judge_greater,
+    strips,
+)
+from headway.experiments.corpora import MULTI30K
+from headway.experiments.drawing import label, panels, shared_legend
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.lengths import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, retained
+
+SINUSOIDAL, LEARNED, ROTARY, NONE = "sinusoidal (paper)", "learned", "rotary", "none"
+VARIANTS: dict[str, dict[str, Any]] = {
+    SINUSOIDAL: {},
+    LEARNED: {"model": {"positions": "learned", "max_length": 512}},
+    ROTARY: {"model": {"positions": "rotary"}},
+    NONE: {"model": {"positions": "none"}},
+}
+SEEN = tuple(count for count in COUNTS if count <= LONGEST_SEEN)
+BEYOND = tuple(count for count in COUNTS if count > LONGEST_SEEN)
+NEARLY = 1.0  # BLEU; closer is "nearly identical"
+REACHES = 0.8  # "extrapolates": keeps at least this share of its BLEU at twice the longest rows of training
+
+CLAIMS = (
+    Claim("the two versions produced nearly identical results", "paper, 3.5, and table 3 (E)", quoted=True),
+    Claim(
+        "it may allow the model to extrapolate to sequence lengths longer than the ones encountered during training",
+        "paper, 3.5, of sinusoids",
+        quoted=True,
+    ),
+    Claim(
+        "At lengths beyond those of training, sinusoids do better than learned positions.",
+        f"{OURS}; what the paper, 3.5, chose them for",
+    ),
+    Claim(
+        "in order for the model to make use of the order of the sequence, we must inject some information about the "
+        "relative or absolute position of the tokens in the sequence",
+        "paper, 3.5",
+        quoted=True,
+    ),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """BLEU with each kind of positions over length."""
+    return length_sweep(settings, VARIANTS)
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By the mean BLEU over the lengths of training and beyond, and by the share that is kept at twice the longest."""
+    seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
+    share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE}"
+    return (
+        judge_alike(
+            difference(seen[LEARNED], seen[SINUSOIDAL]),
+            "mean BLEU at the lengths of training, learned less sinusoidal",
+            within=NEARLY,
+        ),
+        judge_greater(
+            interval(retained(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)), f"{share} with sinusoids", than=REACHES
+        ),
+        judge_greater(
+            difference(beyond[SINUSOIDAL], beyond[LEARNED]),
+            f"mean BLEU of rows of {' and '.join(map(str, BEYOND))} sentences, sinusoidal less learned",
+            noticeable=NEARLY,
+        ),
+        judge_greater(
+            difference(seen[SINUSOIDAL], seen[NONE]),
+            "mean BLEU at the lengths of training, sinusoidal less none",
+            noticeable=NEARLY,
+        ),
+    )
+
+
+def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
+    """The mean BLEU over rows of so many sentences, for each seed."""
+    each = [column(numbers, "bleu", variant=variant, sentences=count) for count in counts]
+    return [fmean(values) for values in zip(*each, strict=True)]
+
+
+def draw(numbers: Numbers) -> Figure:
+    """BLEU over length, and its mean over the lengths of training."""
+    picture, (curves, seen) = panels(
+        "Positions, within the lengths of training and beyond", columns=2, size=(15.0, 5.0)
+    )
+    length_curves(curves, numbers, list(VARIANTS))
+    label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
+    strips(seen, {name: _mean(numbers, name, SEEN) for name in VARIANTS})
+    label(seen, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3", "")
+    shared_legend(picture, curves)
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    return (
+        "Every point is the BLEU of the same test sentences; only how many are translated at once differs. In the "
+        f"shaded part rows are longer than the {LONGEST_SEEN} sentences at most of training. A learned position that "
+        "no training row was long enough to reach is still the random vector it began as; a sinusoid has a value "
+        "everywhere, but the model has never seen those values either.\n\nWithout positions the encoder sees a bag of "
+        "words. The decoder can still tell how far it is, since a mask lets each position see one more than the last."
+        "\n\nAll have been trained for the same steps, few enough to train them all on one machine: this is how soon a "
+        "model learns to use its positions, and not what they are worth in the end."
+    )
+
+
+EXPERIMENT = Experiment(
+    "positions", "Sinusoidal against learned positions", CLAIMS, measure, judge, draw, explain, data=MULTI30K
+)

@@ -1,0 +1,165 @@
+"""Experiments as one page: the claims with their verdicts first, then each with figure, numbers and how to repeat it.
+
+One file that needs no network: the figures are inside. It follows the reader's choice of light or dark; figures stay on
+white paper. Every text is escaped.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from headway.experiments.experiment import Record
+from headway.storage import replaced_file
+
+__all__ = ["write_report"]
+
+_LONG = 12  # rows; tables with more are folded
+_MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5a5a5a; --line: #d5d5d5; --paper: #ffffff; --tint: #f4f5f7;
+  --supported: #00694d; --refuted: #a84300; --inconclusive: #5a5a5a; --link: #005a94; }
+@media (prefers-color-scheme: dark) { :root { --ink: #ececec; --soft: #b0b0b0; --line: #444; --paper: #17191c;
+  --tint: #212429; --supported: #4fd3a8; --refuted: #ff9e57; --inconclusive: #b0b0b0; --link: #7cc3f2; } }
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 2rem 1.5rem 5rem; max-width: 72rem; background: var(--paper); color: var(--ink);
+  font: 1.0625rem/1.55 system-ui, sans-serif; }
+h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .5rem; }
+h2 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .75rem; }
+h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
+a { color: var(--link); }
+p { max-width: 48rem; }
+section { border-top: 3px solid var(--line); margin-top: 3.5rem; padding-top: 1.5rem; }
+.soft { color: var(--soft); }
+.wide { overflow-x: auto; margin: 1.25rem 0; } summary { cursor: pointer; font-weight: 600; }
+details { margin: 1.25rem 0; }
+table { border-collapse: collapse; font-size: .95rem; }
+caption { text-align: left; font-weight: 600; white-space: nowrap; padding-bottom: .35rem; }
+th, td { border-bottom: 1px solid var(--line); padding: .35rem .8rem .35rem 0; text-align: left; vertical-align: top; }
+thead th { border-bottom: 2px solid var(--soft); }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td.text { white-space: pre-wrap; } th[scope=rowgroup] { font-weight: 400; }
+.verdict { font-weight: 700; white-space: nowrap; }
+.supported { color: var(--supported); } .refuted { color: var(--refuted); }
+.inconclusive { color: var(--inconclusive); }
+.claim { background: var(--tint); border-left: 6px solid currentColor; padding: .6rem 1rem; margin: .75rem 0; }
+.claim > * { margin: .15rem 0; max-width: none; } .claim .said, .claim .why { color: var(--ink); }
+figure { margin: 1.5rem 0; } figure img { background: #fff; border-radius: 6px; padding: .75rem; width: 100%;
+  height: auto; border: 1px solid var(--line); }
+code, pre { font: .9em/1.45 ui-monospace, monospace; } pre { background: var(--tint); padding: .75rem 1rem;
+  overflow-x: auto; }
+@media print { section { break-before: page; } }
+"""
+
+_FORMS = {
+    "quick": "Small made-up data and tiny models, so read the verdicts on quality as a rehearsal.",
+    "full": "Models are small and trained for few steps, a million weights and about three epochs of Multi30k: "
+    "verdicts on quality hold at that size and budget. What needs no training holds as it stands.",
+}
+
+
+def write_report(records: Sequence[Record], folder: Path, path: Path) -> None:
+    """Write the page of ``records``, whose figures are in ``folder``, to ``path``; it appears whole or not at all."""
+    forms = sorted({str(record.how["form"]) for record in records})
+    body = [
+        "<h1>Every claim, measured</h1>",
+        f'<p class="soft">{_counts(records)}</p>',
+        *(f'<p class="soft">Form: {escape(form)}. {_FORMS[form]}</p>' for form in forms),
+        _contents(records),
+        *(_section(record, folder / f"{record.name}.svg") for record in records),
+    ]
+    page = (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Every claim, measured</title><style>{_STYLE}</style></head>\n"
+        f"<body>\n{chr(10).join(body)}\n</body></html>\n"
+    )
+    with replaced_file(path) as aside:
+        aside.write_text(page, encoding="utf-8")
+
+
+def _counts(records: Sequence[Record]) -> str:
+    found = [verdict.outcome for record in records for verdict in record.verdicts]
+    each = ", ".join(f"{found.count(outcome)} {outcome}" for outcome in _MARKS if outcome in found)
+    return f"{len(records)} experiments, {len(found)} claims: {each}."
+
+
+def _contents(records: Sequence[Record]) -> str:
+    rows = []
+    for record in records:
+        link = f'<a href="#{escape(record.name)}">{escape(record.title)}</a>'
+        first = f'<th scope="rowgroup" rowspan="{len(record.claims)}">{link}</th>'
+        for claim, verdict in zip(record.claims, record.verdicts, strict=True):
+            cells = f"<td>{escape(str(claim))}</td><td>{escape(claim.source)}</td><td>{_verdict(verdict.outcome)}</td>"
+            rows.append(f"<tr>{first}{cells}</tr>")
+            first = ""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("Experiment", "Claim", "Source", "Verdict"))
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+
+
+def _verdict(outcome: str) -> str:
+    return f'<span class="verdict {outcome}">{_MARKS[outcome]} {outcome}</span>'
+
+
+def _section(record: Record, figure: Path) -> str:
+    claims = "".join(
+        f'<div class="claim {verdict.outcome}"><p class="said">{escape(str(claim))} '
+        f'<span class="soft">({escape(claim.source)})</span></p>'
+        f'<p class="why">{_verdict(verdict.outcome)}: {escape(verdict.reason)}</p></div>'
+        for claim, verdict in zip(record.claims, record.verdicts, strict=True)
+    )
+    words = "".join(f"<p>{escape(part)}</p>" for part in record.explanation.split("\n\n") if part.strip())
+    picture = base64.b64encode(figure.read_bytes()).decode("ascii")
+    tables = "".join(_table(caption, rows) for caption, rows in record.numbers.get("tables", {}).items())
+    where = ", ".join(f"{name} {value}" if name != "hardware" else value for name, value in record.where.items())
+    how = "; ".join(f"{name}: {_written(value)}" for name, value in record.how.items() if value is not None)
+    return (
+        f'<section id="{escape(record.name)}"><h2>{escape(record.title)}</h2>{claims}'
+        f'<figure><img alt="{escape(f"Figure: {record.title}")}" src="data:image/svg+xml;base64,{picture}"></figure>'
+        f"{words}{tables}<h3>How to repeat it</h3><pre>{escape(record.command)}</pre>"
+        f'<p class="soft">{escape(how)}. Measured {escape(record.date)} in {record.seconds:.3g} s on '
+        f"{escape(where)}. All numbers: {escape(record.name)}.json.</p></section>"
+    )
+
+
+def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    numeric = {column: all(isinstance(row.get(column), (int, float, type(None))) for row in rows) for column in columns}
+    head = "".join(f"<th{_kind(numeric[column])} scope=col>{escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{_kind(numeric[column])}>{escape(_written(row.get(column)))}</td>" for column in columns)
+        + "</tr>"
+        for row in rows
+    )
+    table = (
+        f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+    if len(rows) <= _LONG:
+        return table
+    return f"<details><summary>{escape(caption)}: {len(rows)} rows</summary>{table}</details>"
+
+
+def _kind(numeric: bool) -> str:
+    return ' class="number"' if numeric else ' class="text"'
+
+
+def _written(value: Any) -> str:
+    """A value as a reader wants it: four digits of a fraction, thousands set apart, a dash for what there is not."""
+    match value:
+        case None:
+            return "–"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.0f}" if abs(value) >= 10_000 and abs(value) < 1e9 else f"{value:.4g}"
+        case list():
+            return ", ".join(map(_written, value))
+        case _:
+            return str(value)

@@ -1,0 +1,197 @@
+"""Why the dot products are divided by sqrt(d_k) (Vaswani et al. 2017, section 3.2.1 and its footnote 4).
+
+Queries and keys are drawn from N(0, 1), as the footnote assumes. For each width d_k: the variance of the scores q.k;
+the entropy of softmax(scores); and the size of the softmax's gradient, the Frobenius norm of its Jacobian
+dp/ds = diag(p) - p p^T, by the norm of which every gradient that passes back through the softmax is bounded. All with
+and without the scale 1 / sqrt(d_k).
+
+The median over queries is judged: now and then two keys are nearly equal, and such rare queries have large gradients
+however sharp the softmax is, so that a mean hides what happens to the others.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from headway.experiments.drawing import COLOURS, MARKERS, label, log_scale, panels, shared_legend
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+
+WIDTHS = (1, 4, 16, 64, 256, 1024)
+KEYS = 64
+KINDS = ("without", "with")
+WORDS = {"without": "q·k", "with": "q·k / √d_k"}
+
+CLAIMS = (
+    Claim(
+        "If the components of q and k have mean 0 and variance 1, q·k has mean 0 and variance d_k.",
+        "paper, 3.2.1, note 4",
+    ),
+    Claim(
+        "for large values of d_k, the dot products grow large in magnitude, pushing the softmax function into regions "
+        "where it has extremely small gradients",
+        "paper, 3.2.1, as a suspicion",
+        quoted=True,
+    ),
+    Claim("Dividing by √d_k counteracts this effect.", "paper, 3.2.1"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """For each kind and each d_k one value a seed of every quantity."""
+    queries = 200 if settings.quick else 20_000
+    names = ("variance", "mean", "entropy", "gradient", "low", "high", "vanished")
+    found: dict[str, Any] = {kind: {name: {str(width): [] for width in WIDTHS} for name in names} for kind in KINDS}
+    for seed in settings.seeds:
+        generator = torch.Generator().manual_seed(seed)
+        for width in WIDTHS:
+            scores = torch.cat([_scores(width, min(200, queries), generator) for _ in range(-(-queries // 200))])
+            for kind in KINDS:
+                for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
+                    found[kind][name][str(width)].append(value)
+    rows = [
+        {
+            "d_k": width,
+            "softmax of": WORDS[kind],
+            "variance": _mean(found[kind]["variance"][str(width)]),
+            "entropy (nats)": _mean(found[kind]["entropy"][str(width)]),
+            "gradient, median": _mean(found[kind]["gradient"][str(width)]),
+            "queries with a gradient below 0.001 (%)": 100 * _mean(found[kind]["vanished"][str(width)]),
+        }
+        for width in WIDTHS
+        for kind in KINDS
+    ]
+    return {
+        "keys": KEYS,
+        "queries": queries,
+        "widths": WIDTHS,
+        **found,
+        "tables": {f"{KEYS} keys, mean over seeds": rows},
+    }
+
+
+def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
+    """Of each query with KEYS keys of its own."""
+    query = torch.randn(queries, 1, width, generator=generator)
+    return (query @ torch.randn(queries, width, KEYS, generator=generator)).squeeze(1).double()
+
+
+def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
+    logs = scores.log_softmax(-1)
+    weights = logs.exp()
+    squares = (weights**2).sum(-1)
+    # ||diag(p) - p p^T||^2 = sum p_i^2 - 2 sum p_i^3 + (sum p_i^2)^2
+    norm = (squares - 2 * (weights**3).sum(-1) + squares**2).clamp(min=0).sqrt()
+    low, middle, high = torch.quantile(norm, torch.tensor([0.1, 0.5, 0.9], dtype=norm.dtype)).tolist()
+    return {
+        "variance": float(scores.var()),
+        "mean": float(scores.mean()),
+        "entropy": float(-(weights * logs).sum(-1).mean()),
+        "gradient": middle,
+        "low": low,
+        "high": high,
+        "vanished": float((norm < 1e-3).double().mean()),
+    }
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By variance over d_k, by the median gradient of the widest, and by what the scale leaves of the change."""
+    widths, plain, scaled = [str(width) for width in numbers["widths"]], numbers["without"], numbers["with"]
+    ratios = [_mean(plain["variance"][width]) / int(width) for width in widths]
+    off = max(abs(_mean(plain["mean"][width])) / math.sqrt(int(width)) for width in widths)
+    # |q|^2 / d_k, of which the variance is an average, has a variance of 2 / d_k.
+    error = math.sqrt(2 / (numbers["queries"] * len(plain["variance"][widths[0]])))
+    variance = Verdict(
+        "supported" if max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error else "refuted",
+        f"the mean over √d_k is {off:.2g} at most (standard error up to {error:.2g}), variance / d_k is from "
+        f"{min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
+    )
+    best = [max(plain["gradient"][width][seed] for width in widths) for seed in range(len(plain["gradient"]["1"]))]
+    falls = [last / top for last, top in zip(plain["gradient"][widths[-1]], best, strict=True)]
+    gradient = Verdict(
+        "supported" if max(falls) < 0.01 else "refuted" if min(falls) > 0.5 else "inconclusive",
+        f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {_mean(falls):.2g} of its largest; "
+        f"{_mean(plain['vanished'][widths[-1]]):.0%} of the queries have one below 0.001",
+    )
+    spread = [max(values) / min(values) for values in zip(*(scaled["gradient"][w] for w in widths[2:]), strict=True)]
+    ratio = _mean(scaled["gradient"][widths[-1]]) / max(_mean(plain["gradient"][widths[-1]]), 1e-300)
+    scale = Verdict(
+        "supported" if max(spread) < 1.2 and ratio > 2 else "refuted" if ratio <= 1 else "inconclusive",
+        f"with the scale the median norm differs by a factor of {max(spread):.2f} at most between d_k = {widths[2]} "
+        f"and {widths[-1]}, where it is {_times(ratio)} the one without; the variance stays at "
+        f"{_mean(scaled['variance'][widths[-1]]):.3f}, the entropy at {_mean(scaled['entropy'][widths[-1]]):.2f} of "
+        f"{math.log(numbers['keys']):.2f} nats",
+    )
+    return variance, gradient, scale
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Variance, entropy and gradient against d_k, with and without the scale."""
+    picture, (variance, entropy, gradient) = panels("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
+    widths = numbers["widths"]
+    for colour, marker, kind in zip(COLOURS[1::-1], MARKERS, KINDS, strict=False):
+        style: Any = {"color": colour, "marker": marker, "label": f"scores {WORDS[kind]}"}
+        values = {name: [_mean(each[str(width)]) for width in widths] for name, each in numbers[kind].items()}
+        variance.plot(widths, values["variance"], **style)
+        entropy.plot(widths, values["entropy"], **style)
+        gradient.plot(widths, [max(each, _FLOOR) for each in values["gradient"]], **style)
+        low, high = ([max(each, _FLOOR) for each in values[end]] for end in ("low", "high"))
+        gradient.fill_between(widths, low, high, color=colour, alpha=0.15)
+    entropy.axhline(
+        math.log(numbers["keys"]), color="#777777", linestyle=":", label=f"all keys alike (ln {numbers['keys']})"
+    )
+    entropy.set_ylim(bottom=0)
+    _logarithmic(variance, widths, "Variance of the scores", "variance (score²)")
+    _logarithmic(entropy, widths, f"Entropy of the softmax ({numbers['keys']} keys)", "entropy (nats)")
+    _logarithmic(gradient, widths, "Size of the softmax's gradient", "‖∂p/∂s‖: median, 10 to 90 % of queries")
+    log_scale(variance, "y")
+    log_scale(gradient, "y")
+    shared_legend(picture, entropy)
+    return picture
+
+
+_FLOOR = 1e-12  # gradients below it are drawn there
+
+
+def _logarithmic(axes: Axes, widths: list[int], title: str, y: str) -> None:
+    log_scale(axes, "x")
+    label(axes, title, "width d_k (units)", y, ticks=widths)
+
+
+def explain(numbers: Numbers) -> str:
+    """Why the gradient is small."""
+    first, last = str(numbers["widths"][0]), str(numbers["widths"][-1])
+    entropy, gradient, variance = (
+        {kind: _mean(numbers[kind][what][last]) for kind in KINDS} for what in ("entropy", "gradient", "variance")
+    )
+    lone = {kind: _mean(numbers[kind]["gradient"][first]) for kind in KINDS}
+    return (
+        "A score q·k is a sum of d_k products, each of mean 0 and variance 1, so its variance is d_k and its typical "
+        f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(variance['without']):.3g}, and "
+        f"{math.sqrt(variance['with']):.3g} with the scale; the weights' entropy is {entropy['without']:.2f} nats, and "
+        f"{entropy['with']:.2f} with it (0: one key takes all). exp() is what turns differences of scores into "
+        "factors.\n\n"
+        "Why is the gradient small? The softmax's Jacobian is diag(p) − p pᵀ: its entries are p_i (1 − p_i) and "
+        "−p_i p_j. When one weight is nearly 1 and the others nearly 0, every entry is a product with a factor near 0, "
+        "so whatever the loss asks for, little reaches queries and keys. The median size of that matrix at d_k = "
+        f"{last} is {gradient['without']:.2g} without the scale and {gradient['with']:.2g} with it; at d_k = {first} "
+        f"it is {lone['without']:.2g} and {lone['with']:.2g}. The band holds 80 % of the queries; a mean would be "
+        "ruled by the few that have two keys nearly equal."
+    )
+
+
+EXPERIMENT = Experiment("scaling", "Why divide by √d_k?", CLAIMS, measure, judge, draw, explain)

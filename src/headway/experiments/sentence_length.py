@@ -1,0 +1,115 @@
+"""Quality against sentence length: what a fixed vector holds, and what attention saves.
+
+A recurrent encoder-decoder without attention passes a sentence on as one vector, however long it is (Cho et al. 2014).
+Bahdanau et al. (2015) gave the decoder all of the encoder's states to attend to, because the vector seemed too small
+for long sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
+
+All three train on rows of one to three sentences of Multi30k, joined (``lengths.py``; the full form is 9 runs, the
+Transformer's 3 shared with the experiment on positions), for the same number of steps. They are not of one size: the
+report's table has their weights.
+"""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from headway.experiments.comparing import column, difference, half_width, interval, judge_greater
+from headway.experiments.corpora import MULTI30K
+from headway.experiments.drawing import COLOURS, label, panels, shared_legend
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.lengths import LONGEST_SEEN, length_curves, length_sweep, retained
+
+FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
+NAMES = (FIXED, ATTENDING, TRANSFORMER)
+UNHARMED = 0.9  # "no deterioration": at least this share of the BLEU of single sentences
+
+CLAIMS = (
+    Claim("A fixed-length vector forgets long sentences; attention does not so much.", "Bahdanau et al. 2015, 1"),
+    Claim("With attention, quality does not deteriorate with length.", "Bahdanau et al. 2015, 5.1"),
+    Claim(
+        "After as many steps the Transformer is better at long sentences than recurrence with attention.",
+        f"{OURS}; the paper, 4, has a reason for it: shorter paths",
+    ),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """BLEU of the three models over length."""
+    widths = {"d_model": 48, "d_embedding": 32} if settings.quick else {"d_model": 256, "d_embedding": 128}
+    recurrent: dict[str, Any] = {"kind": "recurrent", **widths, "dropout": 0.0 if settings.quick else 0.1}
+    return length_sweep(
+        settings,
+        {
+            FIXED: {"model": {**recurrent, "attention": "none"}},
+            ATTENDING: {"model": {**recurrent, "attention": "bahdanau"}},
+            TRANSFORMER: {},
+        },
+    )
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By what is left of the BLEU of single sentences in the longest rows that were trained on, and by BLEU there."""
+    kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
+    long = {name: column(numbers, "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
+    at = f"in rows of {LONGEST_SEEN} sentences"
+    return (
+        judge_greater(
+            difference(kept[ATTENDING], kept[FIXED]),
+            f"share of the BLEU of single sentences that is kept {at}, with attention less without",
+        ),
+        judge_greater(
+            interval(kept[ATTENDING]),
+            f"share of the BLEU of single sentences that attention keeps {at}",
+            than=UNHARMED,
+        ),
+        judge_greater(
+            difference(long[TRANSFORMER], long[ATTENDING]),
+            f"BLEU {at} of the Transformer less that of recurrence with attention",
+        ),
+    )
+
+
+def draw(numbers: Numbers) -> Figure:
+    """BLEU over length, and what is kept of it."""
+    picture, (curves, kept) = panels("Quality against sentence length", columns=2, size=(13.0, 5.4))
+    length_curves(curves, numbers, NAMES)
+    label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
+    for number, name in enumerate(NAMES):
+        values = retained(numbers, name, LONGEST_SEEN, 1)
+        reach = half_width(values) if len(values) > 1 else 0.0
+        share = 100 * fmean(values)
+        kept.bar(number, share, color=COLOURS[number], width=0.6)
+        kept.errorbar(number, share, yerr=100 * reach, color="black", capsize=5)
+        kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")
+    label(kept, f"What is kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
+    kept.set_xticks(range(len(NAMES)), [name.replace(", ", ",\n") for name in NAMES])
+    kept.set_ylim(bottom=0)
+    kept.grid(visible=False, axis="x")
+    shared_legend(picture, curves)
+    return picture
+
+
+def _sizes(numbers: Numbers) -> str:
+    return ", ".join(f"{numbers['weights'][name]:,} ({name})" for name in NAMES)
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    return (
+        "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
+        "that reads long rows as well as short ones draws a level line. Models trained on rows of one to "
+        f"{LONGEST_SEEN} sentences; the shaded part is longer than that, and the order in which words stand there is "
+        f"news to every model. The models have {_sizes(numbers)} weights.\n\nOn the right the bars say how "
+        "much of its own quality at single sentences a model keeps, so that a model which is worse throughout is not "
+        "taken for one that forgets; black lines are 95 % intervals of the mean over seeds.\n\nAll have been trained "
+        "for the same steps, few enough to train all on one machine. Which model is ahead then, of single sentences "
+        "too, is not which will be ahead in the end: a Transformer needs more steps than recurrence with attention."
+    )
+
+
+EXPERIMENT = Experiment(
+    "sentence-length", "Quality against sentence length", CLAIMS, measure, judge, draw, explain, data=MULTI30K
+)

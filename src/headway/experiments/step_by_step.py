@@ -1,0 +1,320 @@
+"""Decoding step by step: what the decoder is fed and what it answers; greedy search beside beam search.
+
+At each step the model is given the token that was chosen last and answers with a probability for every token of the
+vocabulary (Vaswani et al. 2017, section 3: "auto-regressive"). Greedy search takes the best each time; beam search
+keeps the four best beginnings (section 6.1), so it may take a second-best token that leads to a better whole.
+
+Searched are the test sentences of the common corpora with one trained model for each seed, or with the model that was
+given. Compared by probability, the beam has no length penalty; compared by BLEU, it has the paper's (0.6).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from headway.bundle import Bundle, load_bundle
+from headway.decode import DecodingOptions, Hypothesis, Request, search
+from headway.errors import ConfigError
+from headway.evaluate import bleu
+from headway.experiments.comparing import interval, judge_greater
+from headway.experiments.corpora import MULTI30K, Pair, corpora
+from headway.experiments.drawing import COLOURS, MARKERS, label, panels
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.training import loaded, train_variant
+from headway.text.tokenizer import BOS, EOS, PAD, UNK
+
+BEST = 5
+SHOWN_STEPS = 14  # most that a picture holds
+FORBIDDEN = (PAD, BOS, UNK)
+SEARCHES = {
+    "greedy": DecodingOptions(beam_size=1, length_penalty=0.0),
+    "beam": DecodingOptions(beam_size=4, length_penalty=0.0),
+    "beam, length penalty 0.6": DecodingOptions(beam_size=4, length_penalty=0.6),
+}
+BATCH = 32
+
+CLAIMS = (
+    Claim(
+        "At each step the model consumes the previously generated symbols as additional input when generating the "
+        "next.",
+        "paper, 3",
+    ),
+    Claim("Beam search finds more probable translations than greedy search.", f"{OURS}; beam size 4 as in paper, 6.1"),
+    Claim(
+        "Beam search translates better than greedy search.",
+        f"{OURS}; beam size 4 and length penalty 0.6 as in paper, 6.1",
+    ),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """Both searches with every model, and with the first one an example, step by step."""
+    text = corpora(settings)
+    pairs = text.test[:30] if settings.quick else text.test
+    found = []
+    example: dict[str, Any] = {}
+    for seed in settings.seeds if settings.model is None else settings.seeds[:1]:
+        bundle = _bundle(settings, seed)
+        settings.say(f"step-by-step: searching {len(pairs)} translations")
+        results = {name: _searched(bundle, pairs, options) for name, options in SEARCHES.items()}
+        found.append(_compared(bundle, pairs, results))
+        if not example:
+            example = _example(bundle, pairs, results)
+    rows = [
+        {"model": number, "search": name, "log-probability, mean (nats)": statistics.mean(each["logs"][name])}
+        | {"BLEU": each["bleu"][name]}
+        for number, each in enumerate(found, start=1)
+        for name in SEARCHES
+    ]
+    return {
+        "found": found,
+        "example": example,
+        "tables": {
+            f"Searches over {len(pairs)} sentences": rows,
+            f"Greedy, step by step: {example['source']}": _table(example["greedy"]),
+            f"Beam, step by step: {example['source']}": _table(example["beam"]),
+        },
+    }
+
+
+def _bundle(settings: Settings, seed: int) -> Bundle:
+    if settings.model is None:
+        return loaded(train_variant(settings, corpora(settings), seed).folder)
+    bundle = load_bundle(settings.model)
+    if not isinstance(bundle, Bundle):
+        raise ConfigError(f"{settings.model}: a classifier; step-by-step decodes, so it needs a translation model")
+    return bundle
+
+
+def _sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
+    frame = bundle.framing.frame()
+    return [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
+
+
+def _searched(bundle: Bundle, pairs: Sequence[Pair], options: DecodingOptions) -> list[Hypothesis]:
+    prefix = bundle.framing.frame().target_prefix
+    requests = [
+        Request(source=tuple(ids), limit=len(ids) + 50, prefix=prefix)
+        for ids in _sources(bundle, [source for source, _ in pairs])
+    ]
+    order = sorted(range(len(requests)), key=lambda place: len(requests[place].source))
+    best: dict[int, Hypothesis] = {}
+    for start in range(0, len(order), BATCH):
+        batch = order[start : start + BATCH]
+        several = search(bundle.model, [requests[at] for at in batch], options, begin=BOS, end=EOS, forbidden=FORBIDDEN)
+        best |= {at: each[0] for at, each in zip(batch, several, strict=True)}
+    return [best[at] for at in range(len(pairs))]
+
+
+def _text(bundle: Bundle, hypothesis: Hypothesis) -> str:
+    return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.framing.frame().target_prefix) :])
+
+
+def _compared(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypothesis]]) -> dict[str, Any]:
+    targets = [target for _, target in pairs]
+    texts = {name: [_text(bundle, each) for each in found] for name, found in results.items()}
+    return {
+        "logs": {name: [each.log_probability for each in found] for name, found in results.items()},
+        "bleu": {name: bleu(each, targets).value for name, each in texts.items()},
+        **_dependence(bundle, pairs, results["greedy"]),
+    }
+
+
+@torch.inference_mode()
+def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesis]) -> dict[str, float]:
+    """Step by step against the whole target at once, and the change when another token is fed; over ten sentences."""
+    differences, changes = [0.0], []
+    model: Any = bundle.model
+    device = next(model.parameters()).device
+    for (source, _), hypothesis in list(zip(pairs, found, strict=True))[:10]:
+        if not hypothesis.tokens:
+            continue
+        ids = torch.tensor(_sources(bundle, [source]), device=device)
+        target = torch.tensor([[BOS, *hypothesis.tokens]], device=device)
+        whole = model(ids, target).log_softmax(-1)[0]
+        state = model.start(ids)
+        steps = [model.advance(state, token).log_softmax(-1)[0] for token in target.T]
+        differences.append(float((torch.stack(steps) - whole).abs().max()))
+        other = target.clone()
+        other[0, -1] = whole[-2].topk(2).indices[-1]  # what was second best there
+        after = model(ids, other).softmax(-1)[0, -1]
+        changes.append(float((after - whole[-1].exp()).abs().sum() / 2))
+    return {"difference": max(differences), "change": statistics.mean(changes) if changes else 0.0}
+
+
+@torch.inference_mode()
+def _example(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypothesis]]) -> dict[str, Any]:
+    """The shortest sentence for which the searches differ and the beam gains; otherwise the first."""
+    greedy, beam = results["greedy"], results["beam"]
+    differ = [
+        at
+        for at in range(len(pairs))
+        if 2 < len(greedy[at].tokens) < SHOWN_STEPS
+        and 2 < len(beam[at].tokens) < SHOWN_STEPS
+        and beam[at].log_probability > greedy[at].log_probability + 1e-3
+    ]
+    at = min(differ, key=lambda place: len(greedy[place].tokens) + len(beam[place].tokens), default=0)
+    source, target = pairs[at]
+    shown = {
+        name: {
+            "text": _text(bundle, each),
+            "log": each.log_probability,
+            "steps": _steps(bundle, source, each),
+        }
+        for name, each in (("greedy", greedy[at]), ("beam", beam[at]))
+    }
+    pieces = bundle.source_tokenizer.display(_sources(bundle, [source])[0])
+    return {"source": source, "pieces": pieces, "reference": target, "differ": bool(differ), **shown}
+
+
+def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
+    """What is fed at each step, what is chosen, and the best next tokens with their probabilities."""
+    show = bundle.target_tokenizer.display
+    model: Any = bundle.model
+    device = next(model.parameters()).device
+    state = model.start(torch.tensor(_sources(bundle, [source]), device=device))
+    fed, steps = BOS, []
+    for chosen in (*hypothesis.tokens, EOS)[:SHOWN_STEPS]:
+        weights = model.advance(state, torch.tensor([fed], device=device)).softmax(-1)[0]
+        values, indices = weights.topk(BEST)
+        steps.append(
+            {
+                "fed": show([fed])[0],
+                "chosen": show([chosen])[0],
+                "rank": int((weights > weights[chosen]).sum()) + 1,
+                "probability": float(weights[chosen]),
+                "best": list(zip(show(indices.tolist()), values.tolist(), strict=True)),
+            }
+        )
+        fed = chosen
+    return steps
+
+
+def _table(search_: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"step": number, "input": step["fed"], "output": step["chosen"], "probability": step["probability"]}
+        | {f"best {place}": f"{token} {value:.3f}" for place, (token, value) in enumerate(step["best"], start=1)}
+        for number, step in enumerate(search_["steps"], start=1)
+    ]
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By equality with the whole pass; by the sentences that gain and lose; by BLEU over the models."""
+    return _judge_steps(numbers["found"]), _judge_probability(numbers["found"]), _judge_bleu(numbers["found"])
+
+
+def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
+    difference, change = max(each["difference"] for each in found), min(each["change"] for each in found)
+    reason = (
+        "fed with its own tokens one by one, the model gives the log-probabilities that it gives when it reads the "
+        f"whole target at once, to {difference:.1g}; when the last token is replaced by the second best, {change:.0%} "
+        "of the next token's probability moves elsewhere"
+    )
+    if difference > 1e-3:
+        return Verdict("refuted", reason)
+    return Verdict("supported" if change > 0.01 else "inconclusive", reason)
+
+
+def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
+    gains = [b - g for each in found for g, b in zip(each["logs"]["greedy"], each["logs"]["beam"], strict=True)]
+    better, worse = (sum(sign * gain > 1e-3 for gain in gains) / len(gains) for sign in (1, -1))
+    mean = statistics.mean(gains)
+    reason = (
+        f"of {len(gains)} translations {better:.1%} are more probable by beam search, {worse:.1%} less, the others "
+        f"equally so; {mean:.3f} nats on average. Neither search is exact: a beam can lose the greedy path"
+    )
+    if better == worse:
+        return Verdict("inconclusive", reason)
+    return Verdict(
+        "supported" if mean > 0 and better > 5 * worse else "refuted" if mean <= 0 else "inconclusive", reason
+    )
+
+
+def _judge_bleu(found: list[dict[str, Any]]) -> Verdict:
+    name = "beam, length penalty 0.6"
+    gains = [each["bleu"][name] - each["bleu"]["greedy"] for each in found]
+    return judge_greater(interval(gains), f"BLEU of beam search less that of greedy, mean of {len(gains)} models")
+
+
+def draw(numbers: Numbers) -> Figure:
+    """The steps of both searches as tables of the five best tokens; what the beam gains in every sentence."""
+    example = numbers["example"]
+    rows = max(len(example[name]["steps"]) for name in ("greedy", "beam"))
+    title = f"Decoding step by step: “{example['source']}”"
+    picture, (greedy, beam, both, gain) = panels(title, 2, 2, size=(17, 2 * max(5.5, 2 + 0.5 * rows)))
+    for axes, name in ((greedy, "greedy"), (beam, "beam")):
+        each = example[name]
+        _draw_steps(axes, each["steps"])
+        label(axes, f"{name}, log P = {each['log']:.3f}\n{each['text']}", "rank (framed: chosen)", "token that is fed")
+    logs = [each["logs"] for each in numbers["found"]]
+    for number, (each, colour, marker) in enumerate(zip(logs, COLOURS, MARKERS, strict=False), start=1):
+        both.plot(each["greedy"], each["beam"], marker, color=colour, alpha=0.6, label=f"model {number}")
+    ends = [min(min(each["greedy"]) for each in logs), 0]
+    both.plot(ends, ends, ":", color="#777777", label="equal")
+    both.legend()
+    label(both, "Every sentence (above the line: beam wins)", "log P of greedy (nats)", "log P of beam 4 (nats)")
+    gains = [b - g for each in logs for g, b in zip(each["greedy"], each["beam"], strict=True)]
+    gain.hist(gains, bins=40, color=COLOURS[0])
+    gain.axvline(0, color="#777777", linestyle=":")
+    label(gain, "What beam search gains", "log P of beam 4 less that of greedy (nats)", "sentences (number)")
+    return picture
+
+
+def _draw_steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
+    values = [[value for _, value in step["best"]] for step in steps]
+    axes.imshow(values, cmap="Blues", vmin=0, vmax=1.15, aspect="auto")
+    for row, step in enumerate(steps):
+        for column, (token, value) in enumerate(step["best"]):
+            ink = "white" if value > 0.7 else "black"
+            chosen = column + 1 == step["rank"]
+            frame = (
+                {"boxstyle": "round", "facecolor": "none", "edgecolor": "#D55E00", "linewidth": 2.2} if chosen else None
+            )
+            words = f"{_short(token)}  {value:.2f}"
+            axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=12, bbox=frame)
+    axes.set_xticks(range(BEST), [str(rank) for rank in range(1, BEST + 1)])
+    axes.set_yticks(range(len(steps)), [_short(step["fed"]) for step in steps])
+    axes.grid(False)
+
+
+def _short(token: str) -> str:
+    return token if len(token) <= 9 else f"{token[:8]}…"
+
+
+def explain(numbers: Numbers) -> str:
+    """The example in words."""
+    example = numbers["example"]
+    away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
+    if example["differ"]:
+        gain = math.exp(example["beam"]["log"] - example["greedy"]["log"])
+        where = (
+            f"It takes “{away[0]['chosen']}” after “{away[0]['fed']}”, only number {away[0]['rank']} there. "
+            if away
+            else ""
+        )
+        story = (
+            f"Greedy search takes the best token at every step and ends with “{example['greedy']['text']}”. Beam "
+            f"search ends with “{example['beam']['text']}”, {gain:.2f} times as probable. {where}A choice can only be "
+            "judged by what follows it."
+        )
+    else:
+        story = "In this run no short sentence was found for which the two searches differ."
+    return (
+        f"The source, as the encoder reads it: {' · '.join(example['pieces'])}. The reference: "
+        f"“{example['reference']}”. Each row of a table is one step: on the left the token that is fed, in the cells "
+        "the five most probable next tokens with their probabilities, and framed the one that is chosen; it is fed "
+        "at the next step. The first token "
+        "fed is the begin symbol, and the end symbol ends the translation.\n\n" + story
+    )
+
+
+EXPERIMENT = Experiment(
+    "step-by-step", "Decoding, step by step", CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True
+)

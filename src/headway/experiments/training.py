@@ -1,0 +1,236 @@
+"""Trains the models that experiments compare, each once: what two experiments share is trained for the first of them.
+
+A *variant* is the common recipe with a few keys changed. Its run folder is named by a hash of the resolved recipe and
+of the training files, so asking for the same variant again finds it trained, and an interrupted one goes on.
+
+The full form's recipe is a Transformer of a million weights (2 + 2 layers, 128 wide) and 600 steps of 2,048 tokens,
+nearly three epochs of Multi30k. A step is 13 GFLOP; a core that multiplies 70 GFLOP/s in float32 takes .3 s for it, so
+a run takes three minutes of it. Nobody would use these models; they are good enough to tell variants apart, and small
+enough to train three of each:
+
+    plain sentences    12 variants (compatibility, heads, label smoothing)          36 runs
+    joined sentences    6 variants (sentence length, positions)                     18 runs
+    deep, 6 + 6 layers  5 variants (warm-up), 300 steps of 1,024 tokens             15 runs
+
+The quick form's models train in a second or two each.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from headway.bundle import Bundle
+from headway.data.inputs import ContentHashes, fingerprint
+from headway.decode import DecodingOptions, Request, search
+from headway.evaluate import bleu
+from headway.experiments.corpora import Corpora, Pair
+from headway.experiments.experiment import Numbers, Settings
+from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.train.loop import train
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.train.vocabulary import run_tokenizers
+
+__all__ = [
+    "Trained",
+    "bleu_of",
+    "encoded",
+    "kept_as",
+    "loaded",
+    "resolved",
+    "sweep",
+    "train_variant",
+    "translated",
+    "vocabulary_size",
+]
+
+_FULL: dict[str, dict[str, Any]] = {
+    "data": {"max_tokens": 2048},
+    "model": {"d_model": 128, "num_heads": 4, "d_ff": 256, "encoder_layers": 2, "decoder_layers": 2},
+    "optimizer": {"schedule": "linear", "learning_rate": 3e-3, "warmup_steps": 150, "clip_norm": 1.0},
+    "training": {"steps": 600},
+}
+_QUICK: dict[str, dict[str, Any]] = {
+    "data": {"max_tokens": 384, "pool_size": 1024},
+    "model": {"d_model": 32, "num_heads": 4, "d_ff": 64, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0},
+    "optimizer": {"schedule": "linear", "learning_rate": 1e-2, "warmup_steps": 12, "clip_norm": 1.0},
+    "training": {"steps": 60, "device": "cpu", "precision": "float32"},
+}
+_GREEDY = DecodingOptions(beam_size=1)
+_DECODED_TOKENS = 4096  # source tokens that are decoded at a time
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A trained variant.
+
+    Attributes:
+        run: Its run folder.
+        folder: Its model folder.
+        loss: Cross-entropy of the development set without smoothing, in nats for each target token.
+        seconds: What the training steps took.
+    """
+
+    run: Path
+    folder: Path
+    loss: float
+    seconds: float
+
+
+def resolved(
+    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> Recipe:
+    """The common recipe with ``changes``, which are sections with keys."""
+    steps = {**(_QUICK if settings.quick else _FULL)["training"], **(changes or {}).get("training", {})}["steps"]
+    parts: list[Mapping[str, Mapping[str, Any]]] = [
+        text.recipe(),
+        {
+            "training": {"seed": seed, "compile": "off", "log_every": max(steps // 5, 1)},
+            "validation": {"metric": "loss", "every": steps},
+            "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
+        },
+        _QUICK if settings.quick else _FULL,
+        changes or {},
+    ]
+    sections: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for name, keys in part.items():
+            sections[name] = {**sections.get(name, {}), **keys}
+    if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
+        sections["model"] = dict((changes or {})["model"])
+    return Recipe.parse(sections, "the experiment's recipe")
+
+
+def train_variant(
+    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> Trained:
+    """The common recipe with ``changes``, trained now or found trained.
+
+    Raises:
+        DivergenceError: It never got going.
+        KeyboardInterrupt: Training was interrupted; asking again goes on.
+    """
+    recipe = resolved(settings, text, seed, changes)
+    run = _run_folder(settings, text, recipe, changes)
+
+    def compute() -> Numbers:
+        settings.say(f"training {run.name}")
+        result = train(recipe, run)
+        if result.interrupted:
+            raise KeyboardInterrupt
+        assert result.model is not None
+        dev, last = _last(run, "dev"), _last(run, "train")
+        shutil.rmtree(run / "checkpoints")  # nothing goes on from here, and 60 of them are a gigabyte
+        return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
+
+    found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
+    return Trained(run, run / found["folder"], found["loss"], found["seconds"])
+
+
+def _run_folder(
+    settings: Settings, text: Corpora, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]] | None
+) -> Path:
+    words = [f"{key}={value}" for section in (changes or {}).values() for key, value in section.items()]
+    name = "-".join([text.folder.name.split("-")[0], *words])[:80]
+    return settings.work / "runs" / f"{name}-seed{recipe.training.seed}-{_key(recipe, settings.work)[:10]}"
+
+
+def vocabulary_size(
+    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+) -> int:
+    """How many target tokens the variant chooses from, by its tokenizer, which is there once it has been trained."""
+    recipe = resolved(settings, text, seed, changes)
+    run = _run_folder(settings, text, recipe, changes)
+    return run_tokenizers(recipe, run, ContentHashes(settings.work / "inputs.json"), Silence()).target.vocab_size
+
+
+def sweep(
+    settings: Settings, text: Corpora, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Each variant with each seed: BLEU of the test sentences, loss of the development set, minutes of training."""
+    rows = []
+    for seed in settings.seeds:  # outside: after a seed's round there is something of everything
+        for name, changes in variants.items():
+            trained = train_variant(settings, text, seed, changes)
+            rows.append(
+                {
+                    "variant": name,
+                    "seed": seed,
+                    "bleu": bleu_of(settings, trained, text.test),
+                    "loss": trained.loss,
+                    "minutes": trained.seconds / 60,
+                }
+            )
+    return rows
+
+
+def _key(recipe: Recipe, work: Path) -> str:
+    """What the recipe and its files come to, wherever they lie."""
+    sections = recipe.as_dict()
+    folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
+    corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
+    return fingerprint(sections, [hashes.of(folder / file) for corpus in corpora for file in corpus.files])
+
+
+def _last(run: Path, kind: str) -> dict[str, Any]:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    last: dict[str, Any] = [line for line in lines if line["kind"] == kind][-1]
+    return last
+
+
+def loaded(folder: Path) -> Bundle:
+    """The model of ``folder``, on a GPU where there is one."""
+    bundle = Bundle.load(folder)
+    bundle.model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return bundle
+
+
+def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+    """The pairs as the model reads and writes them: ids in its frame, targets without begin but with end symbol."""
+    frame, (sources, targets) = bundle.framing.frame(), zip(*pairs, strict=True)
+    source_ids = [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(sources))]
+    target_ids = [[*frame.target_prefix, *ids, EOS] for ids in bundle.target_tokenizer.encode_batch(list(targets))]
+    return list(zip(source_ids, target_ids, strict=True))
+
+
+def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
+    """Greedy translations by the model itself: whatever hangs on its taps takes part, and no source is split."""
+    found, frame = dict[int, str](), bundle.framing.frame()
+    ids = [frame.source(each) for each in bundle.source_tokenizer.encode_batch(sources)]
+    order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
+    while order:
+        rows = max(_DECODED_TOKENS // len(ids[order[-1]]), 1)
+        batch, order = order[-rows:], order[:-rows]
+        requests = [
+            Request(source=tuple(ids[index]), limit=len(ids[index]) * 3 // 2 + 10, prefix=frame.target_prefix)
+            for index in batch
+        ]
+        best = search(bundle.model, requests, _GREEDY, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+        for index, hypotheses in zip(batch, best, strict=True):
+            found[index] = bundle.target_tokenizer.decode(hypotheses[0].tokens[len(frame.target_prefix) :])
+    return [found[index] for index in range(len(ids))]
+
+
+def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
+    """BLEU of greedy translations of ``pairs``, computed once for the same pairs, search and model."""
+
+    def compute() -> Numbers:
+        settings.say(f"translating {len(pairs)} sources with {trained.run.name}")
+        texts = translated(loaded(trained.folder), [source for source, _ in pairs])
+        score = bleu(texts, [target for _, target in pairs])
+        return {"BLEU": score.value, "signature": score.signature}
+
+    key = kept_as(settings, trained.folder, "bleu", list(pairs), _GREEDY)
+    return float(settings.once(key, compute)["BLEU"])
+
+
+def kept_as(settings: Settings, model: Path, kind: str, *how: object) -> str:
+    """The key for :meth:`Settings.once` under which to keep what was computed in this way with a model folder."""
+    return f"{kind}/{fingerprint(settings.content(model), *how)}"

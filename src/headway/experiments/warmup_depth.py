@@ -1,0 +1,271 @@
+"""What warm-up and residual connections are for: training deep stacks from the start.
+
+Warm-up. The paper (5.3) lets the learning rate rise over the first steps. Xiong et al. (2020) find that post-norm, the
+paper's order, needs that, since at the start its gradients are large near the output, and that pre-norm does not. Both
+are trained with a warm-up of a quarter of all steps and with none, to the same peak, from where the rate falls in a
+straight line.
+
+Depth. The paper (3.1) puts a residual connection around each sub-layer. Without it, the usual explanation goes, the
+gradient vanishes on its way to the first layer. He et al. (2016), who introduced it, say otherwise: normalisation keeps
+gradients alive, and deep stacks train badly all the same. So both are measured: the gradient in the first encoder
+block over depth, before any training, with layer norm and with none; and a training without residual connections.
+
+The full form is 15 runs of 6 + 6 layers, 300 steps of 1,024 tokens; gradients take seconds. Each order has a peak at
+which it gets going: at the other experiments' 0.003 post-norm of this depth does not, warm-up or not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from headway.errors import DivergenceError
+from headway.experiments.comparing import (
+    Difference,
+    column,
+    difference,
+    interval,
+    judge_greater,
+    mean_with_spread,
+    strips,
+)
+from headway.experiments.corpora import MULTI30K, Corpora, corpora
+from headway.experiments.drawing import COLOURS, MARKERS, label, panels
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.training import train_variant, vocabulary_size
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.blocks import Norm
+from headway.nn.loss import label_smoothed_cross_entropy
+
+WARM, COLD, BARE = "warm-up", "no warm-up", "warm-up, no residual connections"
+TRAININGS = (("post", WARM), ("post", COLD), ("post", BARE), ("pre", WARM), ("pre", COLD))
+NORMS: tuple[Norm, ...] = ("post", "pre", "none")
+NOTICEABLE = 0.05  # nats; a loss that differs by less is as good
+_RATES = {"post": 0.001, "pre": 0.003}  # peaks of the full form
+DECADE = 1.0  # a gradient "vanishes" if its size loses more than this, as a power of ten
+VOCABULARY = 200  # of the random sentences
+DRAWS = 8  # of untrained models whose gradients are measured, whatever the seeds: they cost next to nothing
+
+CLAIMS = (
+    Claim("Without warm-up, post-norm trains worse.", "Xiong et al. 2020, 3.2"),
+    Claim("Pre-norm does as well without warm-up.", "Xiong et al. 2020, 4"),
+    Claim(
+        "Without residual connections, the gradient vanishes before the first layer.", f"{OURS}: a usual explanation"
+    ),
+    Claim(
+        "That it does where there is no layer normalisation either.",
+        f"{OURS}: He et al. 2016, 1, hold that normalisation keeps gradients alive",
+    ),
+    Claim(
+        "Without residual connections, a deep stack trains worse.",
+        f"{OURS}: He et al. 2016, 4.1, found it with images; the paper, 3.1, does not say why it has them",
+    ),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """The trainings over seeds, and gradients over depth."""
+    text = corpora(settings)
+    runs = [
+        {"norm": norm, "start": start, "seed": seed, **_trained(settings, text, seed, norm, start)}
+        for seed in settings.seeds
+        for norm, start in TRAININGS
+    ]
+    depths = (1, 2, 4, 8) if settings.quick else (1, 2, 4, 8, 16)
+    gradients = [
+        {
+            "norm": norm,
+            "residual": residual,
+            "seed": seed,
+            "sizes": [_first_gradient(norm, residual, depth, seed) for depth in depths],
+        }
+        for seed in range(3 if settings.quick else DRAWS)
+        for norm in NORMS
+        for residual in (True, False)
+    ]
+    table = [
+        {
+            "norm": norm,
+            "start": start,
+            "loss (nats a token)": mean_with_spread(column({"runs": runs}, "loss", norm=norm, start=start)),
+            "gave up": sum(row["failed"] for row in runs if (row["norm"], row["start"]) == (norm, start)),
+        }
+        for norm, start in TRAININGS
+    ]
+    return {
+        "runs": runs,
+        "depths": depths,
+        "gradients": gradients,
+        "tables": {"Loss of the development set after training, over seeds with standard deviations": table},
+    }
+
+
+def _trained(settings: Settings, text: Corpora, seed: int, norm: str, start: str) -> dict[str, Any]:
+    """The final loss and the curve of one training; one that diverged counts as a model that guesses."""
+    steps, layers, tokens = (24, 3, 384) if settings.quick else (300, 6, 1024)
+    rate = 1e-2 if settings.quick else _RATES[norm]
+    changes: dict[str, dict[str, Any]] = {
+        "data": {"max_tokens": tokens},
+        "model": {"norm": norm, "residual": start != BARE, "encoder_layers": layers, "decoder_layers": layers},
+        "optimizer": {"learning_rate": rate, "warmup_steps": 1 if start == COLD else steps // 4},
+        "training": {"steps": steps, "log_every": steps // 20},
+    }
+    try:
+        trained = train_variant(settings, text, seed, changes)
+    except DivergenceError:
+        return {"loss": math.log(vocabulary_size(settings, text, seed, changes)), "failed": 1, "curve": []}
+    lines = map(json.loads, (trained.run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    curve = [[line["step"], line["loss"]] for line in lines if line["kind"] == "train"]
+    return {"loss": trained.loss, "failed": 0, "curve": curve}
+
+
+def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
+    """The size of the gradient in the first encoder block's weights, of a model that has learned nothing yet."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = TransformerConfig(
+            d_model=64,
+            num_heads=4,
+            d_ff=256,
+            encoder_layers=depth,
+            decoder_layers=depth,
+            dropout=0.0,
+            norm=norm,
+            residual=residual,
+        )
+        model = Transformer(config, VOCABULARY, VOCABULARY)
+        source, target, shifted = torch.randint(4, VOCABULARY, (3, 8, 12))
+    loss = label_smoothed_cross_entropy(model(source, shifted).flatten(0, 1), target.flatten(), 0.1).mean()
+    gradients = torch.autograd.grad(loss, list(model.encoder.blocks[0].parameters()))
+    return math.sqrt(sum(float(each.double().square().sum()) for each in gradients))
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By the loss after training, and by how many powers of ten the gradient shrinks from the shallowest stack on."""
+    loss = {training: column(numbers, "loss", norm=training[0], start=training[1]) for training in TRAININGS}
+    what = "loss of the development set in nats, without warm-up less with"
+    deepest = numbers["depths"][-1]
+    lost = f"powers of ten that the first block's gradient loses from depth 1 to {deepest} without residual connections"
+    return (
+        judge_greater(difference(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", noticeable=NOTICEABLE),
+        _judge_no_worse(difference(loss["pre", COLD], loss["pre", WARM]), f"pre-norm, {what}"),
+        judge_greater(interval(_decades_lost(numbers, "post")), f"{lost}, post-norm", than=DECADE),
+        judge_greater(interval(_decades_lost(numbers, "none")), f"{lost} and without norm", than=DECADE),
+        judge_greater(
+            difference(loss["post", BARE], loss["post", WARM]),
+            "loss of the development set in nats, without residual connections less with",
+            noticeable=NOTICEABLE,
+        ),
+    )
+
+
+def _judge_no_worse(found: Difference, what: str) -> Verdict:
+    if found.high < NOTICEABLE:
+        return Verdict("supported", f"{what}: {found}; all of it below {NOTICEABLE:g}")
+    if found.low > NOTICEABLE:
+        return Verdict("refuted", f"{what}: {found}; all of it above {NOTICEABLE:g}")
+    return Verdict("inconclusive", f"{what}: {found}; neither all below {NOTICEABLE:g} nor all above")
+
+
+def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
+    """For each seed, without residual connections: log10 of the shallowest stack's gradient over the deepest's."""
+    rows = [row["sizes"] for row in numbers["gradients"] if row["norm"] == norm and not row["residual"]]
+    return [_log(sizes[0]) - _log(sizes[-1]) for sizes in rows]
+
+
+def _log(size: float | None) -> float:
+    """log10, of the smallest number that float32 holds where nothing is left, or overflowed."""
+    return math.log10(max(size or 0.0, 1e-45))
+
+
+def draw(numbers: Numbers) -> Figure:
+    """The losses of training, one panel a norm; how all of them ended; and gradients over depth."""
+    picture, (post, pre, final, gradients) = panels("Warm-up and residual connections", 2, 2, size=(14.0, 9.5))
+    for norm, axes in (("post", post), ("pre", pre)):
+        _draw_curves(axes, numbers, norm)
+    pre.sharey(post)
+    strips(
+        final,
+        {
+            f"{norm}-norm,\n{start.replace(', ', f',{chr(10)}')}": column(numbers, "loss", norm=norm, start=start)
+            for norm, start in TRAININGS
+        },
+    )
+    label(final, "After training (dots: seeds)", "loss of the development set (nats a token)", "")
+    _draw_gradients(gradients, numbers)
+    return picture
+
+
+def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
+    for number, start in enumerate(start for each, start in TRAININGS if each == norm):
+        rows = [row["curve"] for row in numbers["runs"] if (row["norm"], row["start"]) == (norm, start)]
+        for index, curve in enumerate(rows):
+            steps, losses = ([point[at] for point in curve] for at in (0, 1))
+            name = None if index else start
+            axes.plot(steps, losses, color=COLOURS[number], alpha=0.75, linewidth=1.5, label=name)
+    axes.legend()
+    label(axes, f"{norm.capitalize()}-norm (a line: a seed)", "step", "training loss (nats a token)")
+
+
+def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
+    for number, norm in enumerate(NORMS):
+        for residual in (True, False):
+            rows = [
+                [_log(size) for size in row["sizes"]]
+                for row in numbers["gradients"]
+                if (row["norm"], row["residual"]) == (norm, residual)
+            ]
+            axes.plot(
+                numbers["depths"],
+                10 ** np.mean(rows, axis=0),
+                "-" if residual else "--",
+                marker=MARKERS[number],
+                color=COLOURS[2 + number],
+                label=f"{norm.replace('none', 'no ')}{'' if norm == 'none' else '-'}norm, "
+                f"{'residual' if residual else 'no residual'}",
+            )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(_power_of_ten))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.legend(fontsize=9, handlelength=4)
+    label(
+        axes,
+        "The gradient that reaches the first layer",
+        "layers of the encoder, and of the decoder",
+        "gradient norm, first encoder block",
+        ticks=[float(depth) for depth in numbers["depths"]],
+    )
+
+
+def _power_of_ten(value: float, _: object) -> str:
+    return "10" + f"{math.log10(value):.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def explain(numbers: Numbers) -> str:
+    """What is compared, and how to read it."""
+    failed = sum(row["failed"] for row in numbers["runs"])
+    gave_up = (
+        f" {failed} of the trainings gave up, for their gradients were infinite step after step." if failed else ""
+    )
+    return (
+        "Above is the loss while training: with a learning rate that rises over the first quarter of all steps, "
+        "with one that starts at its peak, and for post-norm without residual connections as well."
+        f"{gave_up} Below on the left is how they ended.\n\nBelow on the right no model has been trained: the deeper "
+        "the stack, the more layers stand between the loss and the first encoder block. Both axes are logarithmic. "
+        "Layer norm sets the output of every layer to the same size; where it is missing, nothing keeps a gradient "
+        "from dying out or from growing beyond bounds. That a gradient arrives does not mean that it is of use: that "
+        "is what the training without residual connections tells."
+    )
+
+
+EXPERIMENT = Experiment(
+    "warmup-depth", "Warm-up and residual connections", CLAIMS, measure, judge, draw, explain, data=MULTI30K
+)

@@ -1,0 +1,352 @@
+"""What heads look at: cross-attention as alignment, and what each head is worth.
+
+Attention over the memory tells which source words are being translated (Bahdanau et al. 2015, 5.2.1). No one has
+aligned these corpora by hand, so the attention is compared with a dictionary that statistics make of the training text
+without any model: a source and a target word are linked where each is the other's best by the Dice coefficient,
+
+    dice(s, t) = 2 n(s, t) / (n(s) + n(t)),
+
+n counting the sentences that have them. Such links are few but mostly right. To beat is the diagonal: the source word
+at the same relative place.
+
+A head is removed by setting its weights to zero; what BLEU that costs is what it was worth (Michel et al. 2019). Full
+form: the 3 runs of the common recipe, or the model that is given (``--model``), 200 test sentences for each head.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor, nn
+
+from headway.bundle import Bundle
+from headway.errors import ConfigError
+from headway.evaluate import bleu
+from headway.experiments.comparing import difference, interval, judge_greater
+from headway.experiments.corpora import MULTI30K, Corpora, Pair, corpora
+from headway.experiments.drawing import label, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.training import encoded, kept_as, loaded, train_variant, translated
+from headway.models.transformer import Transformer
+from headway.nn.blocks import DecoderBlock
+from headway.predict.alignment import aligning_layer, attention_maps, word_pairs, words_of
+from headway.text.tokenizer import BOS, EOS
+
+CHEAP = 0.5  # BLEU; what the paper counts as a difference between numbers of heads is .4 and more (table 3, A)
+SENTENCES = 200  # that are translated without each head, and aligned
+CROSS = "cross-attention"
+KINDS = {
+    r"encoder\.blocks\.(\d+)\.attention\.weights": "encoder self-attention",
+    r"decoder\.blocks\.(\d+)\.attention\.weights": "decoder self-attention",
+    r"decoder\.blocks\.(\d+)\.cross_attention\.weights": CROSS,
+}
+
+CLAIMS = (
+    Claim("Attention over the source finds the words that are being translated.", "Bahdanau et al. 2015, 5.2.1"),
+    Claim("Most heads can be removed one at a time at little cost.", "Michel et al. 2019, 3.2"),
+    Claim("Heads over the source matter more than those of self-attention.", "Michel et al. 2019, 5"),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """Alignments and the price of every head, for each trained model; the maps of one pair of the first."""
+    text = corpora(settings)
+    links = _dictionary(text)
+    pairs = text.test[:SENTENCES]
+    models = (
+        [settings.model] if settings.model else [train_variant(settings, text, seed).folder for seed in settings.seeds]
+    )
+    runs = [
+        settings.once(
+            kept_as(settings, folder, "heads-by-layer", pairs, sorted(links)),
+            partial(_examined, folder, pairs, links, settings.say),
+        )
+        for folder in models
+    ]
+    table = [
+        {
+            "heads of": row["kind"],
+            "layer": row["layer"] + 1,
+            **{f"head {head + 1}": fmean(_costs(run, index, head) for run in runs) for head in range(len(row["bleu"]))},
+        }
+        for index, row in enumerate(runs[0]["heads"])
+    ]
+    found = [
+        {"layer": layer + 1, "links found": fmean(run["attention"][layer] for run in runs)}
+        for layer in range(len(runs[0]["attention"]))
+    ]
+    tables = {
+        "BLEU that is lost without a head, mean over seeds": table,
+        "share of dictionary links that a decoder layer's attention finds, mean over seeds": found,
+    }
+    return {"runs": runs, "example": _maps(loaded(models[0]), _example(pairs)), "tables": tables}
+
+
+def _costs(run: dict[str, Any], index: int, head: int) -> float:
+    return float(run["bleu"] - run["heads"][index]["bleu"][head])
+
+
+def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callable[[str], None]) -> Numbers:
+    """BLEU whole and without each head; the share of dictionary links that each layer's attention finds, and the
+    diagonal."""
+    bundle = loaded(folder)
+    if not isinstance(bundle.model, Transformer):
+        raise ConfigError(f"{folder}: a {bundle.model.config.kind} model has no heads to remove; give a Transformer")
+    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+
+    def score() -> float:
+        return bleu(translated(bundle, sources), references).value
+
+    say(f"translating {len(pairs)} sentences without each head in turn")
+    layers = range(len(bundle.model.decoder.blocks))
+    attention, diagonal, found = _agreement([list(_aligned(bundle, pairs, layer)) for layer in layers], pairs, links)
+    heads = []
+    for kind, layer, tap in _taps(bundle.model):
+        scores = []
+        for head in range(bundle.model.config.num_heads):
+            with without_head(tap, head):
+                scores.append(score())
+        heads.append({"kind": kind, "layer": layer, "bleu": scores})
+    return {"bleu": score(), "heads": heads, "attention": attention, "diagonal": diagonal, "links": found}
+
+
+def _taps(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
+    """Every attention of the model, kind by kind: its kind, its layer, and where its weights pass by."""
+    modules = dict(model.named_modules())
+    for pattern, kind in KINDS.items():
+        for name, module in modules.items():
+            if found := re.fullmatch(pattern, name):
+                yield kind, int(found[1]), module
+
+
+@contextmanager
+def without_head(tap: nn.Module, head: int) -> Iterator[None]:
+    """Inside, ``head`` of the attention whose tap this is has weight zero everywhere, and so adds nothing."""
+
+    def remove(_module: nn.Module, _inputs: tuple[Tensor, ...], weights: Tensor) -> Tensor:
+        kept = weights.clone()
+        kept[:, head] = 0
+        return kept
+
+    handle = tap.register_forward_hook(remove)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _dictionary(text: Corpora) -> set[Pair]:
+    """Pairs of words that are each other's best by Dice, and together in three sentences at least."""
+    counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    together: Counter[Pair] = Counter()
+    for pair in text.sentences(text.train):
+        sides = [set(_words(side)) - {""} for side in pair]
+        for count, words in zip(counts, sides, strict=True):
+            count.update(words)
+        together.update(product(sides[0], sides[1]))
+    best: tuple[dict[str, tuple[float, str]], dict[str, tuple[float, str]]] = ({}, {})
+    for (source, target), number in together.items():
+        dice = 2 * number / (counts[0][source] + counts[1][target])
+        if number >= 3:
+            best[0][source] = max(best[0].get(source, (0.0, "")), (dice, target))
+            best[1][target] = max(best[1].get(target, (0.0, "")), (dice, source))
+    return {(source, target) for source, (_, target) in best[0].items() if best[1][target][1] == source}
+
+
+def _words(text: str) -> list[str]:
+    return [word.strip(".,").lower() for word in text.split()]
+
+
+def _agreement(
+    aligned: Sequence[Sequence[set[tuple[int, int]]]], pairs: Sequence[Pair], links: set[Pair]
+) -> tuple[list[float], float, int]:
+    """The shares of the links that each layer's attention and the diagonal find, and how many there are.
+
+    A link counts where both words stand once in their sentence. ``aligned`` has each layer's alignment of each pair.
+    The reference is given, so all models are asked about the same words.
+    """
+    by_attention, by_diagonal, total = [0] * len(aligned), 0, 0
+    for number, (source, target) in enumerate(pairs):
+        sides = _words(source), _words(target)
+        for at, word in enumerate(sides[1]):
+            for place, other in enumerate(sides[0]):
+                if (other, word) in links and sides[0].count(other) == sides[1].count(word) == 1:
+                    total += 1
+                    for layer, alignments in enumerate(aligned):
+                        by_attention[layer] += (place, at) in alignments[number]
+                    by_diagonal += place == round(at * (len(sides[0]) - 1) / max(len(sides[1]) - 1, 1))
+    return [each / max(total, 1) for each in by_attention], by_diagonal / max(total, 1), total
+
+
+def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
+    """For each pair the words that a layer's attention, as a mean over heads, links: those of a target token and of the
+    source token it sees most."""
+    tokenizers, frame = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.framing.frame()
+    rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
+    maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], begin=BOS, layer=layer)
+    # What the frame puts around a sentence is no word.
+    said = slice(len(frame.target_prefix), None)
+    for row, weights in zip(rows, maps, strict=True):
+        read = slice(len(frame.source_prefix), len(row[0]) - len(frame.source_suffix))
+        best = enumerate(weights[said, read].argmax(1).tolist())
+        (_, sources), (_, targets) = (
+            words_of(each.display(ids), joined=each.kind != "whitespace")
+            for each, ids in zip(tokenizers, (row[0][read], row[1][said]), strict=True)
+        )
+        yield set(word_pairs(((source, target) for target, source in best), sources, targets))
+
+
+def _example(pairs: Sequence[Pair]) -> Pair:
+    """One of middling length, which can be read in a figure."""
+    return min(pairs, key=lambda pair: abs(len(pair[0].split()) - 8))
+
+
+@torch.inference_mode()
+def _maps(bundle: Bundle, pair: Pair) -> Numbers:
+    """The weights of every head over the source in the layer that alignments are read from, for one pair."""
+    ((source, target),) = encoded(bundle, [pair])
+    assert isinstance(bundle.model, Transformer)
+    blocks = cast("list[DecoderBlock]", list(bundle.model.decoder.blocks))
+    layer = aligning_layer(len(blocks))
+    seen: list[Tensor] = []
+    handle = blocks[layer].cross_attention.weights.register_forward_hook(lambda *args: seen.append(args[2]))
+    try:
+        device = next(bundle.model.parameters()).device
+        bundle.model(torch.tensor([source], device=device), torch.tensor([[BOS, *target[:-1]]], device=device))
+    finally:
+        handle.remove()
+    sides = (bundle.source_tokenizer, source), (bundle.target_tokenizer, target)
+    tokens = [["(end)" if id_ == EOS else each.display([id_])[0] for id_ in ids] for each, ids in sides]
+    return {"source": tokens[0], "target": tokens[1], "layer": layer, "weights": seen[0][0].float().tolist()}
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """By the share of dictionary links that are found, and by the BLEU that each head costs."""
+    runs = numbers["runs"]
+    cheap = [fmean(_costs(run, index, head) < CHEAP for index, head in _every_head(run)) for run in runs]
+    memory, itself = (
+        [
+            fmean(
+                _costs(run, index, head)
+                for index, head in _every_head(run)
+                if (run["heads"][index]["kind"] == CROSS) is over_memory
+            )
+            for run in runs
+        ]
+        for over_memory in (True, False)
+    )
+    return (
+        judge_greater(
+            difference(
+                [run["attention"][aligning_layer(len(run["attention"]))] for run in runs],
+                [run["diagonal"] for run in runs],
+            ),
+            "share of dictionary links that attention finds, less that of the diagonal",
+        ),
+        judge_greater(interval(cheap), f"share of heads that cost less than {CHEAP:g} BLEU", than=0.5),
+        judge_greater(difference(memory, itself), "BLEU that a head over the source costs less one of self-attention"),
+    )
+
+
+def _every_head(run: dict[str, Any]) -> Iterator[tuple[int, int]]:
+    for index, row in enumerate(run["heads"]):
+        for head in range(len(row["bleu"])):
+            yield index, head
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Above, what the heads of one layer see in one pair; below, what each head is worth."""
+    example, runs = numbers["example"], numbers["runs"]
+    shown = example["weights"][:4]
+    picture, axes = panels(
+        "What heads look at (bright: much), and what they are worth", 2, len(shown), size=(4.0 * len(shown), 9.5)
+    )
+    for head, (panel, weights) in enumerate(zip(axes, shown, strict=False)):
+        _draw_map(panel, example, weights, head)
+    grid = axes[0].get_gridspec()
+    assert grid is not None
+    for panel in axes[len(shown) :]:
+        panel.remove()
+    _draw_costs(picture.add_subplot(grid[1, : len(shown) - 1]), runs)
+    _draw_agreement(picture.add_subplot(grid[1, -1]), runs)
+    return picture
+
+
+def _draw_map(axes: Axes, example: dict[str, Any], weights: list[list[float]], head: int) -> None:
+    axes.imshow(weights, vmin=0, vmax=1, aspect="auto")
+    axes.grid(visible=False)
+    axes.set_xticks(range(len(example["source"])), example["source"], rotation=90)
+    axes.set_yticks(range(len(example["target"])), example["target"] if not head else [])
+    label(axes, f"Layer {example['layer'] + 1}, head {head + 1}", "source token", "" if head else "predicted token")
+
+
+def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
+    rows = [
+        [fmean(_costs(run, index, head) for run in runs) for head in range(len(row["bleu"]))]
+        for index, row in enumerate(runs[0]["heads"])
+    ]
+    most = max(max(map(max, rows)), CHEAP)
+    axes.imshow(rows, cmap="Blues", vmin=0, vmax=most, aspect="auto")
+    for index, row in enumerate(rows):
+        for head, cost in enumerate(row):
+            axes.text(
+                head, index, f"{cost:.1f}", ha="center", va="center", color="white" if cost > most / 2 else "black"
+            )
+    axes.grid(visible=False)
+    axes.set_yticks(range(len(rows)), [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]])
+    axes.set_xticks(range(len(rows[0])), [str(head + 1) for head in range(len(rows[0]))])
+    whole = fmean(run["bleu"] for run in runs)
+    label(axes, f"BLEU lost without a head (whole: {whole:.1f}; mean over seeds)", "head", "")
+
+
+def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
+    layers = range(len(runs[0]["attention"]))
+    shares = [[run["diagonal"] for run in runs], *([run["attention"][layer] for run in runs] for layer in layers)]
+    for number, share in enumerate(shares):
+        values = [100 * each for each in share]
+        axes.bar_label(
+            axes.bar(number, fmean(values), color="#56B4E9" if number else "#BBBBBB"), fmt="%.0f", label_type="center"
+        )
+        axes.plot([number] * len(values), values, "o", color="black", markersize=4)
+    axes.set_xticks(range(len(shares)), ("diagonal", *(f"layer {layer + 1}" for layer in layers)))
+    axes.set_ylim(0, 110)
+    axes.grid(visible=False, axis="x")
+    label(axes, "Words aligned rightly", "% of links found (dots: seeds)", "")
+
+
+def explain(numbers: Numbers) -> str:
+    """What is shown, and how to read it."""
+    runs = numbers["runs"]
+    return (
+        "Above, one pair: each row is the prediction of one target token, each column a source token, and the brighter "
+        "a cell, the more of the head's attention it has. Heads that align have a bright cell in each row; others rest "
+        "on the end of the sentence or spread out.\n\nBelow, every head of the model is removed in turn and the test "
+        "sentences are translated again. Numbers near 0 are heads that others can stand in for. On the right, links "
+        f"between words ({runs[0]['links']} in the test sentences) which follow from counting in the training text "
+        "alone: how many does each decoder layer's attention find, as a mean over its heads, and how many the source "
+        "word at the same relative place, the diagonal? Dots are seeds."
+    )
+
+
+EXPERIMENT = Experiment(
+    "what-heads-see",
+    "What heads look at, and what they are worth",
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    explain,
+    data=MULTI30K,
+    takes_model=True,
+)

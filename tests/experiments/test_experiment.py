@@ -1,0 +1,345 @@
+"""The framework of the experiments: what is measured is never lost, and the page holds all there is to see."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from headway.errors import ConfigError, DataError
+from headway.experiments import NAMES, load_experiment
+from headway.experiments.code import code_of
+from headway.experiments.drawing import label, log_scale, panels, save, shared_legend, styled
+from headway.experiments.experiment import (
+    OURS,
+    Claim,
+    Experiment,
+    Numbers,
+    Record,
+    Settings,
+    Verdict,
+    plain,
+    run_experiment,
+)
+from headway.experiments.report import write_report
+
+NASTY = '<b title="&">it\'s</b>'
+
+
+def draw(numbers: Numbers) -> Figure:
+    picture, (axes,) = panels("A line", size=(4, 3))
+    axes.plot([1, 2], numbers["values"])
+    label(axes, "Values", "step", "value (units)")
+    return picture
+
+
+class Stub:
+    """An experiment that counts how often it is measured."""
+
+    def __init__(self, name: str = "stub") -> None:
+        self.measured = 0
+        self.experiment = Experiment(
+            name,
+            f"Title {NASTY}",
+            (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("Claim two", "paper, 1", quoted=True)),
+            self.measure,
+            lambda numbers: (Verdict("supported", f"because {NASTY}"), Verdict("refuted", f"{numbers['values'][0]}")),
+            draw,
+            lambda _: f"First paragraph {NASTY}\n\nSecond paragraph",
+            data=("corpus/a.txt",),
+            takes_model=True,
+        )
+
+    def measure(self, settings: Settings) -> Numbers:
+        self.measured += 1
+        rows = [{"name": NASTY, "count": 12345, "share": 0.123456, "no": None, "fast": True}, {"list": [1, 2]}]
+        return {"values": (1.5, float("nan")), "tables": {f"Caption {NASTY}": rows}}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(True, (1, 2), None, tmp_path / "work", lambda line: None)
+
+
+class TestRunning:
+    def test_files(self, settings: Settings, tmp_path: Path) -> None:
+        record = run_experiment(Stub().experiment, settings, tmp_path, command="headway experiment stub")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["stub.json", "stub.png", "stub.svg"]
+        found = json.loads((tmp_path / "stub.json").read_text(encoding="utf-8"))
+        assert found["claims"][1] == {"text": "Claim two", "source": "paper, 1", "quoted": True}
+        assert [each["outcome"] for each in found["verdicts"]] == ["supported", "refuted"]
+        assert found["numbers"]["values"] == [1.5, None]
+        code = found["how"].pop("code")
+        assert re.fullmatch(r"[0-9a-f]{40}", code)
+        assert found["how"] == {"form": "quick", "seeds": [1, 2], "data": None, "model": None}
+        assert found["command"] == "headway experiment stub"
+        assert {"hardware", "PyTorch", "headway"} <= found["where"].keys()
+        assert found["seconds"] > 0
+        assert found["date"]
+        assert record.verdicts[1].reason == "1.5"
+
+    def test_what_was_measured_is_judged_and_drawn_again_but_not_measured(
+        self, settings: Settings, tmp_path: Path
+    ) -> None:
+        stub, lines = Stub(), list[str]()
+        first = run_experiment(stub.experiment, settings, tmp_path, command="first")
+        (tmp_path / "stub.svg").unlink()
+        strict = replace(stub.experiment, judge=lambda _: (Verdict("inconclusive", ""),) * 2)
+        again = run_experiment(strict, replace(settings, say=lines.append), tmp_path, command="second")
+        assert stub.measured == 1
+        assert again.verdicts[0].outcome == "inconclusive"
+        assert (again.date, again.command, again.numbers) == (first.date, "first", first.numbers)
+        assert (tmp_path / "stub.svg").is_file()
+        assert "stub: taking the numbers of" in lines[0]
+
+    def test_other_files_measure_again_wherever_they_lie(self, settings: Settings, tmp_path: Path) -> None:
+        stub, out = Stub(), tmp_path / "out"
+        for folder in ("one", "two"):
+            (tmp_path / folder / "corpus").mkdir(parents=True)
+            (tmp_path / folder / "corpus" / "a.txt").write_text("a text", encoding="utf-8")
+            (tmp_path / folder / "other.txt").write_text(folder, encoding="utf-8")
+        one, two = (
+            replace(settings, data=tmp_path / folder, model=tmp_path / folder / "corpus") for folder in ("one", "two")
+        )
+        run_experiment(stub.experiment, one, out)
+        run_experiment(stub.experiment, two, out)
+        assert stub.measured == 1
+        (tmp_path / "two" / "corpus" / "a.txt").write_text("b text", encoding="utf-8")
+        run_experiment(stub.experiment, replace(two, model=one.model), out)
+        assert stub.measured == 2
+        run_experiment(stub.experiment, two, out)
+        assert stub.measured == 3
+
+    def test_what_an_experiment_does_not_take_does_not_matter(self, settings: Settings, tmp_path: Path) -> None:
+        stub = Stub()
+        deaf = replace(stub.experiment, data=(), takes_model=False)
+        run_experiment(deaf, settings, tmp_path)
+        run_experiment(deaf, replace(settings, data=tmp_path, model=tmp_path), tmp_path)
+        assert stub.measured == 1
+
+    @pytest.mark.parametrize("change", [{"quick": False}, {"seeds": (1,)}, {"model": Path("m")}, {"data": Path("d")}])
+    def test_other_settings_measure_again(self, settings: Settings, tmp_path: Path, change: dict[str, Any]) -> None:
+        stub = Stub()
+        run_experiment(stub.experiment, settings, tmp_path)
+        run_experiment(stub.experiment, replace(settings, **change), tmp_path)
+        assert stub.measured == 2
+
+    def test_a_failed_drawing_loses_no_numbers(self, settings: Settings, tmp_path: Path) -> None:
+        stub = Stub()
+
+        def fail(_: Numbers) -> Figure:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(replace(stub.experiment, draw=fail), settings, tmp_path)
+        run_experiment(stub.experiment, settings, tmp_path)
+        assert stub.measured == 1
+
+    def test_a_failed_measurement_keeps_what_was_there(self, settings: Settings, tmp_path: Path) -> None:
+        run_experiment(Stub().experiment, settings, tmp_path)
+        before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+
+        def fail(_: Settings) -> Numbers:
+            raise DataError("no data")
+
+        with pytest.raises(DataError):
+            run_experiment(replace(Stub().experiment, measure=fail), replace(settings, seeds=(9,)), tmp_path)
+        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+    @pytest.mark.parametrize("text", ["{", "[]"])
+    def test_damaged_numbers(self, settings: Settings, tmp_path: Path, text: str) -> None:
+        (tmp_path / "stub.json").write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=r"stub\.json: .*remove it to measure again"):
+            run_experiment(Stub().experiment, settings, tmp_path)
+
+    def test_partial_results_are_computed_once(self, settings: Settings) -> None:
+        def never() -> Numbers:
+            raise AssertionError
+
+        assert settings.once("runs/a", lambda: {"x": (1, 2)}) == {"x": [1, 2]}
+        assert settings.once("runs/a", never) == {"x": [1, 2]}
+
+    def test_plain_values(self) -> None:
+        given = {1: (np.float64(1.5), torch.tensor([1, 2])), "b": [float("inf"), None, True, np.int64(3)]}
+        assert plain(given) == {"1": [1.5, [1, 2]], "b": [None, None, True, 3]}
+        with pytest.raises(TypeError, match="object: numbers are what JSON holds"):
+            plain(object())
+
+
+class TestCode:
+    MEASURING = """
+from lab_package.helping import SIZE as COUNT, helper
+from math import sqrt
+
+def measure(settings):
+    return {"values": Inner().value(), "x": sqrt(COUNT)}
+
+class Inner:
+    def value(self):
+        return helper(1)
+
+def judge(numbers):
+    return 1
+"""
+    HELPING = """
+SIZE, other = 3, 4
+
+def helper(x):
+    return deeper(x)
+
+def deeper(x):
+    return x
+
+def unused():
+    return 1
+"""
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new", "other"),
+        [
+            ("measuring", "return helper(1)", "return helper(2)", True),
+            ("helping", "SIZE, other = 3", "SIZE, other = 5", True),
+            ("helping", "    return x", "    return x + 1", True),
+            ("measuring", "    return 1", "    return 2", False),  # of judge
+            ("helping", "    return 1", "    return 2", False),
+            ("helping", "def helper", "# a comment\ndef helper", False),
+        ],
+    )
+    def test_is_what_measuring_runs(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, old: str, new: str, other: bool
+    ) -> None:
+        package = tmp_path / "lab_package"
+        package.mkdir()
+        for name, text in (("__init__", ""), ("measuring", self.MEASURING), ("helping", self.HELPING)):
+            (package / f"{name}.py").write_text(text, encoding="utf-8")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        for name in ("lab_package", "lab_package.measuring", "lab_package.helping"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        measure = import_module("lab_package.measuring").measure
+        before = code_of(measure)
+        assert code_of(measure) == before
+        path = package / f"{file}.py"
+        text = path.read_text(encoding="utf-8")
+        assert old in text
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        assert (code_of(measure) != before) is other
+
+    def test_of_real_ones_differs(self) -> None:
+        assert len({code_of(load_experiment(name).measure) for name in NAMES}) == len(NAMES)
+
+    def test_other_code_measures_again(
+        self, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stub = Stub()
+        for code in ("one", "one", "two"):
+            monkeypatch.setattr("headway.experiments.experiment.code_of", lambda _, code=code: code)
+            run_experiment(stub.experiment, settings, tmp_path)
+        assert stub.measured == 2
+
+
+class TestNames:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_each_is_there(self, name: str) -> None:
+        experiment = load_experiment(name)
+        assert experiment.name == name
+        assert experiment.claims
+        for claim in experiment.claims:
+            assert claim.source
+            assert claim.quoted or claim.text.endswith((".", "?"))
+            assert not (claim.quoted and claim.source.startswith(OURS))
+
+    def test_an_unknown_one(self) -> None:
+        with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
+            load_experiment("scalin")
+        with pytest.raises(ConfigError, match=r"no experiment 'zzz'; known: all, attention-numbers, .*what-heads-see"):
+            load_experiment("zzz")
+
+
+class Page(HTMLParser):
+    """Collects what is on a page, and that tags are closed in their order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+class TestReport:
+    @pytest.fixture
+    def records(self, settings: Settings, tmp_path: Path) -> list[Record]:
+        commands = {"one": "headway experiment one", "two": f"headway {NASTY}"}
+        return [run_experiment(Stub(name).experiment, settings, tmp_path, command=commands[name]) for name in commands]
+
+    def test_shows_everything_and_escapes_it(self, records: list[Record], tmp_path: Path) -> None:
+        write_report(records, tmp_path, tmp_path / "report.html")
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert NASTY not in text
+        assert "<b" not in text.split("<body>")[1].replace("<body", "")
+        page = Page(text)
+        for words in (
+            *("Title", "Claim one", "“Claim two”", "source", "because", "First paragraph", "Caption"),
+            *("headway experiment one", f"headway {NASTY}"),
+            *("12,345", "0.1235", "–", "yes", "1, 2", "✓ supported", "✗ refuted"),
+            "2 experiments, 4 claims: 2 supported, 2 refuted.",
+        ):
+            assert words in page.words
+        assert page.words.count(NASTY) >= 12
+        assert "“Claim one" not in page.words  # our words
+
+    def test_needs_no_network(self, records: list[Record], tmp_path: Path) -> None:
+        write_report(records, tmp_path, tmp_path / "report.html")
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        page = Page(text)
+        assert not re.search(r"https?:|url\(|@import|<script|<link", text)
+        images = [attributes for tag, attributes in page.tags if tag == "img"]
+        assert len(images) == 2
+        assert all((each["src"] or "").startswith("data:image/svg+xml;base64,") and each["alt"] for each in images)
+        places = {attributes["id"] for tag, attributes in page.tags if tag == "section"}
+        links = {(attributes["href"] or "").removeprefix("#") for tag, attributes in page.tags if tag == "a"}
+        assert links == places == {"one", "two"}
+
+    def test_light_and_dark(self, records: list[Record], tmp_path: Path) -> None:
+        write_report(records, tmp_path, tmp_path / "report.html")
+        text = (tmp_path / "report.html").read_text(encoding="utf-8")
+        assert "prefers-color-scheme: dark" in text
+        assert "color-scheme: light dark" in text
+
+
+class TestDrawing:
+    def test_logarithmic_ticks_are_plain_text(self, tmp_path: Path) -> None:
+        with styled():
+            picture, (axes, other) = panels("Title", 1, 2, size=(8, 3))
+            axes.plot([1, 10, 100], [1e-8, 1, 20_000], label="one")
+            other.plot([1, 3], [1, 3], label="two")
+            log_scale(axes, "x", "y")
+            shared_legend(picture, axes, other)
+            save(picture, tmp_path / "a.svg")
+            save(picture, tmp_path / "b.svg")
+        text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+        assert {"10⁻⁸", "10", "100", "one", "two"} <= set(re.findall(r">([^<>]+)</text>", text))
+        assert "mathdefault" not in text
+        assert text == (tmp_path / "b.svg").read_text(encoding="utf-8")  # the same numbers, the same file

@@ -1,0 +1,341 @@
+"""The experiments that train models: their verdicts and figures from numbers that nobody measured, and the quick form.
+
+The numbers of each experiment are made so that every claim holds; each test then turns some of them round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from headway.errors import DivergenceError, TrainingError
+from headway.experiments import (
+    compatibility,
+    heads,
+    label_smoothing,
+    load_experiment,
+    positions,
+    sentence_length,
+    warmup_depth,
+    what_heads_see,
+)
+from headway.experiments.corpora import corpora
+from headway.experiments.drawing import styled
+from headway.experiments.experiment import Numbers, Settings, plain
+from headway.experiments.lengths import COUNTS
+from headway.experiments.training import Trained, vocabulary_size
+
+pytest_plugins = ["quick_form"]  # the fixtures of that file
+
+SPREAD = (-0.1, 0.0, 0.1)  # around a mean, for three seeds: the interval of a difference is 0.23 to either side
+WIDE = (-20.0, 0.0, 20.0)
+
+
+def rows(means: dict[str, float], key: str = "bleu", spread: tuple[float, ...] = SPREAD) -> list[dict[str, Any]]:
+    return [
+        {"variant": name, "seed": seed, "bleu": 30.0, "loss": 2.0, "minutes": 1.0, key: mean + offset}
+        for name, mean in means.items()
+        for seed, offset in enumerate(spread, start=1)
+    ]
+
+
+def compatibility_numbers(
+    bleu: dict[str, float] | None = None, spread: tuple[float, ...] = SPREAD, **ratios: float
+) -> Numbers:
+    better = {"feed-forward": 31.5, compatibility.WIDE_ADDITIVE: 32.0}
+    means = {**dict.fromkeys(compatibility.VARIANTS, 30.0), **better, **(bleu or {})}
+    costs = {name: {"ms": [2.0, 2.1, 2.2], "mib": 4.0} for name in means}
+    ms, mib = ratios.get("ms", 3.0), ratios.get("mib", 2.0)
+    costs[compatibility.ADDITIVE] = {"ms": [2.0 * ms, 2.1 * ms, 2.2 * ms], "mib": 4.0 * mib}
+    return {"runs": rows(means, spread=spread), "costs": costs}
+
+
+def heads_numbers(one: float = 29.0, many: float = 29.0, spread: tuple[float, ...] = SPREAD) -> Numbers:
+    means = {heads.ONE: one, heads.MIDDLE: 30.0, heads.MANY: many}
+    return {"runs": rows(means, spread=spread), "many": 32, "width": 128}
+
+
+def length_numbers(curves: dict[str, list[float]], spread: tuple[float, ...] = SPREAD) -> Numbers:
+    runs = [
+        {"variant": name, "seed": seed, "sentences": count, "bleu": mean + (offset if count != 3 else -offset)}
+        for name, means in curves.items()
+        for count, mean in zip(COUNTS, means, strict=True)
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    weights = dict.fromkeys(curves, 1234567)
+    return {"runs": runs, "tokens": [14.0 * count for count in COUNTS], "weights": weights}
+
+
+def sentence_numbers(spread: tuple[float, ...] = SPREAD, **changes: list[float]) -> Numbers:
+    curves = {
+        sentence_length.FIXED: changes.get("fixed", [20.0, 14.0, 10.0, 6.0, 3.0]),
+        sentence_length.ATTENDING: changes.get("attending", [25.0, 25.0, 24.5, 20.0, 15.0]),
+        sentence_length.TRANSFORMER: changes.get("transformer", [30.0, 30.0, 29.0, 20.0, 10.0]),
+    }
+    return length_numbers(curves, spread)
+
+
+def position_numbers(spread: tuple[float, ...] = SPREAD, **changes: list[float]) -> Numbers:
+    curves = {
+        positions.SINUSOIDAL: changes.get("sinusoidal", [30.0, 30.0, 30.0, 29.0, 28.0]),
+        positions.LEARNED: changes.get("learned", [30.0, 30.0, 30.0, 20.0, 10.0]),
+        positions.ROTARY: [30.0, 30.0, 30.0, 29.0, 28.0],
+        positions.NONE: changes.get("none", [20.0, 18.0, 16.0, 14.0, 12.0]),
+    }
+    return length_numbers(curves, spread)
+
+
+def smoothing_numbers(spread: tuple[float, ...] = SPREAD, error: float = 1e-6, **smoothed: float) -> Numbers:
+    hard = {"perplexity": 8.0, "entropy": 1.0, "accuracy": 50.0, "bleu": 29.0, "confidence": 0.7}
+    soft = {"perplexity": 9.0, "entropy": 2.0, "accuracy": 51.0, "bleu": 30.0, "confidence": 0.5, **smoothed}
+    runs = [
+        {"variant": name, "seed": seed, "identity_error": error, "histogram": [0.05] * label_smoothing.BINS}
+        | {key: value + offset for key, value in means.items()}
+        for name, means in ((label_smoothing.SMOOTHED, soft), (label_smoothing.HARD, hard))
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    return {"runs": runs}
+
+
+def warmup_numbers(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+    losses = {
+        ("post", warmup_depth.WARM): 3.0,
+        ("post", warmup_depth.COLD): changes.get("post", 5.0),
+        ("post", warmup_depth.BARE): changes.get("bare", 6.0),
+        ("pre", warmup_depth.WARM): 3.0,
+        ("pre", warmup_depth.COLD): changes.get("pre", 2.6),
+    }
+    runs = [
+        {
+            "norm": norm,
+            "start": start,
+            "seed": seed,
+            "loss": loss + offset,
+            "failed": 0,
+            "curve": [[10, 7.0], [20, 5.0]],
+        }
+        for (norm, start), loss in losses.items()
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    depths = [1, 4, 16]
+    gradients = [
+        {
+            "norm": norm,
+            "residual": residual,
+            "seed": seed,
+            "sizes": [10 ** (-lost * (1 + offset) * at) for at in range(3)],
+        }
+        for norm, residual in product(warmup_depth.NORMS, (True, False))
+        for lost in [0.0 if residual else changes.get(f"lost_{norm}", 2.0)]
+        for seed, offset in enumerate(spread, start=1)
+    ]
+    return {"runs": runs, "depths": depths, "gradients": gradients}
+
+
+def heads_seen(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
+    costs = {
+        "encoder self-attention": changes.get("itself", 0.3),
+        "decoder self-attention": changes.get("itself", 0.3),
+        what_heads_see.CROSS: changes.get("memory", 4.0),
+    }
+    runs = [
+        {
+            "bleu": 30.0,
+            "heads": [
+                {"kind": kind, "layer": layer, "bleu": [30.0 - cost + offset] * 2}
+                for kind, cost in costs.items()
+                for layer in range(2)
+            ],
+            "attention": [0.1, changes.get("attention", 0.8) + offset / 10],
+            "diagonal": 0.3,
+            "links": 500,
+        }
+        for offset in spread
+    ]
+    weights = [[[0.8, 0.2], [0.1, 0.9], [0.5, 0.5]]] * 4
+    example = {"source": ["ein", "(end)"], "target": ["a", "dog", "(end)"], "layer": 0, "weights": weights}
+    return {"runs": runs, "example": example}
+
+
+MAKERS: dict[str, Callable[..., Numbers]] = {
+    "compatibility": compatibility_numbers,
+    "heads": heads_numbers,
+    "sentence-length": sentence_numbers,
+    "positions": position_numbers,
+    "label-smoothing": smoothing_numbers,
+    "warmup-depth": warmup_numbers,
+    "what-heads-see": heads_seen,
+}
+CERTAIN = {("compatibility", 0), ("label-smoothing", 4)}  # rest on no seeds
+
+
+def outcomes(name: str, numbers: Numbers) -> list[str]:
+    return [verdict.outcome for verdict in load_experiment(name).judge(plain(numbers))]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_numbers_that_bear_the_claims_out_support_them(name: str) -> None:
+    assert set(outcomes(name, MAKERS[name]())) == {"supported"}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
+    found = outcomes(name, MAKERS[name](spread=WIDE))
+    undecided = {outcome for index, outcome in enumerate(found) if (name, index) not in CERTAIN}
+    assert undecided == {"inconclusive"}
+
+
+@pytest.mark.parametrize(
+    ("name", "claim", "changes"),
+    [
+        ("compatibility", 0, {"ms": 1.9}),
+        ("compatibility", 0, {"mib": 1.0}),
+        ("compatibility", 1, {"bleu": {"additive": 32.0}}),
+        ("compatibility", 1, {"bleu": {compatibility.DOT: 28.0}}),
+        ("compatibility", 2, {"bleu": {compatibility.WIDE_ADDITIVE: 30.0}}),
+        ("compatibility", 3, {"bleu": {"feed-forward": 30.0}}),
+        ("compatibility", 4, {"bleu": {"feed-forward": 30.1}}),
+        ("heads", 0, {"one": 30.0}),
+        ("heads", 1, {"many": 30.5}),
+        ("heads", 0, {"one": 30.2, "many": 28.0}),
+        ("sentence-length", 0, {"fixed": [20.0] * 5, "attending": [25.0, 22.0, 20.0, 10.0, 5.0]}),
+        ("sentence-length", 1, {"attending": [25.0, 22.0, 20.0, 10.0, 5.0]}),
+        ("sentence-length", 2, {"transformer": [30.0, 25.0, 20.0, 10.0, 5.0]}),
+        ("positions", 0, {"learned": [28.0, 28.0, 28.0, 20.0, 10.0]}),
+        ("positions", 1, {"sinusoidal": [30.0, 30.0, 30.0, 20.0, 10.0]}),
+        ("positions", 2, {"learned": [30.0, 30.0, 30.0, 30.0, 30.0]}),
+        # Keeps less of what it had, but is better all the same.
+        ("positions", 2, {"learned": [40.0, 40.0, 40.0, 32.0, 31.0]}),
+        ("positions", 3, {"none": [30.0, 30.0, 30.0, 30.0, 30.0]}),
+        ("label-smoothing", 0, {"perplexity": 7.0}),
+        ("label-smoothing", 1, {"entropy": 0.5}),
+        ("label-smoothing", 2, {"accuracy": 49.0}),
+        ("label-smoothing", 3, {"bleu": 28.0}),
+        ("label-smoothing", 4, {"error": 0.01}),
+        ("warmup-depth", 0, {"post": 2.5}),
+        ("warmup-depth", 1, {"pre": 4.0}),
+        ("warmup-depth", 2, {"lost_post": 0.1}),
+        ("warmup-depth", 3, {"lost_none": 0.1}),
+        ("warmup-depth", 4, {"bare": 2.5}),
+        ("what-heads-see", 0, {"attention": 0.2}),
+        ("what-heads-see", 1, {"itself": 2.0}),
+        ("what-heads-see", 2, {"memory": 0.0}),
+    ],
+)
+def test_numbers_against_a_claim_refute_it(name: str, claim: int, changes: dict[str, Any]) -> None:
+    assert outcomes(name, MAKERS[name](**changes))[claim] == "refuted"
+
+
+def test_one_head_is_compared_with_the_best_other_setting() -> None:
+    """By hand: against 4 heads, at 29.1, one head would be as good; 32 heads are at 30."""
+    numbers = heads_numbers(one=29.0, many=30.0)
+    for row in numbers["runs"]:
+        row["bleu"] -= 0.9 if row["variant"] == heads.MIDDLE else 0.0
+    verdict = load_experiment("heads").judge(numbers)[0]
+    assert verdict.outcome == "supported"
+    assert "best other setting (32 heads)" in verdict.reason
+    # The standard error is 0.1 sqrt(2/3) = 0.0816; at half of 5 %, t for 4 degrees of freedom is 3.495: 1 - 0.285.
+    assert "[0.715, " in verdict.reason
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_the_figure_names_all_that_it_shows(name: str) -> None:
+    experiment = load_experiment(name)
+    numbers = plain(MAKERS[name]())
+    with styled():
+        picture = experiment.draw(numbers)
+        picture.savefig(BytesIO(), format="svg")  # places every text
+    assert isinstance(picture, Figure)
+    assert picture.get_suptitle()
+    panels = [axes for axes in picture.axes if axes.get_label() != "<colorbar>"]
+    assert panels
+    for axes in panels:
+        assert axes.get_title("left")
+        assert axes.get_xlabel() or [tick.get_text() for tick in axes.get_xticklabels()]
+        assert axes.get_ylabel() or axes.get_xlabel()
+    assert "  " not in experiment.explain(numbers)
+    assert len(experiment.explain(numbers)) > 200
+
+
+def test_a_training_that_gave_up_is_judged_and_drawn() -> None:
+    numbers = warmup_numbers(post=8.0)
+    for row in numbers["runs"]:
+        if row["norm"] == "post" and row["start"] == warmup_depth.COLD:
+            row |= {"failed": 1, "curve": []}
+    experiment = load_experiment("warmup-depth")
+    assert experiment.judge(numbers)[0].outcome == "supported"
+    assert "3 of the trainings gave up" in experiment.explain(numbers)
+    with styled():
+        experiment.draw(numbers)
+
+
+def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers]) -> None:
+    for name, numbers in measured.items():
+        assert {path.suffix for path in quick_folder.glob(f"{name}.*")} == {".json", ".svg", ".png"}
+        assert numbers["tables"]
+        assert len(load_experiment(name).explain(numbers)) > 200
+    assert (quick_folder / "report.html").stat().st_size > 1e6
+    assert outcomes("label-smoothing", measured["label-smoothing"])[4] == "supported"
+    (whole,) = measured["what-heads-see"]["runs"]
+    assert max(whole["attention"]) > 0.4  # chance finds one word of the four to six of a sentence
+
+
+def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[str, Numbers]) -> None:
+    runs = [path.name for path in (quick_folder / "work" / "quick" / "runs").iterdir()]
+    # 10 of compatibility, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up.
+    assert len(runs) == 12 + 6 + 5
+    common = {
+        name: [row["bleu"] for row in measured[name]["runs"] if row["variant"] == variant]
+        for name, variant in (
+            ("compatibility", compatibility.PAPER),
+            ("heads", heads.MIDDLE),
+            ("label-smoothing", label_smoothing.SMOOTHED),
+        )
+    }
+    assert len({tuple(scores) for scores in common.values()}) == 1
+    ((score,), *_) = common.values()
+    assert score > 20  # it has learned the language, more or less
+
+
+def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[str, Numbers]) -> None:
+    """Of the Transformer by hand: width 32, inner 64, one block each, and a table of tokens for all."""
+    weights = measured["sentence-length"]["weights"]
+    assert set(weights) == set(sentence_length.NAMES)
+    attention, inner, norm = 4 * 32 * (32 + 1), 32 * 64 + 64 + 64 * 32 + 32, 2 * 32
+    blocks = 3 * attention + 2 * inner + 5 * norm
+    text = corpora(quick_settings)
+    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
+    assert weights[sentence_length.TRANSFORMER] == blocks + 32 * (len(words) + 4)  # four special tokens
+    assert f"{weights[sentence_length.TRANSFORMER]:,} (Transformer)" in load_experiment("sentence-length").explain(
+        measured["sentence-length"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"), [(DivergenceError("infinite"), True), (TrainingError("out of memory"), False)]
+)
+def test_only_divergence_counts_as_a_failed_training(
+    quick_settings: Settings, monkeypatch: pytest.MonkeyPatch, error: TrainingError, counted: bool
+) -> None:
+    def fail(*_: object) -> Trained:
+        raise error
+
+    text = corpora(quick_settings)
+    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
+    size = vocabulary_size(quick_settings, text, 1)
+    assert size == len(words) + 4
+    monkeypatch.setattr(warmup_depth, "train_variant", fail)
+    monkeypatch.setattr(warmup_depth, "vocabulary_size", lambda *_: size)
+    if counted:
+        found = warmup_depth._trained(quick_settings, text, 1, "post", warmup_depth.COLD)
+        assert found == {"loss": math.log(size), "failed": 1, "curve": []}
+    else:
+        with pytest.raises(TrainingError, match="out of memory"):
+            warmup_depth._trained(quick_settings, text, 1, "post", warmup_depth.COLD)
