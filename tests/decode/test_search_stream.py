@@ -18,8 +18,8 @@ from table_models import (
 )
 
 from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, SearchModel, search_stream
+from headway.engine import InferenceTransformer
 from headway.errors import ConfigError
-from headway.inference import InferenceTransformer
 from headway.models.transformer import Transformer
 
 

@@ -27,8 +27,8 @@ from headway import kernels
 from headway.decode import DecodingOptions, Hypothesis, Request, recording, search
 from headway.decode.recording import Recorder, Recordings, Watch
 from headway.decode.static import Programs, _round, is_static, static_search
+from headway.engine import InferenceTransformer
 from headway.errors import BundleError, ConfigError, LengthError
-from headway.inference import InferenceTransformer
 from headway.models.transformer import Transformer, TransformerConfig
 
 FORBIDDEN = (PAD, BEGIN)

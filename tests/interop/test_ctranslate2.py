@@ -25,8 +25,8 @@ from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.decode import DecodingOptions, Request, search
+from headway.engine import InferenceTransformer, Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.inference import InferenceTransformer, Shortlist
 from headway.interop.ctranslate2 import quantizations, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from headway import kernels
+from headway.engine import choose_precision
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.inference import choose_precision
 
 CPU = torch.device("cpu")
 

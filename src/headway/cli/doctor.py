@@ -14,8 +14,8 @@ def doctor() -> None:
     import torch
 
     from headway import kernels
+    from headway.engine import choose_precision
     from headway.hardware import choose_device, computes_bfloat16, processor_name, product_rate
-    from headway.inference import choose_precision
 
     device = choose_device("auto")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from headway.bundle import Bundle, named_weights
 from headway.config import nearest
+from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.inference import Shortlist
 from headway.interop.transformer import transformer_of
 from headway.models.transformer import TransformerConfig
 from headway.nn.positions import LearnedPositions

@@ -7,8 +7,8 @@ from typing import Literal, get_args
 
 from headway.bundle import Bundle
 from headway.config import nearest
+from headway.engine import Shortlist
 from headway.errors import ConfigError
-from headway.inference import Shortlist
 from headway.interop.card import exported_card
 from headway.interop.transformer import transformer_of
 from headway.storage import replaced_folder

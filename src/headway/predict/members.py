@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from headway.decode import Ensemble
-from headway.inference import InferenceTransformer, Precision, Shortlist, unsupported
+from headway.engine import InferenceTransformer, Precision, Shortlist, unsupported
 from headway.interop.onnx import OnnxModel
 from headway.models.build import TranslationModel
 from headway.models.transformer import Transformer

@@ -11,8 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from headway.bundle import Bundle
+from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError, DataError
-from headway.inference import Shortlist
 from headway.predict.members import no_faster_form
 from headway.storage import replaced_file
 

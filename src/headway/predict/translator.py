@@ -10,8 +10,8 @@ import torch
 
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions
+from headway.engine import Precision, Shortlist, choose_precision
 from headway.errors import ConfigError, HeadwayError
-from headway.inference import Precision, Shortlist, choose_precision
 from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.predict.alignment import aligning_attention, word_pairs, words_of
 from headway.predict.failing import without_errors
@@ -43,7 +43,7 @@ class Translator(TextTranslator):
             probable one of the same search that is not.
         alignment_layer: The decoder block whose attention gives alignments, counted from 0 or, negative, from the end;
             None: the last, of four or more the last but one.
-        precision: Of the matrix products of searches; see :func:`headway.inference.choose_precision`. Scores of given
+        precision: Of the matrix products of searches; see :func:`headway.engine.choose_precision`. Scores of given
             targets and alignments are computed in float32.
         engine: The same model exported to ONNX, which then computes searches and scores in place of ``bundle.model``;
             alignments stay with that.

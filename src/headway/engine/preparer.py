@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.inference.vocabulary import SentenceVocabulary, TorchSentenceVocabulary, TorchVocabulary, Vocabulary
+from headway.engine.vocabulary import SentenceVocabulary, TorchSentenceVocabulary, TorchVocabulary, Vocabulary
 from headway.nn.attention import scaled_dot_product_attention
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.prefix_tree import Prefixes, attend

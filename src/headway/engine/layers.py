@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from headway.inference.preparer import Activation, Layer, Preparer, Rows
+from headway.engine.preparer import Activation, Layer, Preparer, Rows
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.prefix_tree import Prefixes

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best, best_of
+from headway.engine.preparer import Activation, Layer, Preparer, Residual, Rows
+from headway.engine.vocabulary import SentenceVocabulary, Vocabulary
 from headway.hardware import keep_freed_memory
-from headway.inference.preparer import Activation, Layer, Preparer, Residual, Rows
-from headway.inference.vocabulary import SentenceVocabulary, Vocabulary
 from headway.kernels.attention import attend, place, room
 from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
 from headway.kernels.ranking import rank, rank_logits, rank_sentences
@@ -44,7 +44,7 @@ class CompiledPreparer(Preparer):
     Keys and values are kept in 16-bit floats. The process keeps memory that it has freed, for the next batch needs as
     much again, and to get it from the system page by page takes 5 % of the time.
 
-    What each method computes is said in :class:`~headway.inference.preparer.Preparer`.
+    What each method computes is said in :class:`~headway.engine.preparer.Preparer`.
     """
 
     def __init__(self) -> None:

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import Best
 from headway.decode.static import Programs
+from headway.engine.layers import DecoderLayer, EncoderLayer, MemoryProjection
+from headway.engine.precision import Precision, choose_precision
+from headway.engine.preparer import Activation, Preparer, Rows
+from headway.engine.shortlist import Shortlist
+from headway.engine.static import StaticState
 from headway.errors import ConfigError
-from headway.inference.layers import DecoderLayer, EncoderLayer, MemoryProjection
-from headway.inference.precision import Precision, choose_precision
-from headway.inference.preparer import Activation, Preparer, Rows
-from headway.inference.shortlist import Shortlist
-from headway.inference.static import StaticState
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.masks import padding_mask
@@ -118,7 +118,7 @@ def _reserve(tables: Sequence[nn.Module], length: int) -> None:
 
 def _preparer(precision: Precision) -> Preparer:
     if precision == "int8":
-        from headway.inference.compiled import CompiledPreparer  # imports Numba
+        from headway.engine.compiled import CompiledPreparer  # imports Numba
 
         return CompiledPreparer()
     return Preparer(torch.bfloat16 if precision == "bfloat16" else torch.float32)

@@ -16,9 +16,9 @@ float32 is the reference: it agrees with the model to rounding. Dropout and taps
 what observes attention uses the model itself. So does a model with options that :func:`unsupported` names.
 """
 
-from headway.inference.precision import Precision, choose_precision
-from headway.inference.shortlist import Shortlist
-from headway.inference.transformer import InferenceState, InferenceTransformer, unsupported
+from headway.engine.precision import Precision, choose_precision
+from headway.engine.shortlist import Shortlist
+from headway.engine.transformer import InferenceState, InferenceTransformer, unsupported
 
 __all__ = [
     "InferenceState",

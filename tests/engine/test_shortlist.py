@@ -17,8 +17,8 @@ from headway import kernels
 from headway.bundle import Bundle
 from headway.cli import app
 from headway.decode import DecodingOptions, Request, Sampling, search, search_stream
+from headway.engine import InferenceTransformer, Precision, Shortlist
 from headway.errors import BundleError, ConfigError, DataError
-from headway.inference import InferenceTransformer, Precision, Shortlist
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
 from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from headway import kernels
 from headway.decode.ranking import best_of
+from headway.engine import InferenceTransformer, Precision, choose_precision, unsupported, vocabulary
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
-from headway.inference import InferenceTransformer, Precision, choose_precision, unsupported, vocabulary
 from headway.models.transformer import Transformer, TransformerConfig
 
 needs_int8 = pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
@@ -137,7 +137,7 @@ def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: py
     """Few rows are ranked in one piece, many part by part."""
     monkeypatch.setattr(vocabulary, "_AT_ONCE", request.param)
     if kernels.available():
-        from headway.inference import compiled
+        from headway.engine import compiled
 
         monkeypatch.setattr(compiled, "_TOGETHER", request.param)
 

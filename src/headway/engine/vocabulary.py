@@ -37,7 +37,7 @@ class Vocabulary(Protocol):
 
 @runtime_checkable
 class SentenceVocabulary(Protocol):
-    """The output projection of each sentence's own tokens (:class:`~headway.inference.shortlist.Shortlist`).
+    """The output projection of each sentence's own tokens (:class:`~headway.engine.shortlist.Shortlist`).
 
     What is gathered for a sentence has a slot for each token, or several, and zeros in slots that it does not need.
     """
