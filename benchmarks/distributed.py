@@ -47,7 +47,7 @@ from torch.multiprocessing.spawn import spawn
 
 from headway.data.batching import Batch
 from headway.hardware import autocast, keep_freed_memory, processor_name
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.train.distributed import World, joined
 from headway.train.objective import Objective, TokenBatch, to_device

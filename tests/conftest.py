@@ -58,7 +58,7 @@ def make_translator() -> Callable[..., Translator]:
 
     def make(kind: str = "bpe", *, seed: int = 3, settings: dict[str, Any] | None = None, **changes: Any) -> Translator:
         from headway.bundle import Bundle, TaskConfig
-        from headway.models.build import build_model
+        from headway.models.registry import build_model
         from headway.models.transformer import TransformerConfig
         from headway.predict import Translator
         from headway.text import Tokenizer, TokenizerConfig

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from headway.bundle import Bundle, TaskConfig
 from headway.errors import BundleError, OutputError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.text import Tokenizer, TokenizerConfig
 

@@ -16,7 +16,7 @@ from headway.data.readers import read_examples
 from headway.decode.options import DecodingOptions
 from headway.distill import distill
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translation, Translator, load_translator
 from headway.text import Tokenizer, TokenizerConfig

@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
-from headway.models.build import AnyConfig, Model, TranslationModel, build_model, parse_model_config
 from headway.models.classifier import EncoderClassifier
+from headway.models.registry import AnyConfig, Model, TranslationModel, build_model, parse_model_config
 from headway.storage import replaced_folder
 from headway.text.framing import Framing
 from headway.text.interface import TextTokenizer

@@ -27,7 +27,7 @@ from headway.bundle import Bundle
 from headway.cli import app, main
 from headway.config import to_toml
 from headway.decode.options import DecodingOptions
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.predict import load_translator
 
 COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate"]

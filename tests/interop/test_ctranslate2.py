@@ -31,7 +31,7 @@ from headway.interop.ctranslate2 import quantizations, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
 from headway.interop.transformer import transformer_of
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
 from headway.text import BOS, EOS, PAD, UNK, Tokenizer

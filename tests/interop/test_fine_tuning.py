@@ -19,7 +19,7 @@ from headway.distill import distill
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.predict import Translator
 from headway.train.loop import train
 from headway.train.objective import batch_loss, to_device

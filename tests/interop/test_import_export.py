@@ -45,7 +45,7 @@ from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError, OutputError
 from headway.interop.exporting import export_to
 from headway.interop.importing import Imported, import_from, import_huggingface
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
 from headway.text import Tokenizer, TokenizerConfig

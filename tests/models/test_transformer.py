@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from headway.decode import SearchModel, SearchState
 from headway.errors import ConfigError, LengthError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from headway.bundle import ClassifierBundle, read_weights
 from headway.data.batching import Batch
 from headway.errors import ConfigError, DataError
-from headway.models.build import build_model
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.registry import build_model
 from headway.train.labels import balanced_weights
 from headway.train.loop import train
 from headway.train.objective import LabelObjective, to_device

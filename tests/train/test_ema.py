@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from headway.bundle import named_weights
 from headway.errors import BundleError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.train.ema import MovingAverage
 

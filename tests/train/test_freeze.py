@@ -8,7 +8,7 @@ from torch import nn
 
 from headway.bundle import named_weights
 from headway.errors import ConfigError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.train.freeze import freeze
 from headway.train.optim import OptimizerConfig, make_optimizer, step_if_finite

@@ -13,7 +13,7 @@ from torch import nn
 
 from headway.data.batching import Batch, Corpora, EpochPlan, token_batches
 from headway.errors import TrainingError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.train import memory
 from headway.train.memory import (

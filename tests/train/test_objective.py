@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from headway.data.batching import Batch
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.train.objective import Objective, batch_loss, to_device
 
@@ -133,7 +133,7 @@ def batch_loss_of(first: Tensor, second: Tensor, targets: Tensor) -> Tensor:
 COMPILED = """
 import numpy as np, torch
 from headway.data.batching import Batch
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.train.objective import Objective, batch_loss, to_device
 

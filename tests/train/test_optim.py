@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import TokenEmbedding
 from headway.train.checkpoints import Checkpoints

@@ -25,7 +25,7 @@ from headway.config import to_toml
 from headway.data.building import Shard
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import load_translator
 from headway.text import EOS, Tokenizer, TokenizerConfig

@@ -10,7 +10,7 @@ import torch
 
 from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.errors import BundleError, ConfigError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.train.start import load_start

@@ -24,7 +24,7 @@ from torch import Tensor
 from headway import storage
 from headway.bundle import named_weights
 from headway.errors import CheckpointError, HeadwayError, OutputError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.train import state
 from headway.train.checkpoints import Checkpoints

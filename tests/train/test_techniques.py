@@ -13,7 +13,7 @@ import torch
 
 from headway.bundle import Bundle, named_weights, read_weights
 from headway.errors import TrainingError
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.train import loop
 from headway.train.loop import Result, train
 from headway.train.objective import Objective, TokenBatch

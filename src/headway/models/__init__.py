@@ -1,1 +1,1 @@
-"""One architecture a file, its configuration beside it; :mod:`headway.models.build` joins them."""
+"""One architecture a file, its configuration beside it; :mod:`headway.models.registry` lists them."""

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.build import TranslationModel
+from headway.models.registry import TranslationModel
 from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
 from headway.predict.results import Alignment

@@ -9,7 +9,7 @@ from typing import Any
 from headway.decode import Ensemble
 from headway.engine import InferenceTransformer, Precision, Shortlist, unsupported
 from headway.interop.onnx import OnnxModel
-from headway.models.build import TranslationModel
+from headway.models.registry import TranslationModel
 from headway.models.transformer import Transformer
 
 __all__ = ["Member", "Members", "no_faster_form"]

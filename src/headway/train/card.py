@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import Any
 
 from headway.config import to_toml
-from headway.models.build import Model
+from headway.models.registry import Model
 from headway.train.prepare import Prepared
 from headway.train.recipe import Recipe
 from headway.train.state import Progress

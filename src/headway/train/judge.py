@@ -12,8 +12,8 @@ from headway.bundle import Bundle, ClassifierBundle
 from headway.data.batching import Corpora
 from headway.evaluate import Score
 from headway.hardware import autocast
-from headway.models.build import Model
 from headway.models.classifier import EncoderClassifier
+from headway.models.registry import Model
 from headway.train.card import model_card
 from headway.train.objective import batch_loss, to_device
 from headway.train.prepare import Prepared

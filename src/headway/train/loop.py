@@ -26,9 +26,9 @@ from headway.bundle import load_weights, named_weights
 from headway.config import to_toml
 from headway.errors import CheckpointError, DivergenceError, LengthError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
-from headway.models.build import Model, build_model
 from headway.models.classifier import EncoderClassifier
 from headway.models.recurrent import RecurrentConfig
+from headway.models.registry import Model, build_model
 from headway.models.transformer import Transformer
 from headway.storage import held_folder, replaced_file
 from headway.train.checkpoints import Checkpoints

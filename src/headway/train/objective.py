@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import Batch
-from headway.models.build import Model, TranslationModel
 from headway.models.classifier import EncoderClassifier
+from headway.models.registry import Model, TranslationModel
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy, projected_r_drop
 from headway.text.tokenizer import BOS, PAD
 

@@ -12,9 +12,9 @@ from headway.config import Config, override, read_toml
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
-from headway.models.build import ModelConfig
 from headway.models.classifier import ClassifierConfig
 from headway.models.recurrent import RecurrentConfig
+from headway.models.registry import ModelConfig
 from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
 from headway.train.optim import OptimizerConfig, depends_on_length

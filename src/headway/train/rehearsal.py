@@ -7,7 +7,7 @@ import torch
 
 from headway.data.batching import Batch
 from headway.hardware import autocast, choose_device
-from headway.models.build import build_model
+from headway.models.registry import build_model
 from headway.train.objective import batch_loss, make_objective, to_device
 from headway.train.prepare import Prepared
 from headway.train.recipe import Recipe

@@ -8,7 +8,7 @@ from typing import Any
 from headway.bundle import load_bundle, load_weights, named_weights, read_model_config, read_task, read_tokenizers
 from headway.config import read_toml
 from headway.errors import ConfigError
-from headway.models.build import Model
+from headway.models.registry import Model
 from headway.train.recipe import Recipe
 from headway.train.state import checkpoint_folders
 from headway.train.vocabulary import Tokenizers, tokenizer_facts

@@ -1,0 +1,109 @@
+"""The registry of architectures: each one's configuration, model class, and the facts that other packages ask for.
+
+A new architecture is one file in this package, a member of the unions below, and an entry of :data:`ARCHITECTURES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, cast, overload
+
+from pydantic import Field
+from torch import nn
+
+from headway.config import nearest
+from headway.errors import ConfigError
+from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.recurrent import RecurrentConfig, RecurrentModel
+from headway.models.transformer import PRESETS, Transformer, TransformerConfig
+
+__all__ = [
+    "ARCHITECTURES",
+    "AnyConfig",
+    "Architecture",
+    "Model",
+    "ModelConfig",
+    "Output",
+    "TranslationModel",
+    "architecture_of",
+    "architectures_for",
+    "build_model",
+    "parse_model_config",
+]
+
+AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig
+ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
+TranslationModel = Transformer | RecurrentModel
+Model = TranslationModel | EncoderClassifier
+
+Output = Literal["tokens", "label"]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What other packages need to know about an architecture.
+
+    Attributes:
+        config: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
+        model: The model class, called with the configuration, the source vocabulary size and the output size.
+        output: What the model predicts: the tokens of a target sequence, or one label for the whole source.
+        compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
+        shardable_blocks: Return the modules that FSDP2 shards one by one; None if the model cannot be sharded.
+        presets: Named settings of the configuration, for the documentation.
+    """
+
+    config: type[AnyConfig]
+    model: Callable[..., Model]
+    output: Output
+    compilable: bool = True
+    shardable_blocks: Callable[[Model], list[nn.Module]] | None = None
+    presets: dict[str, dict[str, Any]] | None = None
+
+
+def _transformer_blocks(model: Model) -> list[nn.Module]:
+    transformer = cast("Transformer", model)
+    return [*transformer.encoder.blocks, *transformer.decoder.blocks]
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "transformer": Architecture(
+        TransformerConfig, Transformer, "tokens", shardable_blocks=_transformer_blocks, presets=PRESETS
+    ),
+    "recurrent": Architecture(RecurrentConfig, RecurrentModel, "tokens", compilable=False),
+    "classifier": Architecture(ClassifierConfig, EncoderClassifier, "label"),
+}
+
+
+def architecture_of(config: AnyConfig) -> Architecture:
+    """Return the registry entry of a model configuration."""
+    return ARCHITECTURES[config.kind]
+
+
+def architectures_for(output: Output) -> list[str]:
+    """Return the kinds of all architectures that predict ``output``."""
+    return [kind for kind, each in ARCHITECTURES.items() if each.output == output]
+
+
+def parse_model_config(data: Any, origin: str) -> AnyConfig:
+    """Validate a model configuration that was read from ``origin``; its ``kind`` selects the architecture."""
+    kind = data["kind"] if isinstance(data, dict) and "kind" in data else "transformer"
+    if kind not in ARCHITECTURES:
+        raise ConfigError(f"{origin}: kind = {kind!r}: {nearest(str(kind), ARCHITECTURES)}")
+    return ARCHITECTURES[kind].config.parse(data, origin)
+
+
+@overload
+def build_model(config: TransformerConfig, source_vocab_size: int, output_size: int) -> Transformer: ...
+@overload
+def build_model(config: RecurrentConfig, source_vocab_size: int, output_size: int) -> RecurrentModel: ...
+@overload
+def build_model(config: ClassifierConfig, source_vocab_size: int, output_size: int) -> EncoderClassifier: ...
+@overload
+def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model: ...
+def build_model(config: AnyConfig, source_vocab_size: int, output_size: int) -> Model:
+    """Build a model with fresh weights drawn from PyTorch's current random state.
+
+    ``output_size`` is the size of the target vocabulary, or the number of classes.
+    """
+    return architecture_of(config).model(config, source_vocab_size, output_size)
