@@ -6,7 +6,7 @@ neighbours, equally many for each sentence. The state can be reordered, repeated
 
 More abilities are optional. A :class:`RankingModel` finds the best tokens itself, where it can do so in less than
 a whole row of logits takes (:func:`best_of` does it for the others). A :class:`RestrictedModel` has
-only some tokens for each sentence. A :class:`StaticModel` has steps that can be recorded. An :class:`AttendingModel`
+only some tokens for each sentence. An :class:`AttendingModel`
 also tells what it attended to, for the coverage penalty.
 
 A model that is no ``torch.nn.Module`` and not on the CPU says where it is by an attribute ``device``.
@@ -34,8 +34,6 @@ __all__ = [
     "SearchModel",
     "SearchState",
     "StateT",
-    "StaticModel",
-    "StaticState",
     "attends",
     "best_of",
     "device_of",
@@ -82,50 +80,6 @@ class RestrictedModel(RankingModel[StateT], Protocol[StateT]):
 
     def restrict(self, state: StateT, logits: Float[Tensor, "R V"], whole: Sequence[bool]) -> Float[Tensor, "R V"]:
         """``logits`` of a step with -inf for other tokens, but for the sentences that have the ``whole`` vocabulary."""
-
-
-@runtime_checkable
-class StaticState(Protocol):
-    """What a :class:`StaticModel` keeps between steps for R rows over B sentences, in memory that stays where it is."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Of it."""
-
-    def select(self, rows: Int[Tensor, " R"]) -> None:
-        """Row i continues what row ``rows[i]`` was, of the same sentence."""
-
-    def set_reach(self, steps: int) -> None:
-        """The next step looks at no more than what the first so many leave, itself among them."""
-
-
-@runtime_checkable
-class StaticModel(Protocol):
-    """A model whose steps are the same operations on the same memory each time (:mod:`headway.decode.static`)."""
-
-    @property
-    def static(self) -> bool:
-        """Whether that is how it decodes fastest."""
-
-    @property
-    def max_length(self) -> int | None:
-        """The longest sequence that it can read or write, in tokens with the end symbol; None: no limit."""
-
-    @property
-    def programs(self) -> Any:
-        """What searches keep with the model: :class:`~headway.decode.static.Programs`."""
-
-    def start_static(self, source: Int[Tensor, "B S"], beams: int, steps: int) -> Any:
-        """Make a :class:`StaticState` for ``beams`` rows of each source and at most ``steps`` tokens."""
-
-    def restart(self, state: Any, source: Int[Tensor, "B S"]) -> None:
-        """Begin with other sources of the same shape."""
-
-    def advance(self, state: Any, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Append one token to each row and return the logits of the next."""
-
-    def best(self, state: Any, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
-        """Append one token to each row and return the ``count`` best next ones, as :func:`best_of` of its logits."""
 
 
 @runtime_checkable

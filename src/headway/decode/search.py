@@ -11,7 +11,6 @@ from headway.decode.beam import BeamSearch
 from headway.decode.options import DecodingOptions
 from headway.decode.protocol import Hypothesis, SearchModel
 from headway.decode.request import Request
-from headway.decode.static import is_static, static_search
 from headway.errors import ConfigError
 
 __all__ = ["search", "search_stream"]
@@ -38,8 +37,6 @@ def search(
         BundleError: The model's probabilities are not numbers.
         CancelledError: It was stopped.
     """
-    if is_static(model, options, requests):
-        return static_search(model, requests, options, begin=begin, end=end, forbidden=forbidden, stop=stop)
     beam = BeamSearch(model, options, begin=begin, end=end, forbidden=forbidden)
     results: list[list[Hypothesis]] = [[] for _ in requests]
     finished = beam.add(list(enumerate(requests)))

@@ -20,7 +20,7 @@ from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
 from headway.kernels.ranking import rank, rank_logits, rank_sentences
 from headway.kernels.tiles import BLOCK, as_integers, pack_chosen, starts_of
 from headway.nn.blocks import PostNorm
-from headway.nn.prefix_tree import Prefixes, PrefixTree
+from headway.nn.prefix_tree import PrefixTree
 from headway.nn.sentence_buffers import SentenceBuffers
 
 __all__ = ["CompiledPreparer"]
@@ -104,9 +104,8 @@ class CompiledPreparer(Preparer):
         shut = (~mask[:, 0]).to(torch.int16).numpy()
         return _attended(rows, widths, heads, keys, values, np.arange(sentences), length, shut)
 
-    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: Prefixes, layer: int) -> Rows:
+    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: PrefixTree, layer: int) -> Rows:
         """See :meth:`Preparer.prefix_attention`."""
-        assert isinstance(prefix, PrefixTree), "static prefixes are for GPUs"
         homes, keys, values = _kept(prefix.slots, layer)
         heads = prefix.slots.heads
         place(rows, widths[0], widths[1] // heads, heads, keys, homes, prefix.filled)

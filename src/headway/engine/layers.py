@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from headway.engine.preparer import Activation, Layer, Preparer, Rows
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import DecoderBlock, EncoderBlock, FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
-from headway.nn.prefix_tree import Prefixes
+from headway.nn.prefix_tree import PrefixTree
 from headway.nn.sentence_buffers import SentenceBuffers
 
 __all__ = ["DecoderLayer", "EncoderLayer", "MemoryProjection"]
@@ -102,7 +102,7 @@ class DecoderLayer:
     def __call__(
         self,
         x: Rows,
-        prefix: Prefixes,
+        prefix: PrefixTree,
         index: int,
         turn: Activation | None,
         memory: SentenceBuffers,
@@ -115,7 +115,7 @@ class DecoderLayer:
         )
         return self._around_feed_forward(x, self._feed_forward)
 
-    def _attention(self, x: Rows, prefix: Prefixes, index: int, turn: Activation | None) -> Rows:
+    def _attention(self, x: Rows, prefix: PrefixTree, index: int, turn: Activation | None) -> Rows:
         rows = self._projection(x)
         if turn is not None:
             self._prepare.turn(rows, self._widths, self._heads, prefix.beams, turn)

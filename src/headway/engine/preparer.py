@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from headway.engine.vocabulary import SentenceVocabulary, TorchSentenceVocabulary, TorchVocabulary, Vocabulary
 from headway.nn.attention import scaled_dot_product_attention
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
-from headway.nn.prefix_tree import Prefixes, attend
+from headway.nn.prefix_tree import PrefixTree, attend
 from headway.nn.sentence_buffers import SentenceBuffers
 
 __all__ = ["Activation", "Layer", "Preparer", "Residual", "Rows", "by_head"]
@@ -89,7 +89,7 @@ class Preparer:
         query, key, value = (part.transpose(1, 2).contiguous() for part in parts)
         return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(len(rows), -1)
 
-    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: Prefixes, layer: int) -> Rows:
+    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: PrefixTree, layer: int) -> Rows:
         """Of each row's new position over its prefix, which its key and value join."""
         query, key, value = by_head(rows.view(-1, prefix.beams, rows.size(1)), widths, prefix.slots.heads)
         return attend(query, *prefix.extend(layer, key, value), prefix.step_bias)

@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import Best
-from headway.decode.static import Programs
 from headway.engine.layers import DecoderLayer, EncoderLayer, MemoryProjection
 from headway.engine.precision import Precision, choose_precision
 from headway.engine.preparer import Activation, Preparer, Rows
 from headway.engine.shortlist import Shortlist
-from headway.engine.static import StaticState
 from headway.errors import ConfigError
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import DecoderBlock, EncoderBlock
@@ -169,7 +167,6 @@ class InferenceTransformer:
             self._vocabulary = prepare.vocabulary(model.projection)
             self._shortlist = shortlist
             self._sentence_vocabulary = prepare.sentence_vocabulary(model.projection) if shortlist else None
-        self.programs = Programs()
 
     @property
     def device(self) -> torch.device:
@@ -210,38 +207,13 @@ class InferenceTransformer:
         bias = torch.zeros(source.shape, dtype=self._prepare.dtype, device=source.device)
         return bias.masked_fill_(source == self._model.pad, -math.inf)[:, None, None]
 
-    @property
-    def static(self) -> bool:
-        """Whether :func:`~headway.decode.static.static_search` is the faster search: on a GPU."""
-        return self.device.type == "cuda" and self._shortlist is None
-
     @torch.inference_mode()
-    def start_static(self, source: Int[Tensor, "B S"], beams: int, steps: int) -> StaticState:
-        """Make what ``beams`` rows of each source need for at most ``steps`` tokens; :meth:`restart` begins."""
-        _reserve([self._model.target_positions], steps)
-        if self._rotary is not None:
-            _reserve([self._rotary], steps)
-        memory = self._memory(self._encode(source), len(source))
-        return StaticState(memory, self._padding_bias(source), beams, steps)
-
-    @torch.inference_mode()
-    def restart(self, state: StaticState, source: Int[Tensor, "B S"]) -> None:
-        """Begin with other sources of the same shape, in the memory that is there."""
-        memory = self._memory(self._encode(source), len(source))
-        for old, new in zip(state.memory.tensors, memory.tensors, strict=True):
-            old.copy_(new)
-        state.memory_bias.copy_(self._padding_bias(source))
-        state.reset()
-
-    @torch.inference_mode()
-    def advance(self, state: InferenceState | StaticState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+    def advance(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
         """Append one token to each row and return the logits of the next."""
         return self._vocabulary.logits(self._step(state, tokens))
 
     @torch.inference_mode()
-    def best(
-        self, state: InferenceState | StaticState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]
-    ) -> Best:
+    def best(self, state: InferenceState, tokens: Int[Tensor, " R"], count: int, forbidden: Sequence[int]) -> Best:
         """Append one token to each row and return the ``count`` best next ones."""
         hidden = self._step(state, tokens)
         if self._sentence_vocabulary is not None and state.vocabulary is not None:
@@ -262,7 +234,7 @@ class InferenceTransformer:
         rows = torch.unflatten(logits, 0, (len(tokens), -1))
         return rows.masked_fill(~allowed.unsqueeze(1), -math.inf).flatten(0, 1)
 
-    def _step(self, state: InferenceState | StaticState, tokens: Int[Tensor, " R"]) -> Rows:
+    def _step(self, state: InferenceState, tokens: Int[Tensor, " R"]) -> Rows:
         """The decoder's output (R, D) at each row's next position."""
         _reserve([self._model.target_positions], state.longest + 1)
         x = self._prepare.rows(self._model.embed_target_at(tokens, state.positions))
@@ -274,7 +246,7 @@ class InferenceTransformer:
         state.close_step()
         return self._decoder_norm(x)
 
-    def _turn(self, state: InferenceState | StaticState) -> Activation | None:
+    def _turn(self, state: InferenceState) -> Activation | None:
         """What turns queries and keys (B, W, H, .) to their rows' positions, if those are rotary."""
         rotary, positions = self._rotary, state.positions
         if rotary is None:

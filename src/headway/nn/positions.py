@@ -75,7 +75,6 @@ class SinusoidalPositions(nn.Module):
         self.d_model, self.interleaved, self.offset, self.base = d_model, interleaved, offset, base
         self.last_exponent = last_exponent
         self.register_buffer("table", self._rows(256), persistent=False)
-        self._former: list[Tensor] = []  # shorter tables, whose addresses recorded decoding steps may know
 
     def _rows(self, length: int) -> Tensor:
         return sinusoids(
@@ -100,7 +99,6 @@ class SinusoidalPositions(nn.Module):
     def reserve(self, length: int) -> None:
         """Make the table cover positions below ``length``."""
         if length > self.table.size(0):
-            self._former.append(self.table)
             self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
 
 
@@ -166,7 +164,6 @@ class RotaryPositions(nn.Module):
             )
         self.width = width
         self.register_buffer("table", self._rows(256), persistent=False)
-        self._former: list[Tensor] = []  # shorter tables, whose addresses recorded decoding steps may know
 
     def _rows(self, length: int) -> Float[Tensor, "T 2 K"]:
         """The factors of each position: cosines, and sines with the signs that they have in the product."""
@@ -186,7 +183,6 @@ class RotaryPositions(nn.Module):
     def reserve(self, length: int) -> None:
         """Make the table cover positions below ``length``."""
         if length > self.table.size(0):
-            self._former.append(self.table)
             with torch.inference_mode(mode=False):  # in which a tensor is made that no gradient may pass through
                 self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
 

@@ -13,7 +13,6 @@ Dimensions: B sentences, R = B * W rows (W beams, neighbours), H heads, C slots,
 from __future__ import annotations
 
 import math
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -22,36 +21,11 @@ from torch.nn import functional as F
 
 from headway.nn.sentence_buffers import SentenceBuffers
 
-__all__ = ["PrefixTree", "Prefixes", "attend"]
+__all__ = ["PrefixTree", "attend"]
 
 _GROWTH = 32  # steps for which buffers grow
 _FEW = 32  # slots that are not looked through
 _WASTE = 1.5  # slots are looked through for unused ones when they have become this many times more
-
-
-@runtime_checkable
-class Prefixes(Protocol):
-    """What attention over prefixes needs."""
-
-    @property
-    def beams(self) -> int:
-        """W."""
-
-    @property
-    def slots(self) -> SentenceBuffers:
-        """Keys and values of all layers."""
-
-    @property
-    def step_bias(self) -> Float[Tensor, "B 1 W C"]:
-        """What is added to the scores in this step: 0 for a beam's own slots, its new one included, else -inf."""
-
-    def open_step(self) -> None:
-        """Give each beam a new slot."""
-
-    def extend(
-        self, layer: int, keys: Float[Tensor, "B W H K"], values: Float[Tensor, "B W H U"]
-    ) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
-        """Put the new position's keys and values into their slots, and return those of all slots."""
 
 
 class PrefixTree:
