@@ -1,8 +1,9 @@
-"""Scores: texts or labels in, numbers with their signatures and confidence intervals out.
+"""Scores: texts or labels in, numbers with signatures and confidence intervals out.
 
-translation.py       BLEU, chrF, TER, exact match, token accuracy; is one system better than another?
-classification.py    accuracy, macro F1, calibration error, the table of each class, the confusion matrix
-bootstrap.py         what they share
+translation.py       BLEU, chrF, TER, exact match, token accuracy
+classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
+significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
+bootstrap.py         scores and their confidence intervals
 """
 
 from headway.evaluate.bootstrap import Score
@@ -13,14 +14,23 @@ from headway.evaluate.classification import (
     confusion_table,
     evaluate_classes,
 )
+from headway.evaluate.significance import (
+    Comparison,
+    ComparisonRow,
+    ComparisonTable,
+    OutputDifference,
+    compare_labels,
+    compare_translations,
+    mcnemar,
+    paired_bootstrap,
+    paired_randomization,
+)
 from headway.evaluate.translation import (
     METRICS,
-    Comparison,
     bleu,
     chrf,
     evaluate,
     exact_match,
-    paired_bootstrap,
     sentence_chrf,
     ter,
     token_accuracy,
@@ -31,15 +41,22 @@ __all__ = [
     "ClassScores",
     "ClassificationReport",
     "Comparison",
+    "ComparisonRow",
+    "ComparisonTable",
+    "OutputDifference",
     "Score",
     "bleu",
     "chrf",
     "class_table",
+    "compare_labels",
+    "compare_translations",
     "confusion_table",
     "evaluate",
     "evaluate_classes",
     "exact_match",
+    "mcnemar",
     "paired_bootstrap",
+    "paired_randomization",
     "sentence_chrf",
     "ter",
     "token_accuracy",

@@ -1,9 +1,9 @@
-"""What all metrics share: a score with its signature, and the bootstrap that its interval comes from.
+"""Scores with confidence intervals.
 
-A metric here is (1) a row of counts for each example and (2) a function of the summed rows. The bootstrap (Koehn,
-"Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004) scores pseudo test sets, each drawn
-from the examples with replacement: example i drawn w_i times counts w_i times, and nothing is counted twice. The draws
-are those of sacreBLEU for the same seed.
+A metric consists of (1) a row of counts for each example and (2) a function of the summed rows. The bootstrap (Koehn,
+"Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004) scores test sets drawn from the
+examples with replacement. The rows are weighted by how often each example was drawn, so nothing is counted twice. The
+draws equal sacreBLEU's for the same seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headway.errors import ConfigError, DataError
 __all__ = ["DEFAULT_SEED", "MIN_SAMPLES", "Score", "check_bootstrap", "check_texts", "draws", "middle_95"]
 
 DEFAULT_SEED = 12345  # sacreBLEU's
-MIN_SAMPLES = 40  # with fewer, no sample lies outside the middle 95 %
+MIN_SAMPLES = 40  # fewer samples leave none outside the middle 95 %
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Score:
 
     Attributes:
         name: The metric, as it is written in papers.
-        value: Between 0 and 100; lower is better for TER, which may exceed 100, and for the calibration error.
+        value: Between 0 and 100. Lower is better for TER, which may exceed 100, and for the calibration error.
         signature: The settings that the value depends on, as ``key:value|key:value``.
-        low: Lower end of the 95 % bootstrap confidence interval, None where no bootstrap was asked for.
-        high: Upper end of it.
+        low: Lower end of the 95 % bootstrap confidence interval; None without a bootstrap.
+        high: Upper end of the interval.
     """
 
     name: str
@@ -46,13 +46,13 @@ class Score:
 
 
 def check_bootstrap(samples: int) -> None:
-    """Refuse a number of samples that gives no interval."""
+    """Raise ConfigError if there are too few samples for an interval."""
     if samples != 0 and samples < MIN_SAMPLES:
         raise ConfigError(f"bootstrap = {samples}: expected 0 (no interval) or at least {MIN_SAMPLES}, better 1000")
 
 
 def check_texts(hypotheses: Sequence[str], references: Sequence[str], what: str) -> None:
-    """Refuse what cannot be compared one by one; ``what`` names the hypotheses."""
+    """Raise DataError unless there is one reference for each hypothesis; ``what`` names the hypotheses."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise DataError(f"{what} and references: got one string; expected a list of strings, one for each sentence")
     if len(hypotheses) != len(references):
@@ -65,14 +65,14 @@ def check_texts(hypotheses: Sequence[str], references: Sequence[str], what: str)
 
 
 def draws(sentences: int, samples: int, seed: int) -> Iterator[Int[np.ndarray, " N"]]:
-    """For each sample, how often each sentence is drawn; one at a time, so memory does not grow with ``samples``."""
+    """Yield, for each sample, how often each sentence is drawn. Memory does not grow with ``samples``."""
     generator = np.random.default_rng(seed)
     for _ in range(samples):
         yield np.bincount(generator.integers(sentences, size=sentences), minlength=sentences)
 
 
 def middle_95(values: Float[np.ndarray, " N"]) -> tuple[float, float]:
-    """The smallest and largest value once one in 40 is cut off at each end."""
+    """Return the smallest and the largest value after removing one in 40 at each end."""
     ordered = np.sort(values)
     cut = len(ordered) // 40
     return float(ordered[cut]), float(ordered[-1 - cut])

@@ -1,16 +1,16 @@
-"""Scores of a classifier: labels in, numbers out.
+"""Classification metrics: labels in, scores out.
 
-With n_tp the texts of class t that were taken for class p (the confusion matrix, its rows the truth):
+With n_tp the number of texts of class t that were labeled p (the confusion matrix, true labels in rows):
 
     accuracy    sum_c n_cc / n
     precision   of class c: n_cc / sum_t n_tc       recall   n_cc / sum_p n_cp
-    F1          2 precision recall / (precision + recall) = 2 n_cc / (sum_t n_tc + sum_p n_cp); 0 where nothing is right
-    macro F1    the mean of F1 over the classes that occur in the truth or among the predictions
+    F1          2 precision recall / (precision + recall) = 2 n_cc / (sum_t n_tc + sum_p n_cp); 0 if n_cc is 0
+    macro F1    the mean of F1 over the classes that occur among the true or the predicted labels
     ECE         sum_b |B_b| / n  |accuracy(B_b) - confidence(B_b)|
 
-The last is the expected calibration error (Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3):
-texts are put in bins by their confidence, the probability of the predicted label. There are 15 bins of equal width, as
-there; bin b holds the confidences in ((b - 1) / 15, b / 15].
+ECE is the expected calibration error (Guo et al., "On Calibration of Modern Neural Networks", 2017, equation 3). Texts
+are binned by confidence, the probability of the predicted label, in 15 bins of equal width as in the paper: bin b holds
+the confidences in ((b - 1) / 15, b / 15].
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["CALIBRATION_BINS", "ClassScores", "ClassificationReport", "class_tab
            "evaluate_classes"]  # fmt: skip
 
 CALIBRATION_BINS = 15
-_WIDEST = 12  # classes whose matrix is shown whole
-_MOST = 10  # confusions that are listed of a larger one
+_MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent confusions are listed
+_MAX_CONFUSIONS = 10
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """Precision, recall and F1 of one class, each between 0 and 100, and how many texts are of it (``support``)."""
+    """Precision, recall and F1 of one class, each between 0 and 100, and its number of texts (``support``)."""
 
     label: str
     precision: float
@@ -47,13 +47,13 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """How a test set was classified.
+    """Scores of a classifier on a test set.
 
     Attributes:
-        scores: Accuracy, macro F1 and, where confidences were given, the expected calibration error (ECE; lower is
+        scores: Accuracy, macro F1 and, if confidences were given, the expected calibration error (ECE; lower is
             better).
-        classes: Each class by itself, in the order of the labels.
-        confusion: How many texts of each class (rows) were taken for which (columns), in the same order.
+        classes: The scores of each class, in the order of the labels.
+        confusion: Number of texts by true class (rows) and predicted class (columns), in the same order.
     """
 
     scores: tuple[Score, ...]
@@ -62,7 +62,7 @@ class ClassificationReport:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes."""
+        """Names of the classes."""
         return tuple(each.label for each in self.classes)
 
 
@@ -78,16 +78,16 @@ def evaluate_classes(
     """Score predicted labels against the true ones.
 
     Args:
-        predicted: The label that each text was given.
-        truth: The label of each.
-        labels: All classes; their order is that of the tables.
+        predicted: The predicted label of each text.
+        truth: The true label of each text.
+        labels: All classes, in the order of the tables.
         confidences: The probability of each predicted label, for the calibration error.
-        bootstrap: How many samples the 95 % confidence intervals are drawn from; 0 for no intervals.
-        seed: Of the bootstrap.
+        bootstrap: Number of bootstrap samples for the 95 % confidence intervals; 0 for no intervals.
+        seed: Random seed of the bootstrap.
 
     Raises:
         ConfigError: ``bootstrap`` is too small.
-        DataError: There are no labels to score, not as many of both, or one that is not among ``labels``.
+        DataError: There are no labels, their numbers differ, or a label is not in ``labels``.
     """
     check_bootstrap(bootstrap)
     check_texts(predicted, truth, "predicted labels")
@@ -111,7 +111,7 @@ def evaluate_classes(
     )
 
 
-_Value = Callable[[Float[np.ndarray, " N"]], float]  # a metric's value, given how much each text counts
+_Value = Callable[[Float[np.ndarray, " N"]], float]  # value of a metric, given a weight for each text
 
 
 def _scores(
@@ -155,13 +155,13 @@ def _calibration_error(
     confidences: Float[np.ndarray, " N"], right: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
 ) -> float:
     bins = np.ceil(confidences * CALIBRATION_BINS).astype(np.int64)
-    # |B| / n |accuracy - confidence| of a bin is the size of its sum of (right - confidence), over n.
+    # |B| / n |accuracy - confidence| of a bin equals |its sum of (right - confidence)| / n.
     gaps = np.bincount(bins, weights * (right - confidences), CALIBRATION_BINS + 1)
     return float(100 * np.abs(gaps).sum() / weights.sum())
 
 
 def class_table(report: ClassificationReport) -> str:
-    """Precision, recall, F1 and support of each class, as aligned text."""
+    """Return precision, recall, F1 and support of each class as an aligned text table."""
     rows = [["class", "precision", "recall", "F1", "support"]]
     rows += [
         [_shown(each.label), f"{each.precision:.1f}", f"{each.recall:.1f}", f"{each.f1:.1f}", f"{each.support:,}"]
@@ -171,9 +171,9 @@ def class_table(report: ClassificationReport) -> str:
 
 
 def confusion_table(report: ClassificationReport) -> str:
-    """The confusion matrix as aligned text; of more than 12 classes the most frequent confusions."""
+    """Return the confusion matrix as an aligned text table; with more than 12 classes, the most frequent confusions."""
     labels = [_shown(label) for label in report.labels]
-    if len(labels) <= _WIDEST:
+    if len(labels) <= _MAX_MATRIX_CLASSES:
         rows = [["true \\ predicted", *labels]]
         rows += [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, report.confusion, strict=True)]
         return _aligned(rows)
@@ -186,7 +186,9 @@ def confusion_table(report: ClassificationReport) -> str:
     if not wrong:
         return "no text was taken for another class"
     wrong.sort(key=lambda each: -each[0])
-    return _aligned([["true", "predicted", "texts"], *([truth, taken, f"{n:,}"] for n, truth, taken in wrong[:_MOST])])
+    return _aligned(
+        [["true", "predicted", "texts"], *([truth, taken, f"{n:,}"] for n, truth, taken in wrong[:_MAX_CONFUSIONS])]
+    )
 
 
 def _shown(label: str) -> str:
@@ -194,7 +196,7 @@ def _shown(label: str) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> str:
-    """Columns side by side; numbers, which follow the first column, to the right."""
+    """Align the columns: the first to the left, the numbers after it to the right."""
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return "\n".join(
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])

@@ -1,23 +1,21 @@
-"""Scores of translations: texts in, numbers with their signatures and confidence intervals out.
+"""Translation metrics: texts in, scores with signatures and confidence intervals out.
 
 BLEU (Papineni et al., 2002), chrF (Popović, 2015) and TER (Snover et al., 2006) are computed by sacreBLEU (Post, 2018),
-so that they compare with published scores; the signature says every setting that they depend on. Exact match and token
-accuracy, defined below, are ours.
+so that they can be compared with published scores. The signature lists every setting that a score depends on. Exact
+match and token accuracy are our own and are defined below.
 
-All of them are functions of a *sum over sentences*: of n-gram counts, of edits, of matches. So each metric here is
-(1) a row of counts per sentence and (2) a function of the summed rows, and the bootstrap of
-:mod:`headway.evaluate.bootstrap` draws its samples from the rows.
+Each metric is a function of a *sum over sentences* (of n-gram counts, edits or matches). So a metric here consists of
+(1) a row of counts for each sentence and (2) a function of the summed rows, and the bootstrap of
+:mod:`headway.evaluate.bootstrap` resamples the rows.
 
 Sources: Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", ACL 2002. Snover et al., "A
 Study of Translation Edit Rate with Targeted Human Annotation", AMTA 2006. Popović, "chrF: character n-gram F-score for
-automatic MT evaluation", WMT 2015. Post, "A Call for Clarity in Reporting BLEU Scores", WMT 2018. Koehn, "Statistical
-Significance Tests for Machine Translation Evaluation", EMNLP 2004.
+automatic MT evaluation", WMT 2015. Post, "A Call for Clarity in Reporting BLEU Scores", WMT 2018.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -31,7 +29,6 @@ from headway.config import nearest
 from headway.errors import ConfigError
 from headway.evaluate.bootstrap import (
     DEFAULT_SEED,
-    MIN_SAMPLES,
     Score,
     check_bootstrap,
     check_texts,
@@ -41,43 +38,17 @@ from headway.evaluate.bootstrap import (
 
 __all__ = [
     "METRICS",
-    "Comparison",
     "bleu",
     "chrf",
     "evaluate",
     "exact_match",
-    "paired_bootstrap",
+    "find_metric",
     "sentence_chrf",
     "ter",
     "token_accuracy",
 ]
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """How much better or worse one system is than another on the same test set.
-
-    Attributes:
-        name: The metric, as it is written in papers.
-        delta: The score of the system minus that of the baseline (a gain where positive; for TER where negative).
-        p_value: How often a difference at least as large, of either sign, would arise if the systems were equally good.
-        low: Lower end of the 95 % bootstrap confidence interval of the difference.
-        high: Upper end of it.
-        signature: The settings that the numbers depend on.
-    """
-
-    name: str
-    delta: float
-    p_value: float
-    low: float
-    high: float
-    signature: str
-
-    def __str__(self) -> str:
-        interval = f"[{self.low:+.1f}, {self.high:+.1f}]"
-        return f"{self.name} {self.delta:+.1f} {interval} p={self.p_value:.3f} {self.signature}"
 
 
 def bleu(
@@ -88,19 +59,19 @@ def bleu(
     lowercase: bool = False,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """BLEU: the geometric mean of the n-gram precisions, n = 1 to 4, times a penalty for brevity.
+    """BLEU: the geometric mean of the n-gram precisions, n = 1 to 4, times a brevity penalty.
 
-    BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), with c and r the tokens of hypotheses and references
-    and p_n the share of the hypotheses' n-grams that are in their references, each counted at most as often as there
-    (Papineni et al., 2002, section 2.3). Tokens are those of mteval-v13a, case counts unless ``lowercase``, and a
-    precision of zero is smoothed exponentially: sacreBLEU's defaults.
+    BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), with c and r the number of tokens of hypotheses and
+    references and p_n the share of the hypotheses' n-grams that also occur in their references, with clipped counts
+    (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokens, case-sensitive
+    unless ``lowercase``, exponential smoothing of zero precisions.
 
     Args:
-        hypotheses: Detokenised translations.
+        hypotheses: Detokenized translations.
         references: One reference for each.
-        bootstrap: How many samples the confidence interval is drawn from; 0 for no interval.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Ignore case.
-        seed: Of the bootstrap.
+        seed: Random seed of the bootstrap.
     """
     return _score(_SacreBleu("BLEU", BLEU(lowercase=lowercase)), hypotheses, references, bootstrap, seed)
 
@@ -114,18 +85,18 @@ def chrf(
     word_order: int = 0,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """chrF2: the F-score of character n-grams, n = 1 to 6, recall counting twice as much as precision.
+    """chrF2: the F-score of character n-grams, n = 1 to 6, with recall weighted twice as much as precision.
 
     chrF = 100 · (1 + β²) · P · R / (β² · P + R), β = 2, with P and R the mean precision and recall over the orders n;
-    white space is left out (Popović, 2015). ``word_order=2`` adds n-grams of up to two words: chrF++ (Popović, 2017).
+    white space is ignored (Popović, 2015). ``word_order=2`` adds n-grams of up to two words: chrF++ (Popović, 2017).
 
     Args:
-        hypotheses: Detokenised translations.
+        hypotheses: Detokenized translations.
         references: One reference for each.
-        bootstrap: How many samples the confidence interval is drawn from; 0 for no interval.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Ignore case.
-        word_order: The longest word n-grams to count; 0 for none.
-        seed: Of the bootstrap.
+        word_order: Maximum length of word n-grams; 0 for none.
+        seed: Random seed of the bootstrap.
     """
     metric = CHRF(lowercase=lowercase, word_order=word_order)
     return _score(_SacreBleu("chrF2" + "+" * word_order, metric), hypotheses, references, bootstrap, seed)
@@ -139,17 +110,17 @@ def ter(
     lowercase: bool = True,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """TER: the edits that make the hypotheses equal to the references, per 100 words of those. Lower is better.
+    """TER: edits that turn the hypotheses into the references, per 100 reference words. Lower is better.
 
     An edit inserts, deletes or substitutes a word, or moves a run of words (Snover et al., 2006). Case is ignored by
-    default, as in the original program and in sacreBLEU. Slow: the moves are searched for in Python.
+    default, as in the original program and in sacreBLEU. Slow, because sacreBLEU searches for the moves in Python.
 
     Args:
-        hypotheses: Detokenised translations.
+        hypotheses: Detokenized translations.
         references: One reference for each.
-        bootstrap: How many samples the confidence interval is drawn from; 0 for no interval.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         lowercase: Ignore case.
-        seed: Of the bootstrap.
+        seed: Random seed of the bootstrap.
     """
     return _score(_SacreBleu("TER", TER(case_sensitive=not lowercase)), hypotheses, references, bootstrap, seed)
 
@@ -162,10 +133,10 @@ def exact_match(
     Args:
         hypotheses: The outputs.
         references: One reference for each.
-        bootstrap: How many samples the confidence interval is drawn from; 0 for no interval.
-        seed: Of the bootstrap.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        seed: Random seed of the bootstrap.
     """
-    return _score(_metric("exact_match"), hypotheses, references, bootstrap, seed)
+    return _score(find_metric("exact_match"), hypotheses, references, bootstrap, seed)
 
 
 def token_accuracy(
@@ -173,17 +144,17 @@ def token_accuracy(
 ) -> Score:
     """Token accuracy: the percentage of positions at which hypothesis and reference have the same token.
 
-    Tokens are what white space separates. A pair has as many positions as the longer of the two has tokens, so a token
-    too many or too few is an error, and one dropped early shifts all that follow. Accuracy = 100 · Σ matches /
-    Σ positions over the test set; where there are no positions at all (every text blank) it is 100.
+    Tokens are separated by white space. The number of positions of a pair is the number of tokens of the longer text,
+    so a missing or an extra token is an error, and a token dropped early shifts all that follow. Accuracy = 100 ·
+    Σ matches / Σ positions over the test set, and 100 if there are no positions at all (every text is blank).
 
     Args:
         hypotheses: The outputs.
         references: One reference for each.
-        bootstrap: How many samples the confidence interval is drawn from; 0 for no interval.
-        seed: Of the bootstrap.
+        bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
+        seed: Random seed of the bootstrap.
     """
-    return _score(_metric("token_accuracy"), hypotheses, references, bootstrap, seed)
+    return _score(find_metric("token_accuracy"), hypotheses, references, bootstrap, seed)
 
 
 def evaluate(
@@ -200,58 +171,17 @@ def evaluate(
         ConfigError: A metric is unknown, or ``bootstrap`` too small.
         DataError: There are no sentences, or not one reference for each hypothesis.
     """
-    chosen = [_metric(name) for name in metrics]
+    chosen = [find_metric(name) for name in metrics]
     return [_score(metric, hypotheses, references, bootstrap, seed) for metric in chosen]
 
 
-def paired_bootstrap(
-    baseline: Sequence[str],
-    system: Sequence[str],
-    references: Sequence[str],
-    *,
-    metric: str = "bleu",
-    samples: int = 1000,
-    seed: int = DEFAULT_SEED,
-) -> Comparison:
-    """Is ``system`` better than ``baseline``? Both are scored on the same pseudo test sets (Koehn, 2004, section 4).
-
-    With d the differences on the samples, the interval is the middle 95 % of d. The p-value is two-sided: the share of
-    samples with abs(d - mean d) >= abs(delta), as d centred at zero shows what chance alone would do (Efron and
-    Tibshirani, 1993, chapter 16), plus one in numerator and denominator. sacreBLEU takes the absolute value before it
-    centres, which counts one tail only (about half of our p-value) and calls two equal systems different at p = 1/1001;
-    here they get p = 1.
-
-    Args:
-        baseline: The translations to beat.
-        system: Those of the other system.
-        references: One reference for each sentence.
-        metric: A name from :data:`METRICS`.
-        samples: How many pseudo test sets are drawn.
-        seed: Of the draws.
-    """
-    chosen = _metric(metric)
-    if samples < MIN_SAMPLES:
-        raise ConfigError(f"samples = {samples}: expected at least {MIN_SAMPLES}, better 1000")
-    check_texts(baseline, references, "baseline translations")
-    check_texts(system, references, "translations")
-    counts = [chosen.counts(texts, references) for texts in (baseline, system)]
-    before, after = (chosen.value(rows.sum(axis=0)) for rows in counts)
-    delta = after - before
-    sampled = [[chosen.value(weights @ rows) for rows in counts] for weights in draws(len(references), samples, seed)]
-    differences = np.array([after - before for before, after in sampled])
-    as_far = np.abs(differences - differences.mean()) >= abs(delta)
-    low, high = middle_95(differences)
-    p_value = (int(as_far.sum()) + 1) / (samples + 1)
-    return Comparison(chosen.name, delta, p_value, low, high, chosen.signature(samples, seed))
-
-
 def sentence_chrf(hypothesis: str, reference: str) -> float:
-    """chrF2 of one sentence against another, 0 to 100: how much two texts agree; see :func:`chrf`."""
+    """chrF2 of one sentence against another, from 0 to 100; see :func:`chrf`."""
     return float(CHRF().sentence_score(hypothesis, [reference]).score)
 
 
 class _SacreBleu:
-    """A metric of sacreBLEU. The two halves that we need have private names there; tests compare the results."""
+    """A metric of sacreBLEU. The two functions that we need are private there, so tests compare the results."""
 
     def __init__(self, name: str, metric: SacreBleuMetric) -> None:
         self.name = name
@@ -263,16 +193,18 @@ class _SacreBleu:
     def value(self, counts: Float[np.ndarray, " C"]) -> float:
         return float(self._metric._compute_score_from_stats(counts.tolist()).score)
 
-    def signature(self, samples: int, seed: int) -> str:
+    def signature(self, samples: int, seed: int, trials: int = 0) -> str:
         signature = self._metric.get_signature()
         if samples:
             signature.update("bs", samples)
             signature.update("seed", seed)
+        if trials:
+            signature.update("ar", trials)
         return signature.format()
 
 
 class _Ratio:
-    """100 times the sum of one count over the sum of another."""
+    """100 times the sum of one count divided by the sum of another."""
 
     def __init__(self, name: str, count: Callable[[str, str], tuple[int, int]], setting: str) -> None:
         self.name = name
@@ -286,15 +218,17 @@ class _Ratio:
         hits, of = counts.tolist()
         return 100 * hits / of if of else 100.0
 
-    def signature(self, samples: int, seed: int) -> str:
+    def signature(self, samples: int, seed: int, trials: int = 0) -> str:
         drawn = f"bs:{samples}|seed:{seed}|" if samples else ""
+        drawn += f"ar:{trials}|" if trials else ""
         return f"nrefs:1|{drawn}case:mixed|{self._setting}|version:headway-{__version__}"
 
 
-_Metric = _SacreBleu | _Ratio  # a score that is a function of counts summed over sentences
+_Metric = _SacreBleu | _Ratio
 
 
-def _metric(name: str) -> _Metric:
+def find_metric(name: str) -> _Metric:
+    """Return the metric with this name from :data:`METRICS`, with default settings."""
     match name:
         case "bleu":
             return _SacreBleu("BLEU", BLEU())

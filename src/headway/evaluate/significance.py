@@ -1,0 +1,348 @@
+"""Is one system better than another on the same test set, or could the difference be chance?
+
+Paired bootstrap (Koehn, "Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004, section 4)
+    Both systems are scored on test sets drawn from the sentences with replacement. With d the differences of the
+    scores, the interval is the middle 95 % of d. The p-value is the share of draws with |d - mean(d)| >= |delta|: d
+    centered at zero shows what chance does (Efron and Tibshirani, 1993, chapter 16).
+Approximate randomization (Riezler and Maxwell, "On Some Pitfalls in Automatic Evaluation and Significance Testing for
+MT", ACL 2005 workshop)
+    If the systems are equally good, swapping their outputs for a sentence changes nothing. Each trial swaps each
+    sentence with probability 1/2; the p-value is the share of trials whose difference is at least |delta|.
+McNemar's test (McNemar, 1947), for labels
+    Of the texts that exactly one of two classifiers labels correctly, half should belong to each. The p-value is the
+    exact two-sided binomial probability.
+
+All p-values are two-sided. Both simulations add one to numerator and denominator. sacreBLEU has the first two tests,
+but it gives two identical systems p = 1/(samples + 1), that is, calls them different: its randomization counts only
+differences strictly greater than the observed one, and its bootstrap takes the absolute value before it centers. Here
+identical systems get p = 1; a test shows both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from headway import __version__
+from headway.errors import ConfigError, DataError
+from headway.evaluate.bootstrap import DEFAULT_SEED, MIN_SAMPLES, check_texts, draws, middle_95
+from headway.evaluate.translation import find_metric, sentence_chrf
+
+__all__ = [
+    "Comparison",
+    "ComparisonRow",
+    "ComparisonTable",
+    "OutputDifference",
+    "compare_labels",
+    "compare_translations",
+    "mcnemar",
+    "paired_bootstrap",
+    "paired_randomization",
+]
+
+_Counts = Float[np.ndarray, "N C"]
+_Value = Callable[[Float[np.ndarray, " C"]], float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How much better or worse one system is than another on the same test set.
+
+    Attributes:
+        name: The metric, as it is written in papers.
+        delta: The score of the system minus the score of the baseline. Positive is better, except for TER.
+        p_value: Probability of a difference at least as large, of either sign, if the systems were equally good.
+        low: Lower end of the 95 % bootstrap confidence interval of the difference.
+        high: Upper end of the interval.
+        signature: The settings that the numbers depend on.
+    """
+
+    name: str
+    delta: float
+    p_value: float
+    low: float
+    high: float
+    signature: str
+
+    def __str__(self) -> str:
+        interval = f"[{self.low:+.1f}, {self.high:+.1f}]"
+        return f"{self.name} {self.delta:+.1f} {interval} p={self.p_value:.3f} {self.signature}"
+
+
+@dataclass(frozen=True)
+class ComparisonRow:
+    """One system under one metric, compared with the baseline.
+
+    Attributes:
+        system: Name of the system.
+        metric: Name of the metric, as it is written in papers.
+        value: Score of the system.
+        delta: Score minus the baseline's score; None for the baseline itself.
+        low: Lower end of the 95 % bootstrap confidence interval of ``delta``; None for the baseline.
+        high: Upper end of the interval.
+        p_values: p-value of each test: "bootstrap" and "randomization", or "bootstrap" and "mcnemar" for labels. Empty
+            for the baseline.
+        signature: The settings that the numbers depend on.
+    """
+
+    system: str
+    metric: str
+    value: float
+    signature: str
+    delta: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p_values: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """A sentence on which the systems differ.
+
+    Attributes:
+        number: Number of the sentence, counted from 1.
+        reference: Its reference translation or true label.
+        outputs: The output of each system, in the order of :attr:`ComparisonTable.systems`.
+        scores: Sentence-level chrF2 of each output; for labels 100 if the label is correct, otherwise 0.
+    """
+
+    number: int
+    reference: str
+    outputs: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    @property
+    def spread(self) -> float:
+        """Difference between the best and the worst score."""
+        return max(self.scores) - min(self.scores)
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """Several systems compared on one test set.
+
+    Attributes:
+        systems: Names of the systems. The first one is the baseline.
+        rows: One row for each metric and system, metric by metric.
+        differences: The sentences on which the systems differ most, largest spread first.
+    """
+
+    systems: tuple[str, ...]
+    rows: tuple[ComparisonRow, ...]
+    differences: tuple[OutputDifference, ...]
+
+
+def compare_translations(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[str],
+    *,
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    samples: int = 1000,
+    trials: int = 10_000,
+    seed: int = DEFAULT_SEED,
+    differences: int = 10,
+) -> ComparisonTable:
+    """Compare translations of two or more systems: scores, paired bootstrap, approximate randomization.
+
+    Args:
+        systems: The translations of each system, by its name. Every system is compared with the first one.
+        references: One reference for each sentence.
+        metrics: Names from :data:`~headway.evaluate.METRICS`.
+        samples: Number of bootstrap samples.
+        trials: Number of trials of approximate randomization.
+        seed: Random seed of both.
+        differences: Maximum number of sentences in :attr:`ComparisonTable.differences`.
+
+    Raises:
+        ConfigError: Fewer than two systems, an unknown metric, or too few samples or trials.
+        DataError: A system does not have one translation for each reference.
+    """
+    names = _check_systems(systems, references, samples)
+    if trials < MIN_SAMPLES:
+        raise ConfigError(f"trials = {trials}: expected at least {MIN_SAMPLES}; 10000 is common")
+    rows: list[ComparisonRow] = []
+    for metric in map(find_metric, metrics):
+        counts = [metric.counts(systems[name], references) for name in names]
+        values = [metric.value(each.sum(axis=0)) for each in counts]
+        rows.append(ComparisonRow(names[0], metric.name, values[0], metric.signature(0, seed)))
+        for name, value, each in zip(names[1:], values[1:], counts[1:], strict=True):
+            p_value, low, high = _bootstrap(counts[0], each, metric.value, samples, seed)
+            swapped = _randomization(counts[0], each, metric.value, trials, seed)
+            p_values = {"bootstrap": p_value, "randomization": swapped}
+            signature = metric.signature(samples, seed, trials)
+            rows.append(ComparisonRow(name, metric.name, value, signature, value - values[0], low, high, p_values))
+    outputs = [tuple(texts) for texts in zip(*systems.values(), strict=True)]
+    scored = [
+        tuple(map({text: sentence_chrf(text, reference) for text in set(texts)}.__getitem__, texts))
+        for texts, reference in zip(outputs, references, strict=True)
+    ]
+    return ComparisonTable(names, tuple(rows), _most_different(outputs, references, scored, differences))
+
+
+def compare_labels(
+    systems: Mapping[str, Sequence[str]],
+    truth: Sequence[str],
+    *,
+    samples: int = 1000,
+    seed: int = DEFAULT_SEED,
+    differences: int = 10,
+) -> ComparisonTable:
+    """Compare the labels that two or more classifiers predict: accuracy, paired bootstrap, McNemar's test.
+
+    Args:
+        systems: The predicted labels of each system, by its name. Every system is compared with the first one.
+        truth: The true label of each text.
+        samples: Number of bootstrap samples.
+        seed: Random seed of the bootstrap.
+        differences: Maximum number of texts in :attr:`ComparisonTable.differences`.
+
+    Raises:
+        ConfigError: Fewer than two systems, or too few samples.
+        DataError: A system does not have one label for each text.
+    """
+    names = _check_systems(systems, truth, samples)
+    right = {name: np.array([a == b for a, b in zip(systems[name], truth, strict=True)]) for name in names}
+    baseline = right[names[0]]
+    end = f"version:headway-{__version__}"
+    rows = [ComparisonRow(names[0], "accuracy", float(100 * baseline.mean()), f"n:{len(truth)}|{end}")]
+    for name in names[1:]:
+        before, after = (each[:, None].astype(np.float64) for each in (baseline, right[name]))
+        p_value, low, high = _bootstrap(before, after, lambda sums: 100 * float(sums[0]) / len(truth), samples, seed)
+        p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline.tolist(), right[name].tolist())}
+        delta = float(100 * (after.sum() - before.sum()) / len(truth))
+        signature = f"n:{len(truth)}|bs:{samples}|seed:{seed}|mcnemar:exact|{end}"
+        value = float(100 * right[name].mean())
+        rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
+    outputs = [tuple(labels) for labels in zip(*systems.values(), strict=True)]
+    scores = [tuple(100.0 * (label == true) for label in labels) for labels, true in zip(outputs, truth, strict=True)]
+    return ComparisonTable(names, tuple(rows), _most_different(outputs, truth, scores, differences))
+
+
+def paired_bootstrap(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[str],
+    *,
+    metric: str = "bleu",
+    samples: int = 1000,
+    seed: int = DEFAULT_SEED,
+) -> Comparison:
+    """Compare two systems by paired bootstrap; see the module's docstring.
+
+    Args:
+        baseline: The translations of the baseline.
+        system: The translations of the other system.
+        references: One reference for each sentence.
+        metric: A name from :data:`~headway.evaluate.METRICS`.
+        samples: Number of bootstrap samples.
+        seed: Random seed.
+    """
+    chosen = find_metric(metric)
+    _check_samples(samples)
+    check_texts(baseline, references, "baseline translations")
+    check_texts(system, references, "translations")
+    counts = [chosen.counts(texts, references) for texts in (baseline, system)]
+    before, after = (chosen.value(rows.sum(axis=0)) for rows in counts)
+    p_value, low, high = _bootstrap(counts[0], counts[1], chosen.value, samples, seed)
+    return Comparison(chosen.name, after - before, p_value, low, high, chosen.signature(samples, seed))
+
+
+def paired_randomization(
+    baseline: Sequence[str],
+    system: Sequence[str],
+    references: Sequence[str],
+    *,
+    metric: str = "bleu",
+    trials: int = 10_000,
+    seed: int = DEFAULT_SEED,
+) -> float:
+    """Return the two-sided p-value of approximate randomization; see the module's docstring.
+
+    Args:
+        baseline: The translations of the baseline.
+        system: The translations of the other system.
+        references: One reference for each sentence.
+        metric: A name from :data:`~headway.evaluate.METRICS`.
+        trials: Number of times that outputs are swapped at random.
+        seed: Random seed.
+    """
+    chosen = find_metric(metric)
+    check_texts(baseline, references, "baseline translations")
+    check_texts(system, references, "translations")
+    before, after = (chosen.counts(texts, references) for texts in (baseline, system))
+    return _randomization(before, after, chosen.value, trials, seed)
+
+
+def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:
+    """Return the exact two-sided p-value of McNemar's test.
+
+    With b and c the texts that only the baseline, or only the system, labels correctly, and X binomial with b + c
+    draws of probability 1/2, it is min(1, 2 P(X <= min(b, c))).
+
+    Args:
+        baseline: Whether the baseline labels each text correctly.
+        system: Whether the other system labels each text correctly.
+    """
+    only_baseline = sum(a and not b for a, b in zip(baseline, system, strict=True))
+    only_system = sum(b and not a for a, b in zip(baseline, system, strict=True))
+    n, fewer = only_baseline + only_system, min(only_baseline, only_system)
+    tail = sum(math.comb(n, k) for k in range(fewer + 1))
+    p_value: float = 2 * tail / (1 << n)  # integers of any size, so nothing overflows
+    return min(1.0, p_value)
+
+
+def _check_systems(systems: Mapping[str, Sequence[str]], references: Sequence[str], samples: int) -> tuple[str, ...]:
+    if len(systems) < 2:
+        raise ConfigError(f"{len(systems)} systems: expected at least two to compare")
+    _check_samples(samples)
+    for name, outputs in systems.items():
+        try:
+            check_texts(outputs, references, "outputs")
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from None
+    return tuple(systems)
+
+
+def _check_samples(samples: int) -> None:
+    if samples < MIN_SAMPLES:
+        raise ConfigError(f"samples = {samples}: expected at least {MIN_SAMPLES}, better 1000")
+
+
+def _bootstrap(
+    baseline: _Counts, system: _Counts, value: _Value, samples: int, seed: int
+) -> tuple[float, float, float]:
+    """Return the p-value and the confidence interval of the difference."""
+    delta = value(system.sum(axis=0)) - value(baseline.sum(axis=0))
+    drawn = [value(weights @ system) - value(weights @ baseline) for weights in draws(len(system), samples, seed)]
+    found = np.array(drawn)
+    as_far = np.abs(found - found.mean()) >= abs(delta)
+    return (int(as_far.sum()) + 1) / (samples + 1), *middle_95(found)
+
+
+def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: int, seed: int) -> float:
+    total, change = baseline.sum(axis=0) + system.sum(axis=0), system - baseline
+    start = baseline.sum(axis=0)
+    delta = abs(value(total - start) - value(start))
+    generator = np.random.default_rng(seed)
+    as_far = 0
+    for _ in range(trials):
+        swapped = start + generator.integers(2, size=len(change)) @ change
+        # Sums of counts are exact, so a repeated assignment repeats its difference; 1e-9 allows for its mirror image.
+        as_far += abs(value(total - swapped) - value(swapped)) >= delta - 1e-9
+    return (as_far + 1) / (trials + 1)
+
+
+def _most_different(
+    outputs: Sequence[tuple[str, ...]], references: Sequence[str], scores: Sequence[tuple[float, ...]], count: int
+) -> tuple[OutputDifference, ...]:
+    found = [
+        OutputDifference(number, reference, texts, values)
+        for number, (reference, texts, values) in enumerate(zip(references, outputs, scores, strict=True), start=1)
+        if len(set(texts)) > 1
+    ]
+    found.sort(key=lambda difference: -difference.spread)
+    return tuple(found[:count])
