@@ -1,5 +1,6 @@
 import json
 import pickle
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -163,6 +164,11 @@ def edit_config(**changes: Any) -> Callable[[Path], None]:
     return damage
 
 
+def link_out(folder: Path) -> None:
+    (folder / "tokenizer.json").rename(folder.parent / "elsewhere.json")
+    (folder / "tokenizer.json").symlink_to(folder.parent / "elsewhere.json")
+
+
 def write(name: str, content: str | bytes) -> Callable[[Path], None]:
     data = content if isinstance(content, bytes) else content.encode()
 
@@ -212,6 +218,24 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
         (edit_config(tokenizers=[1]), f"{NOT_OURS}"),
         (edit_config(tokenizers={"source": "tokenizer"}), f"{NOT_OURS} (no 'target')"),
         (edit_config(tokenizers={"source": "tokenizer", "target": "other"}), "other.json: no such file"),
+        *(
+            (edit_config(tokenizers={"source": name, "target": name}), "expected the name of a file in this folder")
+            for name in ("../secret", "/etc/passwd", "..", "", "a/b", "C:\\x", 3, None, "\0")
+        ),
+        (link_out, "tokenizer.json is a link to a file outside the folder; replace it by a copy"),
+        (
+            edit_config(model={**SMALL, "d_model": 10_000_000}),
+            "weight 'source_embedding.weight' has shape [7, 16]; config.json and the tokenizers ask for [7, 10000000]",
+        ),
+        (
+            edit_config(model={**SMALL, "encoder_layers": 10**12}),
+            f"{NOT_OURS} (model.encoder_layers = 1000000000000, but model.safetensors has 69 weights)",
+        ),
+        (edit_config(model={**SMALL, "d_ff": 10**30}), f"{NOT_OURS} (model: sizes too large for any tensor)"),
+        (edit_config(framing={"source_suffix": [7]}), f"{NOT_OURS} (framing: id 7 is not in a vocabulary of 7 tokens)"),
+        (edit_config(framing={"target_prefix": [-1]}), f"{NOT_OURS} (framing: id -1 is not in a vocabulary of 7 token"),
+        (edit_config(format=0), f"{NOT_OURS} (no format version)"),
+        (edit_config(format=True), f"{NOT_OURS} (no format version)"),
         (cut("model.safetensors", 0.9), "model.safetensors: truncated or not a safetensors file"),
         (cut("model.safetensors", 0), "model.safetensors: truncated or not a safetensors file"),
         (write("model.safetensors", pickle.dumps({"a": 1})), "model.safetensors: truncated or not a safetensors file"),
@@ -255,6 +279,31 @@ def test_tokenizers_that_do_not_fit_one_matrix(folder: Path) -> None:
         BundleError, match=r"config\.json: does not fit the tokenizers beside it \(tie = 'all' needs one"
     ):
         Bundle.load(folder)
+
+
+def test_a_folder_of_the_hugging_face_cache_may_link_to_its_blobs(tmp_path: Path) -> None:
+    folder = tmp_path / "snapshots" / "revision"
+    made().save(folder, "# Card")
+    (tmp_path / "blobs").mkdir()
+    for path in list(folder.iterdir()):
+        path.rename(tmp_path / "blobs" / path.name)
+        path.symlink_to(Path("../../blobs") / path.name)
+    Bundle.load(folder)
+
+
+def test_loading_draws_no_random_numbers(folder: Path) -> None:
+    before = torch.get_rng_state()
+    Bundle.load(folder)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_huge_model_is_refused_before_it_is_allocated(folder: Path) -> None:
+    """As many bytes as the weights of the config would take are not to be had here."""
+    edit_config(model={**SMALL, "d_model": 10_000_000, "d_ff": 10_000_000})(folder)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(BundleError, match="and the tokenizers ask for"):
+        Bundle.load(folder)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
 def test_a_file_is_no_model_folder(folder: Path) -> None:

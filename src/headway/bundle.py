@@ -13,16 +13,19 @@ as tokenizer.spm), and config.json has the framing: what stands around a sentenc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
@@ -150,16 +153,20 @@ def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
     task = _task(folder, config)
     model_config, framing = _model_config(folder, config), _framing(folder, config)
     with _explained(folder):
-        labels = tuple(map(str, config["labels"])) if task.kind == "classification" else ()
-    source, target = read_tokenizers(folder)
-    weights = read_weights(folder / "model.safetensors")
-    try:
-        model = build_model(model_config, source.vocab_size, len(labels) or target.vocab_size)
-    except ConfigError as error:
-        raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
+        labels = _labels(config["labels"]) if task.kind == "classification" else ()
+    source, target = _tokenizers(folder, config)
+    if framing is not None:
+        with _explained(folder):
+            _check_framing(framing, source, target)
+    path = folder / "model.safetensors"
+    shapes = _stored_shapes(path)
+    target_size = len(labels) or target.vocab_size
+    _check_weights(_expected_shapes(folder, model_config, source.vocab_size, target_size, len(shapes)), shapes, path)
+    with _WithoutRandomValues():
+        model = build_model(model_config, source.vocab_size, target_size)
     if isinstance(model, EncoderClassifier) != (task.kind == "classification"):
         raise _foreign(folder, ValueError(f"a {model.config.kind} is no model for {task.kind}"))
-    load_weights(model, weights, folder / "model.safetensors")
+    load_weights(model, read_weights(path), path)
     model.eval()
     if isinstance(model, EncoderClassifier):
         return ClassifierBundle(task, model, source, labels)
@@ -204,12 +211,49 @@ def own_framing(tokenizer: TextTokenizer) -> Framing:
 
 def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer]:
     """The source's and the target's tokenizer of a model folder; the same object where they are one."""
-    config = _read_config(folder)
+    return _tokenizers(folder, _read_config(folder))
+
+
+def _tokenizers(folder: Path, config: dict[str, Any]) -> tuple[TextTokenizer, TextTokenizer]:
     with _explained(folder):
         names = config["tokenizers"]
-        source_name, target_name = str(names["source"]), str(names["target"])
+        source_name, target_name = _inside(folder, names["source"]), _inside(folder, names["target"])
     source = load_tokenizer(folder, source_name)
     return source, source if target_name == source_name else load_tokenizer(folder, target_name)
+
+
+def _inside(folder: Path, name: object) -> str:
+    """Return the name of a tokenizer's files, which must be in ``folder`` itself and may not be links out of it.
+
+    A link that stays within one repository of the Hugging Face cache (``snapshots/REVISION`` links to ``blobs``) is
+    accepted.
+    """
+    if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
+        raise ValueError(f"tokenizer {name!r}: expected the name of a file in this folder, without its ending")
+    home = folder.resolve()
+    root = home.parent.parent if home.parent.name == "snapshots" else home
+    for path in (folder / f"{name}.json", folder / f"{name}.spm"):
+        if not path.resolve().is_relative_to(root):
+            raise ValueError(f"{path.name} is a link to a file outside the folder; replace it by a copy of that file")
+    return name
+
+
+def _labels(names: object) -> tuple[str, ...]:
+    if not isinstance(names, list) or not names or len({str(name) for name in names}) < len(names):
+        raise ValueError("labels: expected a list of different names")
+    return tuple(map(str, names))
+
+
+def _check_framing(framing: Framing, source: TextTokenizer, target: TextTokenizer) -> None:
+    """Refuse ids that the embeddings have no row for."""
+    languages = tuple(framing.languages.values())
+    for slots, tokenizer in (
+        ((*framing.source_prefix, *framing.source_suffix, *languages), source),
+        (framing.target_prefix, target),
+    ):
+        for slot in slots:
+            if isinstance(slot, int) and not 0 <= slot < tokenizer.vocab_size:
+                raise ValueError(f"framing: id {slot} is not in a vocabulary of {tokenizer.vocab_size:,} tokens")
 
 
 @contextmanager
@@ -240,9 +284,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder}: not a model folder; {hint}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
+        json.dumps(config, ensure_ascii=False).encode()  # no lone surrogates, which cannot be printed
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{path}: damaged ({error}); copy the folder again from its source") from None
-    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+    if not isinstance(config, dict) or type(config.get("format")) is not int or config["format"] < 1:
         raise BundleError(f"{path}: not a Headway model's configuration (no format version)")
     if config["format"] > FORMAT:
         raise BundleError(f"{path}: format {config['format']} is newer than this Headway's {FORMAT}; update Headway")
@@ -268,33 +313,97 @@ def write_weights(weights: dict[str, Tensor], path: Path) -> None:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file, or say what is wrong with it."""
+    """Read a safetensors file; :class:`BundleError` says what is wrong with it."""
+    with _explained_weights(path):
+        return load_file(path)
+
+
+def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
+    """Put ``weights`` into ``model``; names and shapes must fit exactly."""
+    expected = named_weights(model)
+    _check_weights(
+        {name: tuple(tensor.shape) for name, tensor in expected.items()},
+        {name: tuple(tensor.shape) for name, tensor in weights.items()},
+        origin,
+    )
+    model.load_state_dict({name: placed_like(weights[name], tensor) for name, tensor in expected.items()}, strict=False)
+
+
+Shape = tuple[int, ...]
+
+
+class _WithoutRandomValues(TorchFunctionMode):
+    """Inside, ``torch.nn.init`` draws no random numbers: weights that are read from a file replace all of them."""
+
+    _RANDOM = frozenset(
+        {"normal_", "trunc_normal_", "uniform_", "orthogonal_"}
+        | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}
+    )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in self._RANDOM:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+def _expected_shapes(
+    folder: Path, config: AnyConfig, source_size: int, target_size: int, stored: int
+) -> dict[str, Shape]:
+    """Return the shape of each weight that ``config`` asks for, without allocating any.
+
+    Args:
+        folder: The model folder, for messages.
+        config: The model's configuration.
+        source_size: Size of the source vocabulary.
+        target_size: Size of the target vocabulary, or number of classes.
+        stored: How many weights the folder has. A model has at least one in each layer.
+    """
+    for name, value in config.as_dict().items():
+        if name.endswith("_layers") and value > stored:
+            raise _foreign(folder, ValueError(f"model.{name} = {value}, but model.safetensors has {stored} weights"))
+    try:
+        with torch.device("meta"), _WithoutRandomValues():
+            model = build_model(config, source_size, target_size)
+    except ConfigError as error:
+        raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
+    except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes that no tensor can have
+        raise _foreign(folder, ValueError("model: sizes too large for any tensor")) from None
+    return {name: tuple(tensor.shape) for name, tensor in named_weights(model).items()}
+
+
+def _stored_shapes(path: Path) -> dict[str, Shape]:
+    """Return the shape of each tensor in a safetensors file; only its header is read."""
+    with _explained_weights(path), safe_open(path, framework="pt") as file:
+        return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+
+
+@contextmanager
+def _explained_weights(path: Path) -> Iterator[None]:
     if not path.is_file():
         raise BundleError(f"{path}: missing; a model folder needs it: copy the folder again from its source")
     try:
-        return load_file(path)
+        yield
     except (SafetensorError, OSError, ValueError) as error:
         raise BundleError(
             f"{path}: truncated or not a safetensors file ({error}); copy it again from its source"
         ) from None
 
 
-def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
-    """Put ``weights`` into ``model``; names and shapes must fit exactly."""
-    expected = named_weights(model)
-    if missing := sorted(expected.keys() - weights.keys()):
+def _check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], origin: Path) -> None:
+    """Raise :class:`BundleError` unless names and shapes are equal."""
+    if missing := sorted(expected.keys() - stored.keys()):
         raise BundleError(
             f"{origin}: weight {missing[0]!r} is missing ({len(missing)} in all); not this model's weights"
         )
-    if foreign := sorted(weights.keys() - expected.keys()):
+    if foreign := sorted(stored.keys() - expected.keys()):
         raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({nearest(foreign[0], expected)})")
-    for name, tensor in expected.items():
-        if tensor.shape != weights[name].shape:
+    for name, shape in expected.items():
+        if shape != stored[name]:
             raise BundleError(
-                f"{origin}: weight {name!r} has shape {list(weights[name].shape)}; "
-                f"config.json and the tokenizers ask for {list(tensor.shape)}"
+                f"{origin}: weight {name!r} has shape {list(stored[name])}; "
+                f"config.json and the tokenizers ask for {list(shape)}"
             )
-    model.load_state_dict({name: placed_like(weights[name], tensor) for name, tensor in expected.items()}, strict=False)
 
 
 def placed_like(tensor: Tensor, template: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_commands import assert_refused, run, write_lines
+from command_line import assert_refused, run, write_lines
 
 from headway.evaluate import class_table, confusion_table, evaluate_classes
 from headway.predict.classifier import Classifier, load_classifier

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
@@ -13,18 +12,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import typer
+from command_line import Ended, assert_refused, run, write_lines
 from typer.models import CommandInfo
 
 import headway
 from headway.bundle import Bundle
-from headway.cli import app, main
+from headway.cli import app
 from headway.config import to_toml
 from headway.decode.options import DecodingOptions
 from headway.models.registry import build_model
@@ -47,50 +47,6 @@ COMMANDS += [
 ]
 LINES = ["der Hund", "die Katze", "der Hund sieht die Katze", "die Katze sieht der Hund", "der Hund schläft"] * 4
 TARGETS = ["the dog", "the cat", "the dog sees the cat", "the cat sees the dog", "the dog sleeps"] * 4
-
-
-@dataclass(frozen=True)
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-def run(*words: object, stdin: bytes = b"") -> Ended:
-    """Run the command line in this process."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
-    code: object = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "argv", ["headway", *map(str, words)])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        patch.setattr("warnings.showwarning", None)  # put back whatever main() sets
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        out.flush()
-        err.flush()
-    assert code is None or isinstance(code, int)
-    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return Ended(code or 0, *texts)
-
-
-def assert_refused(ended: Ended, message: str) -> None:
-    """Exit code 2, nothing on standard output, and one line that says what is wrong."""
-    assert ended.code == 2, ended
-    assert ended.out == ""
-    last = ended.err.splitlines()[-1]
-    assert last.startswith("headway: ")
-    assert re.search(message, last), last
-    assert "Traceback" not in ended.err
-    assert ended.err.count("headway: ") == 1
-
-
-def write_lines(path: Path, lines: list[str]) -> Path:
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return path
 
 
 def write_recipe(folder: Path, data: Path) -> Path:

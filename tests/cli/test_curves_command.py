@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_commands import Ended, assert_refused, run
+from command_line import Ended, assert_refused, run
 
 
 @pytest.fixture

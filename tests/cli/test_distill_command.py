@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_commands import LINES, TARGETS, assert_refused, run, write_lines, write_recipe
+from command_line import assert_refused, run, write_lines
+from test_commands import LINES, TARGETS, write_recipe
 
 from headway.bundle import Bundle
 from headway.cli.text import one_line

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import assert_refused, run
 from matplotlib.figure import Figure
-from test_commands import assert_refused, run
 
 from headway.errors import DataError
 from headway.experiments import NAMES

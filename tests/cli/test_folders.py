@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_commands import assert_refused, run
+from command_line import assert_refused, run
 
 from headway.cli.folders import beside
 from headway.predict import Translator

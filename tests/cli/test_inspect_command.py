@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from test_commands import Ended, assert_refused, run
+from command_line import Ended, assert_refused, run
 
 from headway.inspection.results import Inspection
 from headway.predict import Translator

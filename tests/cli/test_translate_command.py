@@ -14,7 +14,7 @@ from io import BufferedIOBase
 from pathlib import Path
 
 import pytest
-from test_commands import assert_refused, run, write_lines
+from command_line import assert_refused, run, write_lines
 
 from headway.cli import text as text_module
 from headway.cli.translate import _Writer

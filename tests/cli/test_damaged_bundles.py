@@ -1,0 +1,151 @@
+"""Damaged and hostile model folders: a command that cannot use one ends with exit code 2 and one line, never a
+traceback, and allocates nothing that the files do not contain."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import assert_refused, run
+
+QUICK, THOROUGH = 25, 1000  # damaged copies of each model
+HUGE = 10_000_000
+STRANGE: list[Any] = [
+    *(None, True, False, 0, 1, -1, 3, HUGE, 10**30, 0.5, -0.5, 1e308, float("inf"), float("nan")),
+    *("", "x", "..", "../../../etc/passwd", "/etc/passwd", "\0", "\ud800", "x" * 10_000),
+    *([], {}, [[]], [None], [1, 2], {"a": 1}, ["a", "a"], {"kind": "transformer"}),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def models(
+    make_translator: Callable[..., Any], make_classifier: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Small models of every kind."""
+    from headway.bundle import Bundle, TaskConfig
+    from headway.models.build import build_model, parse_model_config
+    from headway.text.framing import Framing
+
+    home = tmp_path_factory.mktemp("models")
+    bundle = make_translator("bpe", positions="learned", max_length=40, score="general").bundle
+    bundle.save(home / "transformer", "# Card")
+    languages = {"languages": {"de": 7, "en": 8}, "source_language": "de", "target_language": "en"}
+    slots = {"source_prefix": ["source_language"], "target_prefix": ["target_language"]}
+    framing = Framing.parse({**slots, **languages}, "test")
+    Bundle(bundle.task, bundle.model, bundle.source_tokenizer, bundle.target_tokenizer, framing).save(
+        home / "imported", "# Card"
+    )
+    characters = make_translator("characters").bundle.source_tokenizer
+    options = {"kind": "recurrent", "d_model": 8, "attention": "bahdanau"}
+    recurrent = build_model(parse_model_config(options, ""), characters.vocab_size, characters.vocab_size)
+    Bundle(TaskConfig(), recurrent, characters, characters).save(home / "recurrent", "# Card")  # type: ignore[arg-type]
+    make_classifier(positions="learned").bundle.save(home / "classifier", "# Card")
+    return home
+
+
+MODELS = ["transformer", "imported", "recurrent", "classifier"]
+
+
+def used(folder: Path) -> list[Any]:
+    """The commands that read all of a model folder, run on it."""
+    use = "classify" if folder.name == "classifier" else "translate"
+    extra = [] if use == "classify" else ["--max-length", "5"]
+    return [run("info", folder), run(use, folder, "das Haus", *extra)]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The keys and indices that lead to every value of nested JSON; of long lists, to the first ones."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:8]) if isinstance(value, list) else ()
+    return [found for key, item in inner for found in ((*path, key), *places(item, (*path, key)))]
+
+
+def damage_json(path: Path, draw: random.Random) -> str:
+    """Drop a key, or replace its value by a strange one or by another value of the file."""
+    data = json.loads(path.read_text(encoding="utf-8"))
+    where = draw.choice(places(data))
+    owner = data
+    for key in where[:-1]:
+        owner = owner[key]
+    match draw.choice(["drop", "replace", "replace", "swap", "add"]):
+        case "drop":
+            del owner[where[-1]]
+        case "replace":
+            owner[where[-1]] = draw.choice(STRANGE)
+        case "swap":
+            other = data
+            for key in draw.choice(places(data)):
+                other = other[key] if isinstance(other, (dict, list)) else other
+            owner[where[-1]] = json.loads(json.dumps(other))
+        case "add":
+            data[draw.choice(["framing", "labels", "extra", "tokenizers"])] = draw.choice(STRANGE)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    return f"{path.name}: {where}"
+
+
+def damage_bytes(path: Path, draw: random.Random) -> str:
+    """Flip bytes, truncate, append, or write something else altogether."""
+    content = bytearray(path.read_bytes())
+    kind = draw.choice(["flip", "flip", "cut", "append", "junk", "empty", "header"])
+    match kind:
+        case "flip":
+            for _ in range(draw.choice([1, 1, 3, 50])):
+                content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+        case "cut":
+            del content[draw.randrange(len(content)) :]
+        case "append":
+            content += draw.randbytes(draw.choice([1, 100]))
+        case "junk":
+            content[:] = draw.randbytes(draw.choice([1, 9, 1000]))
+        case "empty":
+            content.clear()
+        case "header":
+            for _ in range(3):
+                content[draw.randrange(min(300, len(content)))] = draw.randrange(256)
+    path.write_bytes(content)
+    return f"{path.name}: {kind}"
+
+
+def damage(folder: Path, draw: random.Random) -> str:
+    """Damage one file of a model folder; returns what was done."""
+    files = sorted(path for path in folder.iterdir() if path.name != "README.md")
+    path = draw.choice([*files, folder / "config.json"])
+    if path.suffix == ".json" and draw.random() < 0.7:
+        return damage_json(path, draw)
+    if draw.random() < 0.05:
+        path.unlink()
+        return f"{path.name}: removed"
+    return damage_bytes(path, draw)
+
+
+def fuzz(origin: Path, tmp_path: Path, seeds: range) -> int:
+    """Use damaged copies of a model folder; returns how many were refused."""
+    refused = 0
+    for seed in seeds:
+        folder = tmp_path / origin.name
+        shutil.copytree(origin, folder)
+        what = damage(folder, random.Random(seed))
+        for ended in used(folder):
+            assert ended.code in (0, 2), (seed, what, ended)
+            if ended.code == 2:
+                refused += 1
+                assert_refused(ended, "")
+                assert len([line for line in ended.err.splitlines() if line]) == 1, (seed, what, ended)
+        shutil.rmtree(folder)
+    return refused
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_damaged_folder_is_refused_in_one_line(models: Path, tmp_path: Path, name: str) -> None:
+    assert all(ended.code == 0 for ended in used(models / name)), "the models themselves are fine"
+    assert fuzz(models / name, tmp_path, range(QUICK)) > QUICK / 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_many_damaged_folders_are_refused_in_one_line(models: Path, tmp_path: Path, name: str) -> None:
+    assert fuzz(models / name, tmp_path, range(QUICK, THOROUGH)) > THOROUGH / 2
