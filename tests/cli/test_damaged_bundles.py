@@ -28,7 +28,7 @@ def models(
 ) -> Path:
     """Small models of every kind."""
     from headway.bundle import Bundle, TaskConfig
-    from headway.models.build import build_model, parse_model_config
+    from headway.models.registry import build_model, parse_model_config
     from headway.text.framing import Framing
 
     home = tmp_path_factory.mktemp("models")
@@ -43,7 +43,7 @@ def models(
     characters = make_translator("characters").bundle.source_tokenizer
     options = {"kind": "recurrent", "d_model": 8, "attention": "bahdanau"}
     recurrent = build_model(parse_model_config(options, ""), characters.vocab_size, characters.vocab_size)
-    Bundle(TaskConfig(), recurrent, characters, characters).save(home / "recurrent", "# Card")  # type: ignore[arg-type]
+    Bundle(TaskConfig(), recurrent, characters, characters).save(home / "recurrent", "# Card")
     make_classifier(positions="learned").bundle.save(home / "classifier", "# Card")
     return home
 
