@@ -28,7 +28,8 @@ def models(
 ) -> Path:
     """Small models of every kind."""
     from headway.bundle import Bundle, TaskConfig
-    from headway.models.registry import build_model, parse_model_config
+    from headway.models.recurrent import RecurrentConfig
+    from headway.models.registry import build_model
     from headway.text.framing import Framing
 
     home = tmp_path_factory.mktemp("models")
@@ -42,7 +43,7 @@ def models(
     )
     characters = make_translator("characters").bundle.source_tokenizer
     options = {"kind": "recurrent", "d_model": 8, "attention": "bahdanau"}
-    recurrent = build_model(parse_model_config(options, ""), characters.vocab_size, characters.vocab_size)
+    recurrent = build_model(RecurrentConfig.parse(options, ""), characters.vocab_size, characters.vocab_size)
     Bundle(TaskConfig(), recurrent, characters, characters).save(home / "recurrent", "# Card")
     make_classifier(positions="learned").bundle.save(home / "classifier", "# Card")
     return home
