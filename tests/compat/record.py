@@ -1,0 +1,500 @@
+"""Record artifacts of an earlier commit for :mod:`test_recorded`: small real folders of every kind, and what they gave.
+
+    git worktree add ../old COMMIT
+    PYTHONPATH=../old/src python tests/compat/record.py
+
+The folders in ``recorded/`` are of the commit that is named in ``recorded/SOURCE``. They are never made again for that
+commit; when a format changes, record artifacts of the last commit before the change under new names (``--prefix``).
+This script is written against that commit's internals and may be changed for a later one.
+
+Archives, by the first part of their names:
+
+    bundle-*  a model folder; the archives together have every option of every architecture
+    run-*     a run folder in mid-training, its corpus and its recipe, and the losses of the steps that followed where
+              nothing interrupted training
+    import-*  a folder of Hugging Face's formats, and the model folder that it became
+    export-*  a model folder, and the folder that it was exported to
+    recipes   the resolved form of each recipe in recipes/
+
+Each archive has ``expected.json``. Texts are from Unicode CLDR (:func:`headway.data.builtin.build_corpus`). Widths are
+as small as the options allow. The weights of ``bundle-*`` are rounded to bfloat16 values after training: half of each
+number is then zero, and compresses to nothing.
+"""
+
+# mypy: ignore-errors
+# It runs with an earlier commit's code, whose names and signatures this commit need not have.
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import chdir
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from observing import RECORDED, checked_command, losses, observe, pack
+from safetensors.torch import load_file, save_file
+
+from headway.config import to_toml
+from headway.data.builtin import build_corpus
+from headway.models.classifier import ClassifierConfig
+from headway.models.recurrent import RecurrentConfig
+from headway.models.transformer import TransformerConfig
+from headway.train import state
+from headway.train.loop import train
+from headway.train.recipe import Recipe
+from headway.train.report import Silence
+from headway.validation import validator
+
+ROOT = Path(__file__).parents[2]
+STOP, STEPS = 6, 16  # training stops after the one, and would have gone on to the other
+ROUNDED = 6  # decimals
+
+Sections = dict[str, dict[str, Any]]
+
+SMALL: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "encoder_layers": 1, "decoder_layers": 1}
+PLAIN: dict[str, Any] = {"dropout": 0.0}
+GATES = "scale_embedding", "embedding_norm", "output_bias", "residual"
+
+TRANSFORMERS: dict[str, Sections] = {
+    "base": {},
+    "learned-gelu-pre": {
+        "model": {"positions": "learned", "max_length": 64, "activation": "gelu", "norm": "pre", "output_bias": True},
+    },
+    "rotary-silu-dot": {
+        "model": {"positions": "rotary", "activation": "silu", "score": "dot", "embedding_norm": True},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300, "split_digits": True},
+    },
+    "halves-glu-additive": {
+        "model": {"sinusoid_layout": "halves", "activation": "glu", "score": "additive", "tie": "none"},
+        "tokenizer": {"joint": False},
+    },
+    "inclusive-reglu-general": {
+        "model": {"sinusoid_spacing": "inclusive", "activation": "reglu", "score": "general", "d_key": 3, "d_value": 5},
+    },
+    "offset-geglu-cosine": {
+        "model": {"position_offset": 2, "activation": "geglu", "score": "cosine", "tie": "target"},
+        "tokenizer": {"joint": False},
+    },
+    "none-swiglu-feed-forward": {
+        "model": {"positions": "none", "activation": "swiglu", "score": "feed_forward", "scale_embedding": False},
+    },
+    "no-residual-hidden": {"model": {"residual": False, "qk_projection": "hidden", "norm": "none"}},
+    "dropouts-layers": {
+        "model": {
+            "dropout": 0.05,
+            "attention_dropout": 0.05,
+            "feed_forward_dropout": 0.05,
+            "layer_dropout": 0.05,
+            "encoder_layers": 2,
+            "decoder_layers": 3,
+            "norm": "pre",
+            "activation": "swiglu",
+            "positions": "rotary",
+        },
+    },
+    "int8": {"model": {"d_model": 32, "num_heads": 4, "d_ff": 32}},  # rows of 32: the int8 kernels take them
+}
+RECURRENT: dict[str, Sections] = {
+    "default": {},
+    "cho": {"model": {"attention": "none", "context": "every_step", "bidirectional": False, "d_embedding": 6}},
+    "sutskever": {
+        "model": {"attention": "none", "context": "start", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 2},
+    },
+    "bahdanau-lstm-feed-forward": {
+        "model": {"cell": "lstm", "score": "feed_forward", "score_hidden": 5, "output_bias": True, "summary": "mean"},
+    },
+    "bahdanau-dot": {"model": {"score": "dot", "summary": "max", "tie": "none"}},
+    "luong": {
+        "model": {
+            "attention": "luong",
+            "score": "general",
+            "cell": "lstm",
+            "bidirectional": False,
+            "input_feeding": True,
+        }
+    },
+    "luong-scaled": {"model": {"attention": "luong", "score": "scaled_dot", "tie": "target", "decoder_layers": 2}},
+    "luong-cosine": {"model": {"attention": "luong", "score": "cosine"}},
+    "luong-additive": {"model": {"attention": "luong", "score": "additive", "score_hidden": 3}},
+}
+CLASSIFIERS: dict[str, Sections] = {
+    "default": {},
+    "max-convolution": {
+        "model": {"pooling": "max", "convolution": 3, "activation": "gelu", "positions": "learned", "norm": "post"},
+    },
+    "mean-max-rotary": {"model": {"pooling": "mean_max", "positions": "rotary", "score": "dot", "activation": "silu"}},
+    "first-none": {
+        "model": {"pooling": "first", "positions": "none", "activation": "glu", "score": "cosine", "max_length": 20},
+    },
+    "last-padded": {
+        "model": {
+            "pooling": "last",
+            "masked": False,
+            "pad_to_max_length": True,
+            "max_length": 24,
+            "activation": "reglu",
+        }
+        | {"residual": False, "norm": "none", "score": "general"},
+    },
+    "attention-dropouts": {
+        "model": {
+            "pooling": "attention",
+            "scale_embedding": False,
+            "qk_projection": "hidden",
+            "activation": "geglu",
+            "dropout": 0.05,
+            "embedding_dropout": 0.05,
+            "attention_dropout": 0.05,
+            "feed_forward_dropout": 0.05,
+            "word_dropout": 0.05,
+            "pooled_dropout": 0.05,
+            "score": "additive",
+        },
+    },
+    "swiglu": {"model": {"activation": "swiglu", "score": "feed_forward", "encoder_layers": 2}},
+    "no-block": {"model": {"encoder_layers": 0}},
+}
+RUNS: dict[str, Sections] = {
+    "adam": {"optimizer": {"clip_norm": 1.0}, "training": {"accumulate": 2, "ema": 0.8}, "validation": {"every": 3}},
+    "paper": {
+        "optimizer": {"schedule": "paper", "learning_rate": 0.5, "beta2": 0.9, "epsilon": 1e-6, "weight_decay": 0.1},
+        "checkpoints": {"every": 2, "keep": 2, "keep_best": 1, "average": 2},
+        "validation": {"every": 2, "metric": "bleu", "beam_size": 2},
+    },
+    "adafactor": {
+        "optimizer": {"kind": "adafactor", "schedule": "linear", "final_fraction": 0.1, "learning_rate": 0.3},
+        "tokenizer": {"joint": False},
+        "model": {"tie": "none", "output_bias": True},
+    },
+    "cosine-frozen": {
+        "optimizer": {"schedule": "cosine", "beta1": 0.8},
+        "training": {"freeze": ["encoder.*", "*norm*"]},
+        "model": {"positions": "learned", "max_length": 64, "activation": "swiglu", "norm": "pre"},
+    },
+    "constant-recurrent": {
+        "optimizer": {"schedule": "constant"},
+        "model": {"kind": "recurrent", "attention": "bahdanau", "cell": "lstm"},
+    },
+    "halve-every-recurrent": {
+        "optimizer": {"schedule": "halve_every", "halve_every": 4},
+        "model": {"kind": "recurrent", "attention": "luong", "input_feeding": True},
+    },
+    "halve-every-third": {"optimizer": {"schedule": "halve_every"}, "training": {"label_smoothing": 0.0}},
+    "languages": {
+        "data": {
+            "train": [
+                {"files": ["train.en", "train.de"], "target_language": "de", "weight": 2.0},
+                {"files": ["train.de", "train.en"], "target_language": "en", "weight": 0.5},
+            ],
+            "dev": {"files": ["dev.en", "dev.de"], "target_language": "de"},
+            "temperature": 2.0,
+        },
+    },
+    "bpe-dropout": {
+        "data": {"bpe_dropout": 0.1, "segmentations": 2},
+        "tokenizer": {"kind": "bpe", "vocab_size": 300},
+        "model": {"d_model": 4},
+    },
+    "classifier": {
+        "task": {"kind": "classification"},
+        "training": {"class_weights": "balanced"},
+        "validation": {"metric": "macro_f1"},
+    },
+    "started": {"training": {"start_from": "start"}},
+    "sharded": {"training": {"sharding": "full", "accumulate": 2, "ema": 0.8}},
+    "two-processes": {"training": {"accumulate": 2}},
+    "dropout": {
+        "model": {"dropout": 0.2, "attention_dropout": 0.1, "feed_forward_dropout": 0.1, "layer_dropout": 0.1},
+        "training": {"r_drop": 0.5},
+    },
+}
+TWO_PROCESSES = ("sharded", "two-processes")
+
+
+def merged(*all_sections: Sections) -> Sections:
+    """Sections, with those that come later put over the earlier."""
+    whole: Sections = {}
+    for sections in all_sections:
+        for name, section in sections.items():
+            whole[name] = {**whole.get(name, {}), **section}
+    return whole
+
+
+def recipe(changes: Sections, *, steps: int) -> Sections:
+    """A recipe of ``steps`` quick steps on one core, each with a line in the metrics."""
+    classifies = changes.get("task", {}).get("kind") == "classification"
+    kind = changes.get("model", {}).get("kind", "classifier" if classifies else "transformer")
+    sizes = {
+        "transformer": SMALL,
+        "recurrent": {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1},
+        "classifier": {"d_model": 8, "num_heads": 2, "d_ff": 12},
+    }[kind]
+    files = (["train.tsv"], ["dev.tsv"]) if classifies else (["train.en", "train.de"], ["dev.en", "dev.de"])
+    plain: Sections = {
+        "task": {} if classifies else {"source_language": "en", "target_language": "de"},
+        "data": {"folder": "corpus", "train": [{"files": files[0]}], "dev": {"files": files[1]}, "max_tokens": 160},
+        "tokenizer": {"kind": "characters"},
+        "model": {"kind": kind, **sizes, **PLAIN},
+        "optimizer": {"learning_rate": 0.02, "warmup_steps": 4},
+        "training": {"steps": steps, "log_every": 1, "precision": "float32", "device": "cpu"},
+        "validation": {"every": STOP, "metric": "loss"},
+        "checkpoints": {"every": STOP, "keep": 1, "average": 0},
+    }
+    return merged(plain, changes)
+
+
+def written(folder: Path, changes: Sections, *, steps: int) -> Path:
+    """Write the recipe into ``folder``."""
+    path = folder / "recipe.toml"
+    path.write_text(to_toml({name: each for name, each in recipe(changes, steps=steps).items() if each}))
+    return path
+
+
+def write_corpus(folder: Path) -> None:
+    """Write 60 short pairs and their categories for training, and 10 for development."""
+    folder.mkdir(parents=True)
+    corpus = build_corpus("en", "de", size=1000)
+    for split, pairs, count in (("train", corpus.train, 60), ("dev", corpus.dev, 10)):
+        kept = [pair for pair in pairs if pair.category in ("relative", "compact", "names") and len(pair.source) < 16]
+        kept = kept[:count]
+        for side, texts in (("en", [pair.source for pair in kept]), ("de", [pair.target for pair in kept])):
+            (folder / f"{split}.{side}").write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+        lines = "".join(f"{pair.category}\t{pair.source}\n" for pair in kept)
+        (folder / f"{split}.tsv").write_text(lines, encoding="utf-8")
+
+
+def texts(folder: Path) -> dict[str, Any]:
+    """Some texts of the development set, and one that training has nothing like."""
+    sides = [(folder / f"dev.{side}").read_text(encoding="utf-8").splitlines()[:5] for side in ("en", "de")]
+    return {"sources": [*sides[0], "in 4 names and 71 m"], "targets": [*sides[1], "in 4 m"]}
+
+
+def round_weights(folder: Path) -> None:
+    """Round the weights of a model folder to bfloat16 values, still stored as float32."""
+    path = folder / "model.safetensors"
+    save_file({name: each.bfloat16().float() for name, each in load_file(path).items()}, path)
+
+
+def rounded(value: Any) -> Any:
+    """``value`` with all floats in it rounded."""
+    if isinstance(value, float):
+        return round(value, ROUNDED)
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return [rounded(each) for each in value] if isinstance(value, list) else value
+
+
+def note(folder: Path, **facts: Any) -> None:
+    """Write what was recorded beside the artifact."""
+    whole = json.dumps(rounded(facts), ensure_ascii=False, separators=(",", ":"))
+    (folder / "expected.json").write_text(whole + "\n", encoding="utf-8")
+
+
+def make_bundle(folder: Path, changes: Sections) -> dict[str, Any]:
+    """Train a model for some seconds and keep its model folder, as ``folder``/model; returns the texts to ask."""
+    write_corpus(folder / "corpus")
+    with chdir(folder):
+        checked_command("train", written(folder, changes, steps=80), "--run", "run")
+        Path("run/best").rename("model")
+        round_weights(Path("model"))
+        asked = texts(Path("corpus"))
+        for name in ("run", "corpus", "recipe.toml"):
+            shutil.rmtree(name) if Path(name).is_dir() else Path(name).unlink()
+    return asked
+
+
+def record_bundle(folder: Path, changes: Sections) -> None:
+    """A model folder and what it answers."""
+    asked = make_bundle(folder, changes)
+    note(folder, texts=asked, observed=observe(folder / "model", asked))
+
+
+class _Stop(Silence):
+    """Interrupts training as Ctrl-C does."""
+
+    def step(self, step: int, *_: Any) -> None:
+        if step == STOP:
+            signal.raise_signal(signal.SIGINT)
+
+
+def train_until_stop(path: Path, run: Path) -> None:
+    """Train until :data:`STOP`, where a user interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    chosen = Recipe.load(path)
+    result = train(chosen, run, validate=validator(chosen), listener=_Stop())
+    assert result.interrupted, "training was over before the interruption"
+
+
+def record_run(folder: Path, name: str, changes: Sections) -> None:
+    """A run folder in mid-training, and the losses of the steps that follow."""
+    write_corpus(folder / "corpus")
+    with chdir(folder):
+        if "start_from" in changes.get("training", {}):
+            make_bundle(folder / "made", {})
+            (folder / "made" / "model").rename("start")
+            shutil.rmtree("made")
+        path = written(folder, changes, steps=STEPS)
+        if name in TWO_PROCESSES:
+            launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+            subprocess.run([*launch, __file__, "--until-stop", str(path), "run"], check=True)
+        else:
+            train_until_stop(Path("recipe.toml"), Path("run"))
+        checked_command("train", "recipe.toml", "--run", "undisturbed")
+        following = {
+            key: loss for key, loss in losses(Path("undisturbed")).items() if int(key.partition(" ")[2]) > STOP
+        }
+        shutil.rmtree("undisturbed")
+        Path("run/tokens/inputs.json").unlink(missing_ok=True)  # known hashes of inputs, by absolute names
+        if name != "adam":
+            shutil.rmtree("run/tensorboard")
+        noise = _without_moments(Path("run"), following) if name not in (*TWO_PROCESSES, "dropout") else None
+        if noise is not None:
+            print(f"  without the optimizer's state the losses would differ by {noise:.3f}")
+            assert noise > 0.02, "the recorded losses would not show that the state is missing"
+        note(folder, dropout=name == "dropout", losses=following)
+
+
+def _without_moments(run: Path, following: dict[str, float]) -> float:
+    """How much the losses differ if the optimizer's state gets lost."""
+    with tempfile.TemporaryDirectory() as aside:
+        copy = Path(aside) / "run"
+        shutil.copytree(run, copy)
+        for path in (copy / "checkpoints").iterdir():
+            snapshot = state.read(path)
+            state.write(copy / "checkpoints", replace(snapshot, moments={}))
+        checked_command("train", "recipe.toml", "--run", copy)
+        found = losses(copy)
+    return max(abs(found[key] - loss) for key, loss in following.items())
+
+
+def record_import(folder: Path, maker: Callable[..., Path]) -> None:
+    """A folder of Hugging Face's formats, the model folder made of it, and what that answers."""
+    foreign = maker(folder / "foreign")
+    path = foreign / "model.safetensors"
+    save_file({name: each.bfloat16().float() for name, each in load_file(path).items()}, path, {"format": "pt"})
+    checked_command("import", f"huggingface:{foreign}", "-o", folder / "model")
+    asked = {"sources": ["der kleine Frosch.", "the big dog runs"], "targets": ["the small frog.", "der Hund"]}
+    note(folder, texts=asked, observed=observe(folder / "model", asked))
+
+
+def record_export(folder: Path, form: str) -> None:
+    """A model folder, and the folder that it was exported to."""
+    asked = make_bundle(folder, {"model": {"norm": "pre", "activation": "gelu"}})
+    with chdir(folder):
+        checked_command("export", "model", "--to", form, "-o", "exported")
+        if form == "onnx":
+            shutil.rmtree("model")  # the exported folder is one itself
+        note(folder, texts=asked, observed=observe(folder / ("exported" if form == "onnx" else "model"), asked))
+
+
+def record_recipes(folder: Path) -> None:
+    """Every recipe of the project as a run folder has it: resolved."""
+    for path in sorted((ROOT / "recipes").glob("*.toml")):
+        (folder / path.name).write_text(to_toml(Recipe.load(path).as_dict()), encoding="utf-8")
+    note(folder)
+
+
+def check_options(archives: dict[str, Callable[[Path], None]]) -> None:
+    """Every option of every architecture has a value other than its default in some model folder."""
+    for config, each in (
+        (TransformerConfig, TRANSFORMERS),
+        (RecurrentConfig, RECURRENT),
+        (ClassifierConfig, CLASSIFIERS),
+    ):
+        chosen = [
+            config.parse(recipe(with_kind(config, changes), steps=1)["model"], "recorded") for changes in each.values()
+        ]
+        for name, field in config.model_fields.items():
+            values = {getattr(one, name) for one in chosen}
+            assert name == "kind" or values - {field.default}, f"{config.__name__}.{name}: only the default is recorded"
+            literals = _literals(field.annotation)
+            assert literals <= values, f"{config.__name__}.{name}: {literals - values} is not recorded"
+
+
+def _literals(annotation: Any) -> set[Any]:
+    """The values that a field of a few fixed ones may have; empty for others."""
+    from typing import Literal, get_args, get_origin
+
+    if get_origin(annotation) is Literal:
+        return set(get_args(annotation))
+    return {value for part in get_args(annotation) for value in _literals(part)}
+
+
+def with_kind(config: type, changes: Sections) -> Sections:
+    """The changes of a recipe for that architecture."""
+    if config is ClassifierConfig:
+        return merged({"task": {"kind": "classification"}}, changes)
+    return merged({"model": {"kind": "recurrent"}}, changes) if config is RecurrentConfig else changes
+
+
+def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
+    """The name of each archive, and what makes its content in a folder."""
+    for config, each in (
+        (TransformerConfig, TRANSFORMERS),
+        (RecurrentConfig, RECURRENT),
+        (ClassifierConfig, CLASSIFIERS),
+    ):
+        kind = config.model_fields["kind"].default
+        for name, changes in each.items():
+            whole = with_kind(config, changes)
+            yield f"bundle-{kind}-{name}", lambda folder, whole=whole: record_bundle(folder, whole)
+    for name, changes in RUNS.items():
+        yield f"run-{name}", lambda folder, name=name, changes=changes: record_run(folder, name, changes)
+    for name in ("marian", "bart"):
+        yield f"import-{name}", lambda folder, name=name: record_import(folder, _foreign(name))
+    for form in ("huggingface", "ctranslate2", "onnx"):
+        yield f"export-{form}", lambda folder, form=form: record_export(folder, form)
+    yield "recipes", record_recipes
+
+
+def _foreign(name: str) -> Callable[..., Path]:
+    """What makes a small folder of a Hugging Face family: that of the tests of interop."""
+    sys.path.insert(0, str(ROOT / "tests" / "interop"))
+    import foreign
+
+    # Without Unicode's tables, which would be nine tenths of the files.
+    trainer = foreign.sentencepiece.SentencePieceTrainer
+    trainer.train = partial(trainer.train, normalization_rule_name="identity")
+    foreign.SIZES.update(d_model=8, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=2)
+    foreign.SIZES.update(encoder_ffn_dim=8, decoder_ffn_dim=8, max_position_embeddings=64)
+    return getattr(foreign, name)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    """Record all archives, or those whose name has ONLY in it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--until-stop", nargs=2, metavar=("RECIPE", "RUN"), help=argparse.SUPPRESS)
+    parser.add_argument("--only", default="", help="Record the archives whose names contain this.")
+    parser.add_argument("--prefix", default="", help="Put this after the first part of each archive's name.")
+    arguments = parser.parse_args()
+    if arguments.until_stop:
+        train_until_stop(*map(Path, arguments.until_stop))
+        return
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    check_options(dict(everything()))
+    RECORDED.mkdir(exist_ok=True)
+    for name, make in everything():
+        if arguments.only not in name:
+            continue
+        kind, _, rest = name.partition("-")
+        archive = RECORDED / (f"{'-'.join(filter(None, (kind, arguments.prefix, rest)))}.tar.xz")
+        with tempfile.TemporaryDirectory() as aside:
+            make(Path(aside))
+            pack(Path(aside), archive)
+        print(f"{archive.name}: {archive.stat().st_size:,} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main()
