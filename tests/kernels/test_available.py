@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -57,35 +55,6 @@ def test_a_virtual_machine_may_hide_what_comes_with_avx2(feature: str, monkeypat
 
 
 @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
-def test_without_a_folder_for_the_cache_functions_are_compiled_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    import numba
-
-    from headway.kernels import compiling
-
-    real = numba.njit
-
-    def njit(*, cache: bool = False, **options: Any) -> Any:
-        if cache:
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
-
-    monkeypatch.setattr(compiling, "numba", SimpleNamespace(njit=njit))
-    assert compiling.compiled(_one_more)(1) == 2
-
-
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
-def test_what_a_full_disk_does_not_take_is_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from headway.kernels import compiling
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    kept = compiling.compiled(_one_more)
-    monkeypatch.setattr(type(kept._cache), "_save_overload", full)  # type: ignore[attr-defined]
-    assert kept(1) == 2
-
-
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
 @pytest.mark.parametrize(("setting", "value"), [("DISABLE_JIT", 1), ("CPU_NAME", "generic"), ("CPU_FEATURES", "+avx")])
 def test_kernels_need_the_compiler_and_this_processor(
     setting: str, value: object, monkeypatch: pytest.MonkeyPatch
@@ -94,20 +63,3 @@ def test_kernels_need_the_compiler_and_this_processor(
 
     monkeypatch.setattr(config, setting, value)
     assert not kernels.available()
-
-
-@pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
-def test_the_cache_tells_versions_and_uses_of_a_function_apart() -> None:
-    from headway.kernels import compiling
-
-    names = {
-        compiling.compiled(_one_more).py_func.__qualname__,  # type: ignore[attr-defined]
-        compiling.compiled_for_threads(_one_more).py_func.__qualname__,  # type: ignore[attr-defined]
-        _one_more.__qualname__,
-    }
-    assert len(names) == 3
-    assert all(compiling._VERSION in name for name in names - {"_one_more"})
-
-
-def _one_more(x: int) -> int:
-    return x + 1

@@ -18,6 +18,7 @@ if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 from headway.kernels import threads
+from headway.kernels.jit import SerialAndParallel
 from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
 from headway.kernels.tiles import BLOCK, as_integers
 
@@ -117,29 +118,30 @@ def test_threads_that_share_a_product_find_the_same() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_starts_fast", lambda: True)
+    monkeypatch.setattr(threads, "_threads_start_fast", lambda: True)
 
     def chosen(rows: int) -> str:
         calls: list[str] = []
-        threads.share_few(rows, lambda: calls.append("shared"), lambda: calls.append("alone"))
+        kernel = SerialAndParallel(lambda: calls.append("serial"), lambda: calls.append("parallel"))
+        threads.run_threaded_if_few_rows(rows, kernel)
         return "".join(calls)
 
-    assert chosen(1) == chosen(32) == "shared"
-    assert chosen(33) == "alone"
-    with threads._one_at_a_time:
-        assert chosen(1) == "alone", "another thread's product is under way"
-    assert chosen(1) == "shared"
+    assert chosen(1) == chosen(32) == "parallel"
+    assert chosen(33) == "serial"
+    with threads._lock:
+        assert chosen(1) == "serial", "another thread's product is under way"
+    assert chosen(1) == "parallel"
     torch.set_num_threads(1)
-    assert chosen(1) == "alone"
+    assert chosen(1) == "serial"
     torch.set_num_threads(2)
-    monkeypatch.setattr(threads, "_starts_fast", lambda: False)
-    assert chosen(1) == "alone"
+    monkeypatch.setattr(threads, "_threads_start_fast", lambda: False)
+    assert chosen(1) == "serial"
 
 
 def test_numba_leaves_pytorch_its_threads() -> None:
     """In a process of its own, which has not started Numba's threads yet."""
-    command = "import torch; torch.set_num_threads(1); from headway.kernels.threads import _starts_fast; _starts_fast()"
-    command += "; print(torch.get_num_threads())"
+    command = "import torch; torch.set_num_threads(1); from headway.kernels import threads"
+    command += "; threads._threads_start_fast(); print(torch.get_num_threads())"
     run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.split() == ["1"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -339,8 +339,8 @@ def test_threads_that_share_a_loop_compute_what_one_does(
     """Bit for bit: which of the two compiled forms runs may change within a run."""
     from headway.kernels import dropout, heads, norm, softmax
 
-    def alone(_shared: object, function: Callable[..., None], *arguments: object) -> None:
-        function(*arguments)
+    def run_serial(kernel: Any, *arguments: object) -> None:
+        kernel.serial(*arguments)
 
     def results() -> list[Tensor]:
         torch.manual_seed(0)
@@ -361,7 +361,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
     torch.set_num_threads(2)  # for products too
     together = results()
     for module in (dropout, heads, norm, softmax):
-        monkeypatch.setattr(module, "share", alone)
+        monkeypatch.setattr(module, "run_threaded", run_serial)
     assert all(torch.equal(*pair) for pair in zip(together, results(), strict=True))
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.compiling import compiled
 from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
+from headway.kernels.jit import jit
 from headway.kernels.sums import PLACES, as_halves, dot_products, weighted_sum
 
 __all__ = ["attend", "place", "room"]
@@ -33,7 +33,7 @@ def room(width: int) -> int:
     return width + -width % LANES
 
 
-@compiled
+@jit
 def place(rows: Array, column: int, width: int, heads: int, places: Array, homes: Array, start: int) -> None:
     """Copy each head's ``width`` numbers, from ``column`` of ``rows`` on, to ``places`` from ``start`` on.
 
@@ -42,7 +42,9 @@ def place(rows: Array, column: int, width: int, heads: int, places: Array, homes
     """
     size = places.shape[2]
     beams = len(rows) // max(1, len(homes))
-    numbers = np.zeros(size, dtype=np.float32)
+    numbers = np.empty(size, dtype=np.float32)
+    for k in range(width, size):
+        numbers[k] = 0
     for r in range(len(rows)):
         sentence, beam = r // beams, r % beams
         for h in range(heads):
@@ -56,7 +58,7 @@ def place(rows: Array, column: int, width: int, heads: int, places: Array, homes
             as_halves(size // LANES, start_of_head, places.ctypes.data + 2 * at)
 
 
-@compiled
+@jit
 def attend(
     rows: Array,
     heads: int,
@@ -78,7 +80,9 @@ def attend(
     beams = len(rows) // max(1, sentences)
     places = np.empty((beams, count + PLACES), dtype=np.int64)
     opened = np.empty(beams, dtype=np.int64)
-    query, result = np.zeros(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
+    query, result = np.empty(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
+    for k in range(key_width, len(query)):
+        query[k] = 0
     weights = np.empty((beams, count + LANES), dtype=np.float32)
     totals = np.empty(beams, dtype=np.float32)
     key_bytes, value_bytes = 2 * len(query), 2 * len(result)  # of a place
@@ -113,7 +117,7 @@ def attend(
                     out[sentence * beams + beam, head * value_width + u] = result[u] * scale
 
 
-@compiled
+@jit
 def _open(mask: Array, sentence: int, beam: int, count: int, places: Array) -> int:
     """Write down which of the first places are open, and PLACES - 1 times the last of them; how many are open."""
     opened = 0

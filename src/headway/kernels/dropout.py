@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled_twice, within
-from headway.kernels.threads import share
+from headway.kernels.jit import jit_inline, jit_serial_and_parallel
+from headway.kernels.threads import run_threaded
 
 __all__ = ["add_thinned", "thin", "thin_rectified", "thin_rectified_gradients"]
 
@@ -33,12 +33,12 @@ _ZERO = np.float32(0)
 
 def thin(x: Array, out: Array, seed: int, dropped: int) -> None:
     """``out`` = x / (1 - p), or 0 with the probability p = ``dropped`` / 2^16."""
-    share(_thin_shared, _thin, x, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
+    run_threaded(_thin, x, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
 def add_thinned(x: Array, residual: Array, out: Array, seed: int, dropped: int) -> None:
     """``out`` = residual + what :func:`thin` makes of x."""
-    share(_add_thinned_shared, _add_thinned, x, residual, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
+    run_threaded(_add_thinned, x, residual, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
 def thin_rectified(x: Array, bias: Array, out: Array, seed: int, dropped: int) -> None:
@@ -46,9 +46,7 @@ def thin_rectified(x: Array, bias: Array, out: Array, seed: int, dropped: int) -
 
     Each row begins with new random bits.
     """
-    share(
-        *(_thin_rectified_shared, _thin_rectified), x, bias, out, np.uint64(seed), np.uint16(dropped), _scale(dropped)
-    )
+    run_threaded(_thin_rectified, x, bias, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
 def thin_rectified_gradients(gradient: Array, y: Array, out: Array, dropped: int) -> Array:
@@ -57,7 +55,7 @@ def thin_rectified_gradients(gradient: Array, y: Array, out: Array, dropped: int
     Returns the gradient with respect to the bias.
     """
     sums = np.empty((-(-len(y) // _ROWS), y.shape[1]), dtype=np.float32)
-    share(_rectified_gradients_shared, _rectified_gradients, gradient, y, out, sums, _scale(dropped))
+    run_threaded(_rectified_gradients, gradient, y, out, sums, _scale(dropped))
     total: Array = sums.sum(0)
     return total
 
@@ -66,7 +64,7 @@ def _scale(dropped: int) -> np.float32:
     return np.float32(2**16 / (2**16 - dropped))
 
 
-@within
+@jit_inline
 def _random_bits(first: int, count: int, seed: Any) -> Array:
     """16 for each of ``count`` elements, of which the first is the ``first``-th word's."""
     words = np.empty(-(-count // 4), dtype=np.uint64)
@@ -78,6 +76,7 @@ def _random_bits(first: int, count: int, seed: Any) -> Array:
     return words.view(np.uint16)
 
 
+@jit_serial_and_parallel
 def _thin(x: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
     for part in numba.prange(-(-len(x) // _PART)):
         bits = _random_bits(part * (_PART // 4), _PART, seed)
@@ -87,6 +86,7 @@ def _thin(x: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
             of_out[i] = narrowed(kept, of_out[i])
 
 
+@jit_serial_and_parallel
 def _add_thinned(x: Array, residual: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
     for part in numba.prange(-(-len(x) // _PART)):
         bits = _random_bits(part * (_PART // 4), _PART, seed)
@@ -97,6 +97,7 @@ def _add_thinned(x: Array, residual: Array, out: Array, seed: Any, dropped: Any,
             of_out[i] = narrowed(widened(of_residual[i]) + kept, of_out[i])
 
 
+@jit_serial_and_parallel
 def _thin_rectified(x: Array, bias: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
     rows, width = x.shape
     for row in numba.prange(rows):
@@ -114,6 +115,7 @@ def _thin_rectified(x: Array, bias: Array, out: Array, seed: Any, dropped: Any, 
                 of_out[i] = narrowed(kept, of_out[i])
 
 
+@jit_serial_and_parallel
 def _rectified_gradients(gradient: Array, y: Array, out: Array, sums: Array, scale: Any) -> None:
     rows, width = y.shape
     for part in numba.prange(len(sums)):
@@ -126,9 +128,3 @@ def _rectified_gradients(gradient: Array, y: Array, out: Array, sums: Array, sca
                 passed = _ZERO if widened(of_y[i]) <= _ZERO else passed
                 total[i] += passed
                 of_out[i] = narrowed(passed, of_out[i])
-
-
-_thin_shared, _thin = compiled_twice(_thin)
-_add_thinned_shared, _add_thinned = compiled_twice(_add_thinned)
-_thin_rectified_shared, _thin_rectified = compiled_twice(_thin_rectified)
-_rectified_gradients_shared, _rectified_gradients = compiled_twice(_rectified_gradients)

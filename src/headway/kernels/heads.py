@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled_twice
-from headway.kernels.threads import share
+from headway.kernels.jit import jit_serial_and_parallel
+from headway.kernels.threads import run_threaded
 
 __all__ = ["join", "part"]
 
@@ -23,17 +23,18 @@ Array = npt.NDArray[Any]
 
 def part(joined: Array, bias: Array, apart: Array) -> None:
     """``apart`` = the heads of ``joined``, after ``bias`` (P * H * K,) of float32 has been added to all positions."""
-    share(_part_shared, _part, joined, bias, apart)
+    run_threaded(_part, joined, bias, apart)
 
 
 def join(apart: Array, joined: Array) -> Array:
     """``joined`` = the heads side by side; returns their sum over all positions, in float32."""
     sums = np.empty((len(joined), joined.shape[2]), dtype=np.float32)
-    share(_join_shared, _join, apart, joined, sums)
+    run_threaded(_join, apart, joined, sums)
     total: Array = sums.sum(0)
     return total
 
 
+@jit_serial_and_parallel
 def _part(joined: Array, bias: Array, apart: Array) -> None:
     sentences, length, _ = joined.shape
     parts, width = len(apart), apart.shape[3]
@@ -50,6 +51,7 @@ def _part(joined: Array, bias: Array, apart: Array) -> None:
                         put[i] = narrowed(widened(taken[i]) + of_bias[i], put[i])
 
 
+@jit_serial_and_parallel
 def _join(apart: Array, joined: Array, sums: Array) -> None:
     sentences, length, _ = joined.shape
     parts, width = len(apart), apart.shape[3]
@@ -66,7 +68,3 @@ def _join(apart: Array, joined: Array, sums: Array) -> None:
                     for i in range(width):
                         total[i] += widened(taken[i])
                         put[i] = taken[i]
-
-
-_part_shared, _part = compiled_twice(_part)
-_join_shared, _join = compiled_twice(_join)

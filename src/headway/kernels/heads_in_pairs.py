@@ -21,7 +21,6 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.compiling import compiled_twice, within
 from headway.kernels.emitting import (
     BYTE,
     FLOATS,
@@ -37,6 +36,7 @@ from headway.kernels.emitting import (
     variable,
 )
 from headway.kernels.exponential import emit_exponentials
+from headway.kernels.jit import jit_inline, jit_serial_and_parallel
 from headway.kernels.pairs import (
     BLOCK,
     PAIR,
@@ -47,7 +47,7 @@ from headway.kernels.pairs import (
     multiply_rows_wide,
 )
 from headway.kernels.row_sums import emit_number
-from headway.kernels.threads import share
+from headway.kernels.threads import run_threaded
 
 __all__ = ["attend", "attend_back"]
 
@@ -116,7 +116,7 @@ def attend(
 ) -> None:
     """``weights`` = softmax(``scale`` q k^T) where ``mask`` (B or 1, T or 1, P) is True, else 0; ``out`` (B, T, H K) =
     their sums of values, heads side by side."""
-    share(_attend_shared, _attend, queries, memory, at, mask, np.float32(scale), weights, out)
+    run_threaded(_attend, queries, memory, at, mask, np.float32(scale), weights, out)
 
 
 def attend_back(
@@ -132,9 +132,10 @@ def attend_back(
     """From ``gradient`` (B, T, H K), with respect to the output, those with respect to queries, keys and values, which
     lie in ``of_queries`` and ``of_memory`` as these do in ``queries`` and ``memory``."""
     arguments = (gradient, queries, memory, at, np.float32(scale), weights, of_queries, of_memory)
-    share(_attend_back_shared, _attend_back, *arguments)
+    run_threaded(_attend_back, *arguments)
 
 
+@jit_serial_and_parallel
 def _attend(queries: Array, memory: Array, at: Any, mask: Array, factor: Any, weights: Array, out: Array) -> None:
     sentences, heads, length, padded = weights.shape
     places, size = memory.shape[1], out.shape[2] // heads
@@ -159,6 +160,7 @@ def _attend(queries: Array, memory: Array, at: Any, mask: Array, factor: Any, we
             _multiply(values, of_head.ctypes.data, 2 * padded, PAIR, none, place, 2 * out.shape[2], length)
 
 
+@jit_serial_and_parallel
 def _attend_back(
     gradient: Array,
     queries: Array,
@@ -204,11 +206,7 @@ def _attend_back(
             _multiply(panels, pairs.ctypes.data, PAIR, PAIR * padded, none, place, step, places)
 
 
-_attend_shared, _attend = compiled_twice(_attend)
-_attend_back_shared, _attend_back = compiled_twice(_attend_back)
-
-
-@within
+@jit_inline
 def _by_columns(x: Array, first: int, panels: Array) -> None:
     """Panels whose columns are the rows of x (R, .), from a column on; beyond them they stay as they are."""
     pairs, row_pairs = x.view(np.uint32), first // 2
@@ -218,7 +216,7 @@ def _by_columns(x: Array, first: int, panels: Array) -> None:
             panel[pair, lane] = pairs[row, row_pairs + pair]
 
 
-@within
+@jit_inline
 def _by_rows(x: Array, first: int, zeros: Array, panels: Array) -> None:
     """Panels of pairs of rows of x (R, .), from a column on; an odd row is paired with ``zeros``."""
     rows, step = len(x), 2 * x.shape[1]
@@ -231,7 +229,7 @@ def _by_rows(x: Array, first: int, zeros: Array, panels: Array) -> None:
             interleaved(place + (rows - 1) * step, zeros.ctypes.data, panels[block, rows // 2].ctypes.data)
 
 
-@within
+@jit_inline
 def _pair_up(x: Array, pairs: Array) -> None:
     """The numbers of each two rows side by side."""
     for pair in range(len(pairs)):
@@ -240,7 +238,7 @@ def _pair_up(x: Array, pairs: Array) -> None:
             interleaved_lanes(even + 2 * first, odd + 2 * first, put + PAIR * first)
 
 
-@within
+@jit_inline
 def _multiply_wide(panels: Array, x: int, x_stride: int, out: Array) -> None:
     for block in range(len(panels)):
         place = out.ctypes.data + _WIDE * LANES * block
@@ -249,7 +247,7 @@ def _multiply_wide(panels: Array, x: int, x_stride: int, out: Array) -> None:
         )
 
 
-@within
+@jit_inline
 def _multiply(
     panels: Array, x: int, row_stride: int, pair_stride: int, bias: Array, out: int, out_stride: int, rows: int
 ) -> None:

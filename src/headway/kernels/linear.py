@@ -22,9 +22,9 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float32
 
-from headway.kernels.bits import MAGNITUDE, as_float
-from headway.kernels.compiling import compiled, compiled_for_threads, within
-from headway.kernels.threads import share_few
+from headway.kernels.bits import MAGNITUDE, as_float, as_int
+from headway.kernels.jit import SerialAndParallel, jit, jit_inline, jit_parallel
+from headway.kernels.threads import run_threaded_if_few_rows
 from headway.kernels.tiles import BLOCK, OFFSET, as_integers, multiply, pack
 
 __all__ = ["Norm", "QuantizedLinear", "layer_norm", "quantize"]
@@ -81,7 +81,7 @@ class QuantizedLinear:
             raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.inputs}")
         out = np.empty((len(x), self.outputs), dtype=np.float32)
         entered = _NOTHING if residual is None else residual
-        share_few(len(x), _linear_shared, _linear, x, *self._before, entered, *self._after, out)
+        run_threaded_if_few_rows(len(x), _linear, x, *self._before, entered, *self._after, out)
         return out
 
 
@@ -92,18 +92,17 @@ def layer_norm(x: Float32[Array, "R D"], norm: Norm) -> Float32[Array, "R D"]:
     return out
 
 
-@compiled
+@jit
 def quantize(x: Array, levels: Array, scales: Array) -> None:
     """Rows of ``x`` (R, K) as integers from -127 to 127, plus OFFSET, in ``levels`` (R, >= K).
 
     The largest magnitude is found among bits, which are ordered as magnitudes are, NaN above all: its scale is NaN,
     and so is what is computed with it.
     """
-    bits = x.view(np.int32)
     for r in range(len(x)):
         largest = np.int32(0)
         for k in range(x.shape[1]):
-            largest = max(largest, np.int32(bits[r, k] & MAGNITUDE))
+            largest = max(largest, np.int32(as_int(x[r, k]) & MAGNITUDE))
         scale = as_float(largest) * _LEVEL + _TINY
         scales[r] = scale
         inverse = np.float32(1) / scale
@@ -125,55 +124,42 @@ def _multiplied(
     out: Array,
 ) -> None:
     rows, outputs = out.shape
+    whole, width = outputs // BLOCK, 4 * weights.shape[1]
     parts = max(1, -(-rows * x.shape[1] // _CACHED))
     each = -(-rows // parts)
-    levels = np.zeros((each, 4 * weights.shape[1]), dtype=np.uint8)
+    levels = np.empty((each, width), dtype=np.uint8)
     scales = np.empty(each, dtype=np.float32)
     last = np.empty((each, BLOCK), dtype=np.float32)  # of a block that is not full
     least = np.float32(0) if relu else np.float32(-np.inf)
     for first in range(0, rows, max(each, 1)):
         count = min(each, rows - first)
         quantize(x[first : first + count], levels, scales)
-        for block in numba.prange(outputs // BLOCK):
-            place = out.ctypes.data + 4 * (first * outputs + block * BLOCK)
-            multiply(weights, starts, scale, bias, block, levels, scales, count, least, place, 4 * outputs)
-        if outputs % BLOCK:
-            start = outputs // BLOCK * BLOCK
-            multiply(
-                *(
-                    weights,
-                    starts,
-                    scale,
-                    bias,
-                    outputs // BLOCK,
-                    levels,
-                    scales,
-                    count,
-                    least,
-                    last.ctypes.data,
-                    4 * BLOCK,
-                )
-            )
-            for row in range(count):
-                for column in range(start, outputs):
-                    out[first + row, column] = last[row, column - start]
+        w, s, f, b = weights.ctypes.data, starts.ctypes.data, scale.ctypes.data, bias.ctypes.data
+        q, c, y, rest = levels.ctypes.data, scales.ctypes.data, out.ctypes.data + 4 * first * outputs, last.ctypes.data
+        for index in numba.prange(-(-outputs // BLOCK)):
+            block: Any = np.intp(index)  # the parallel form's index is unsigned: multiply would be compiled again
+            place, stride = (y + 4 * block * BLOCK, 4 * outputs) if block < whole else (rest, 4 * BLOCK)
+            multiply(w, s, f, b, block, q, width, c, count, least, place, stride)
+        for row in range(count):
+            for column in range(whole * BLOCK, outputs):
+                out[first + row, column] = last[row, column - whole * BLOCK]
         if len(residual):
             _add(residual, first, first + count, out)
         if len(norm_weight):
             _normalize(out, first, first + count, norm_weight, norm_bias, epsilon)
 
 
-_linear, _linear_shared = compiled(_multiplied), compiled_for_threads(_multiplied)
+_linear = SerialAndParallel(jit(_multiplied), jit_parallel(_multiplied))
 
 
-@within
+@jit_inline
 def _add(residual: Array, first: int, last: int, out: Array) -> None:
     for r in range(first, last):
         for n in range(out.shape[1]):
             out[r, n] += residual[r, n]
 
 
-@within
+@jit_inline
 def _normalize(x: Array, first: int, last: int, weight: Array, bias: Array, epsilon: float) -> None:
     """Layer norm of some rows, in place."""
     width = x.shape[1]
@@ -190,6 +176,6 @@ def _normalize(x: Array, first: int, last: int, weight: Array, bias: Array, epsi
             x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
 
 
-@compiled
+@jit
 def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> None:
     _normalize(x, 0, len(x), weight, bias, epsilon)

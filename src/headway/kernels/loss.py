@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import LOWEST, as_float, as_int, in_order, narrowed, widened
-from headway.kernels.compiling import compiled_twice
 from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
-from headway.kernels.threads import share
+from headway.kernels.jit import jit_serial_and_parallel
+from headway.kernels.threads import run_threaded
 
 __all__ = ["replace_by_errors"]
 
@@ -29,10 +29,11 @@ def replace_by_errors(logits: Array, targets: Array, smoothing: float) -> float:
     ``logits`` (R, V), contiguous, are float32, or uint16: the bits of bfloat16. ``targets`` are (R,).
     """
     losses = np.empty(len(logits), dtype=np.float64)
-    share(_rows_shared, _rows, logits, targets, np.float32(1 - smoothing), losses)
+    run_threaded(_rows, logits, targets, np.float32(1 - smoothing), losses)
     return float(losses.sum())
 
 
+@jit_serial_and_parallel
 def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
     for r in numba.prange(len(logits)):
         row, size = logits[r], logits.shape[1]
@@ -51,6 +52,3 @@ def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
         losses[r] = surprise - np.float64(weight) * np.float64(target)
         for v in range(size):
             row[v] = narrowed(powers[v], row[v])
-
-
-_rows_shared, _rows = compiled_twice(_rows)

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled_twice
+from headway.kernels.jit import jit_serial_and_parallel
 from headway.kernels.row_sums import products_with_deviations, sum_of, sum_of_products, sum_of_squares
-from headway.kernels.threads import share
+from headway.kernels.threads import run_threaded
 
 __all__ = ["normalise", "normalise_gradients"]
 
@@ -28,17 +28,18 @@ def normalise(x: Array, weight: Array, bias: Array, epsilon: float, out: Array, 
 
     ``moments`` (2, N) keeps the means, and the inverse deviations.
     """
-    share(_normalise_shared, _normalise, x, weight, bias, np.float32(epsilon), out, moments)
+    run_threaded(_normalise, x, weight, bias, np.float32(epsilon), out, moments)
 
 
 def normalise_gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Array) -> tuple[Array, Array]:
     """``out`` (N, D) = the gradient with respect to x; returns those with respect to weight and bias (D,)."""
     sums = np.empty((-(-len(x) // _PART), 2, x.shape[1]), dtype=np.float32)
-    share(_gradients_shared, _gradients, gradient, x, weight, moments, out, sums)
+    run_threaded(_gradients, gradient, x, weight, moments, out, sums)
     of_weight, of_bias = sums.sum(0)
     return of_weight, of_bias
 
 
+@jit_serial_and_parallel
 def _normalise(x: Array, weight: Array, bias: Array, epsilon: Any, out: Array, moments: Array) -> None:
     rows, width = x.shape
     for part in numba.prange(-(-rows // _PART)):
@@ -52,6 +53,7 @@ def _normalise(x: Array, weight: Array, bias: Array, epsilon: Any, out: Array, m
             moments[0, row], moments[1, row] = mean, inverse
 
 
+@jit_serial_and_parallel
 def _gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Array, sums: Array) -> None:
     rows, width = x.shape
     for part in numba.prange(len(sums)):
@@ -70,7 +72,3 @@ def _gradients(gradient: Array, x: Array, weight: Array, moments: Array, out: Ar
                 of_weight[i] += this * normal
                 of_bias[i] += this
                 of_out[i] = narrowed((this * weight[i] - pulls - normal * along) * inverse, of_out[i])
-
-
-_normalise_shared, _normalise = compiled_twice(_normalise)
-_gradients_shared, _gradients = compiled_twice(_gradients)

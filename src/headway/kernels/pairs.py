@@ -17,7 +17,6 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.compiling import compiled
 from headway.kernels.emitting import (
     FEATURES,
     FLOATS,
@@ -35,6 +34,7 @@ from headway.kernels.emitting import (
     times,
     variable,
 )
+from headway.kernels.jit import jit
 
 __all__ = [
     "BLOCK",
@@ -173,7 +173,7 @@ multiply_and_add = _tile(MANY, _VECTORS, "add")
 """Eight rows times one panel, added to sums in float32; the bias is not read."""
 
 
-@compiled
+@jit
 def multiply_rows(
     panel: int,
     pairs: int,
@@ -208,7 +208,7 @@ def multiply_rows(
         _one(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
 
 
-@compiled
+@jit
 def multiply_rows_wide(panel: int, pairs: int, x: int, row_stride: int, out: int, out_stride: int, rows: int) -> None:
     """Rows, whose pairs are neighbours, times one panel of LANES columns, as float32."""
     row = 0

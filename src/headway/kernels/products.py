@@ -24,9 +24,9 @@ import numpy.typing as npt
 import torch
 
 from headway.kernels.bits import narrowed
-from headway.kernels.compiling import compiled, compiled_twice, within
+from headway.kernels.jit import jit, jit_inline, jit_serial_and_parallel
 from headway.kernels.pairs import BLOCK, MANY, PAIR, interleaved, multiply_and_add, multiply_rows
-from headway.kernels.threads import share
+from headway.kernels.threads import run_threaded
 
 __all__ = ["add_outer", "multiply", "pack_columns", "pack_rows"]
 
@@ -46,14 +46,14 @@ def multiply(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
     padded = np.zeros(len(panels) * BLOCK, dtype=np.float32)
     if bias is not None:
         padded[: len(bias)] = bias
-    share(_multiply_shared, _multiply, x, panels, padded, out)
+    run_threaded(_multiply, x, panels, padded, out)
 
 
 def pack_rows(weight: Array) -> Array:
     """Panels of a weight (N, K) of float32 for products with rows of K; K is even."""
     rows, width = weight.shape
     panels = np.empty((-(-rows // BLOCK), width // 2, BLOCK), dtype=np.uint32)
-    share(_pack_rows_shared, _pack_rows, weight, panels)
+    run_threaded(_pack_rows, weight, panels)
     return panels
 
 
@@ -61,7 +61,7 @@ def pack_columns(weight: Array) -> Array:
     """Panels of a weight (N, K) of float32 for products with rows of N; N is even, K a multiple of BLOCK."""
     rows, width = weight.shape
     panels = np.empty((width // BLOCK, rows // 2, BLOCK), dtype=np.uint32)
-    share(_pack_columns_shared, _pack_columns, weight, panels)
+    run_threaded(_pack_columns, weight, panels)
     return panels
 
 
@@ -72,9 +72,10 @@ def add_outer(y: Array, x: Array, out: Array) -> None:
     """
     strips = torch.get_num_threads()  # which all read the narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
-    share(_add_outer_shared, _add_outer, y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
+    run_threaded(_add_outer, y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
 
 
+@jit_serial_and_parallel
 def _multiply(x: Array, panels: Array, bias: Array, out: Array) -> None:
     rows, outputs = out.shape
     pairs, stride = panels.shape[1], 2 * x.shape[1]
@@ -96,10 +97,7 @@ def _multiply(x: Array, panels: Array, bias: Array, out: Array) -> None:
                     out[first + row, block * BLOCK + column] = last[row, column]
 
 
-_multiply_shared, _multiply = compiled_twice(_multiply)
-
-
-@within
+@jit_inline
 def _paired(first: Any, second: Any) -> Any:
     """Two numbers as bfloat16 in 32 bits."""
     half = np.uint16(0)
@@ -108,6 +106,7 @@ def _paired(first: Any, second: Any) -> Any:
     return np.uint32(low) | np.uint32(high) << np.uint32(16)
 
 
+@jit_serial_and_parallel
 def _pack_rows(weight: Array, panels: Array) -> None:
     for block in numba.prange(len(panels)):
         panel, rows = panels[block], min(BLOCK, len(weight) - block * BLOCK)
@@ -118,9 +117,7 @@ def _pack_rows(weight: Array, panels: Array) -> None:
         panel[:, rows:] = 0
 
 
-_pack_rows_shared, _pack_rows = compiled_twice(_pack_rows)
-
-
+@jit_serial_and_parallel
 def _pack_columns(weight: Array, panels: Array) -> None:
     for pair in numba.prange(panels.shape[1]):
         even, odd = weight[2 * pair], weight[2 * pair + 1]
@@ -130,9 +127,7 @@ def _pack_columns(weight: Array, panels: Array) -> None:
                 place[column] = _paired(even[first + column], odd[first + column])
 
 
-_pack_columns_shared, _pack_columns = compiled_twice(_pack_columns)
-
-
+@jit_serial_and_parallel
 def _add_outer(y: Array, x: Array, out: Array, row_strips: int, column_strips: int) -> None:
     rows, outputs, inputs = len(x), y.shape[1], x.shape[1]
     of_y, of_x = -(-outputs // BLOCK), inputs // BLOCK  # blocks
@@ -154,10 +149,7 @@ def _add_outer(y: Array, x: Array, out: Array, row_strips: int, column_strips: i
                 _add_blocks(y_pairs, x_pairs, (count + 1) // 2, place, _SUM * inputs, tiles)
 
 
-_add_outer_shared, _add_outer = compiled_twice(_add_outer)
-
-
-@within
+@jit_inline
 def _pair_up(x: Array, start: int, pairs: Array) -> None:
     """Blocks of columns from ``start`` on, of each two rows; zeros stand for columns and a row that are not there."""
     rows, width = x.shape
@@ -181,7 +173,7 @@ def _pair_up(x: Array, start: int, pairs: Array) -> None:
                 last[column] = x[rows - 1, first + column]
 
 
-@compiled
+@jit
 def _add_blocks(y_pairs: Array, x_pairs: Array, pairs: int, out: int, out_stride: int, tiles: int) -> None:
     """Add the products of packed pairs to ``tiles`` times eight rows."""
     panel = y_pairs.shape[1] * _LINE

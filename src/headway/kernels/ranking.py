@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import LOWEST, as_float, in_order
-from headway.kernels.compiling import compiled, within
+from headway.kernels.bits import LOWEST, as_float, as_int, in_order
 from headway.kernels.exponential import LOG2_E, power_of_two
+from headway.kernels.jit import jit, jit_inline
 from headway.kernels.linear import quantize
 from headway.kernels.tiles import BLOCK, multiply
 
@@ -27,7 +27,7 @@ _LEAST = np.float32(-3.4e38)
 _ANY = np.float32(-np.inf)
 
 
-@compiled
+@jit
 def rank(
     hidden: Array,
     weights: Array,
@@ -49,23 +49,24 @@ def rank(
     are.
     """
     rows = len(hidden)
-    levels = np.zeros((rows, 4 * weights.shape[1]), dtype=np.uint8)
+    levels = np.empty((rows, 4 * weights.shape[1]), dtype=np.uint8)
     scales = np.empty(rows, dtype=np.float32)
     logits = np.empty((rows, _PART * BLOCK), dtype=np.float32)
-    largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
-    best[:], ending[:] = -np.inf, -np.inf
-    tokens[:] = 0
+    largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
+    _clear(largest, totals, best, tokens, ending)
     quantize(hidden, levels, scales)
     for first in range(0, len(weights), _PART):
         for block in range(first, min(first + _PART, len(weights))):
             place = logits.ctypes.data + 4 * (block - first) * BLOCK
-            multiply(weights, starts, scale, bias, block, levels, scales, rows, _ANY, place, 4 * logits.shape[1])
+            w, s, f, b = weights.ctypes.data, starts.ctypes.data, scale.ctypes.data, bias.ctypes.data
+            q, c, stride = levels.ctypes.data, scales.ctypes.data, 4 * logits.shape[1]
+            multiply(w, s, f, b, block, q, levels.shape[1], c, rows, _ANY, place, stride)
         width = min(_PART * BLOCK, vocabulary - first * BLOCK)
         _rank_part(logits, 0, width, first * BLOCK, forbidden, end, largest, totals, best, tokens, ending)
     _normalize(largest, totals, best, ending)
 
 
-@compiled
+@jit
 def rank_sentences(
     hidden: Array,
     weights: Array,
@@ -109,20 +110,28 @@ def rank_sentences(
                 found[r, c] = listed[found[r, c]]
 
 
-@compiled
+@jit
 def rank_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: Array, ending: Array) -> None:
     """The same of logits (R, V)."""
     rows, vocabulary = logits.shape
-    largest, totals = np.full(rows, _LEAST, dtype=np.float32), np.zeros(rows, dtype=np.float32)
-    best[:], ending[:] = -np.inf, -np.inf
-    tokens[:] = 0
+    largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
+    _clear(largest, totals, best, tokens, ending)
     for start in range(0, vocabulary, _PART * BLOCK):
         width = min(_PART * BLOCK, vocabulary - start)
         _rank_part(logits, start, width, start, forbidden, end, largest, totals, best, tokens, ending)
     _normalize(largest, totals, best, ending)
 
 
-@within
+@jit
+def _clear(largest: Array, totals: Array, best: Array, tokens: Array, ending: Array) -> None:
+    """Write what is true before any token was seen."""
+    for r in range(len(best)):
+        largest[r], totals[r], ending[r] = _LEAST, np.float32(0), _ANY
+        for c in range(best.shape[1]):
+            best[r, c], tokens[r, c] = _ANY, 0
+
+
+@jit
 def _rank_part(
     logits: Array,
     column: int,
@@ -138,13 +147,13 @@ def _rank_part(
 ) -> None:
     """Take in the logits of ``width`` tokens from ``start`` on, which are the columns from ``column`` on."""
     end_column = column + end - start if 0 <= end - start < width else -1
-    last, bits = best.shape[1] - 1, logits.view(np.int32)
+    last = best.shape[1] - 1
     for r in range(len(logits)):
         if end_column >= 0:
             ending[r] = logits[r, end_column]
         highest = LOWEST
         for n in range(column, column + width):
-            highest = max(highest, in_order(bits[r, n]))
+            highest = max(highest, in_order(as_int(logits[r, n])))
         top = as_float(in_order(highest))
         if top > largest[r]:
             totals[r] *= power_of_two((largest[r] - top) * LOG2_E)
@@ -157,7 +166,7 @@ def _rank_part(
             _insert(logits[r, column : column + width], start, forbidden, best[r], tokens[r])
 
 
-@compiled
+@jit
 def _normalize(largest: Array, totals: Array, best: Array, ending: Array) -> None:
     for r in range(len(best)):
         normalizer = largest[r] + np.log(totals[r])
@@ -166,14 +175,14 @@ def _normalize(largest: Array, totals: Array, best: Array, ending: Array) -> Non
         ending[r] = _log_probability(ending[r], normalizer)
 
 
-@compiled
+@jit_inline
 def _log_probability(logit: np.float32, normalizer: np.float32) -> np.float32:
     """Of a sure token rounding must not make more than 0."""
     difference = logit - normalizer
     return np.float32(0) if difference > 0 else difference  # not min(): NaN stays
 
 
-@compiled
+@jit_inline
 def _insert(part: Array, start: int, forbidden: Array, best: Array, tokens: Array) -> None:
     """Put each token of a row's part that is better than the last of the best into its place among them."""
     last = len(best) - 1

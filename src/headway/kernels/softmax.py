@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from headway.kernels.bits import narrowed, widened
-from headway.kernels.compiling import compiled_twice
 from headway.kernels.emitting import LANES
 from headway.kernels.exponential import exponentials
+from headway.kernels.jit import jit_serial_and_parallel
 from headway.kernels.row_sums import sum_of_products
-from headway.kernels.threads import share
+from headway.kernels.threads import run_threaded
 
 __all__ = ["replace_by_gradient", "replace_by_weights"]
 
@@ -31,14 +31,15 @@ def replace_by_weights(scores: Array, mask: Array, scale: float = 1.0) -> None:
 
     ``mask`` (B or 1, T or 1, S). Rows that it shuts are 0.
     """
-    share(_rows_shared, _rows, scores, mask, np.float32(scale))
+    run_threaded(_rows, scores, mask, np.float32(scale))
 
 
 def replace_by_gradient(gradient: Array, weights: Array, scale: float) -> None:
     """The gradient with respect to weights becomes that with respect to scores; (N, S), contiguous."""
-    share(_back_shared, _back, gradient, weights, np.float32(scale))
+    run_threaded(_back, gradient, weights, np.float32(scale))
 
 
+@jit_serial_and_parallel
 def _rows(scores: Array, mask: Array, factor: Any) -> None:
     sentences, heads, queries, places = scores.shape
     for row in numba.prange(sentences * heads):
@@ -55,6 +56,7 @@ def _rows(scores: Array, mask: Array, factor: Any) -> None:
                 of_query[place] = narrowed(weight, of_query[place])
 
 
+@jit_serial_and_parallel
 def _back(gradient: Array, weights: Array, scale: Any) -> None:
     rows, places = gradient.shape
     for part in numba.prange(-(-rows // _PART)):
@@ -64,7 +66,3 @@ def _back(gradient: Array, weights: Array, scale: Any) -> None:
             for place in range(places):
                 error = (widened(of_row[place]) - mean) * widened(weight[place]) * scale
                 of_row[place] = narrowed(error, of_row[place])
-
-
-_rows_shared, _rows = compiled_twice(_rows)
-_back_shared, _back = compiled_twice(_back)

@@ -1,7 +1,7 @@
-"""When threads share a loop.
+"""Running a kernel on several threads.
 
-They do where PyTorch may use several threads (``torch.set_num_threads``), and only one loop at a time: where several
-threads search at once, each on rows of its own, there is nothing to gain.
+A kernel uses as many threads as PyTorch (``torch.set_num_threads``). Only one kernel at a time uses threads: if several
+threads decode at once, each with its own rows, there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -9,54 +9,62 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec
 
 import numba
-import numpy as np
 import torch
+from numba.np.ufunc import parallel
 
-from headway.kernels.compiling import compiled_for_threads
+from headway.kernels.jit import SerialAndParallel
 
-__all__ = ["share", "share_few"]
+__all__ = ["run_threaded", "run_threaded_if_few_rows"]
 
-_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # which it sets at run time
-_FEW = 32  # rows
-_MOST = 8  # threads, which read as fast as the memory gives
-_one_at_a_time = threading.Lock()
-_asked = threading.local()  # for how many threads each thread has asked last
+_launch_threads: Any = parallel._launch_threads
+P = ParamSpec("P")
+
+_MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set at run time
+_FEW_ROWS = 32
+_MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
+_lock = threading.Lock()
+_requested = threading.local()  # the number of threads that each thread requested from Numba last
 
 
-def share_few(rows: int, shared: Callable[..., None], alone: Callable[..., None], *arguments: Any) -> None:
-    """:func:`share` a product that few rows make as long as reading its weights: two threads read more in a second."""
-    if rows > _FEW:
-        alone(*arguments)
+def run_threaded_if_few_rows(
+    rows: int, kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords: P.kwargs
+) -> None:
+    """Run a matrix product; threads help with few rows, because two threads read the weights faster than one."""
+    if rows > _FEW_ROWS:
+        kernel.serial(*arguments, **keywords)
     else:
-        share(shared, alone, *arguments, most=_MOST)
+        _run(kernel, _MEMORY_THREADS, *arguments, **keywords)
 
 
-def share(shared: Callable[..., None], alone: Callable[..., None], *arguments: Any, most: int = _THREADS) -> None:
-    """Call ``shared``, whose loops at most so many threads share, or ``alone``, which is the same without them."""
-    threads = min(torch.get_num_threads(), _THREADS, most)
-    if threads < 2 or not _one_at_a_time.acquire(blocking=False):
-        alone(*arguments)
+def run_threaded(kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords: P.kwargs) -> None:
+    """Run the parallel form of ``kernel`` if threads are available, otherwise its serial form."""
+    _run(kernel, _MAX_THREADS, *arguments, **keywords)
+
+
+def _run(kernel: SerialAndParallel[P], limit: int, /, *arguments: P.args, **keywords: P.kwargs) -> None:
+    threads = min(torch.get_num_threads(), _MAX_THREADS, limit)
+    if threads < 2 or not _lock.acquire(blocking=False):
+        kernel.serial(*arguments, **keywords)
         return
     try:
-        if not _starts_fast():
-            alone(*arguments)
+        if not _threads_start_fast():
+            kernel.serial(*arguments, **keywords)
             return
-        if getattr(_asked, "threads", None) != threads:
+        if getattr(_requested, "threads", None) != threads:
             numba.set_num_threads(threads)
-            _asked.threads = threads
-        shared(*arguments)
+            _requested.threads = threads
+        kernel.parallel(*arguments, **keywords)
     finally:
-        _one_at_a_time.release()
+        _lock.release()
 
 
 def _after_fork() -> None:
-    """OpenMP ends a process that was forked from one which had used it, and uses it again."""
-    global _THREADS, _one_at_a_time
-    _THREADS, _one_at_a_time = 1, threading.Lock()
+    """Use one thread in a forked process: OpenMP aborts if its parent process had used OpenMP."""
+    global _MAX_THREADS, _lock
+    _MAX_THREADS, _lock = 1, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
@@ -64,19 +72,13 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 @functools.cache
-def _starts_fast() -> bool:
-    """Whether Numba has OpenMP's or TBB's threads here. Those of its own take 200 microseconds to start.
+def _threads_start_fast() -> bool:
+    """Return whether Numba uses OpenMP or TBB. Its own thread pool takes 200 microseconds to start a loop.
 
-    To start OpenMP's sets how many PyTorch uses, too; that is put back.
+    Starting OpenMP changes PyTorch's number of threads, which is restored.
     """
     before = torch.get_num_threads()
-    _touch(np.zeros(2))
+    _launch_threads()
     torch.set_num_threads(before)
-    layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # which it imports all the same
+    layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
     return layer in ("omp", "tbb")
-
-
-@compiled_for_threads
-def _touch(x: Any) -> None:
-    for i in numba.prange(len(x)):
-        x[i] += 1

@@ -42,7 +42,6 @@ from jaxtyping import Float32, Int8, Int32, Int64
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.compiling import compiled
 from headway.kernels.emitting import (
     BYTE,
     FEATURES,
@@ -63,6 +62,7 @@ from headway.kernels.emitting import (
     times,
     variable,
 )
+from headway.kernels.jit import jit
 
 __all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "pack_chosen", "starts_of"]
 
@@ -94,21 +94,31 @@ def as_integers(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Floa
     Where rounding would take a group's sum too far, its weights are rounded towards zero. Of weights that are NaN or
     infinite the integers are any, and the scale is not finite either.
     """
+    padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUPED)))
+    shape = len(weight), -1, _GROUP, 2, 2
     with np.errstate(invalid="ignore", over="ignore"):
-        by_level, by_sum = np.abs(weight).max(axis=1) / _LEVELS, _largest_sums(weight).max(axis=(1, 2)) / _MOST
+        by_level = np.abs(weight).max(axis=1) / _LEVELS
+        by_sum = _largest_sums(padded.reshape(shape)).max(axis=(1, 2)) / _MOST
         scale = np.maximum(np.maximum(by_level, by_sum), _TINY).astype(np.float32)
-        exact = weight / scale[:, None]
+        exact = padded / scale[:, None]
         levels = np.clip(np.rint(exact), -_LEVELS, _LEVELS).astype(np.int8)
-        too_far = np.repeat(_largest_sums(levels.astype(np.int32)) > _MOST, 2, axis=2)
-        too_far = np.tile(too_far, (1, 1, _GROUP)).reshape(len(weight), -1)[:, : weight.shape[1]]
-        return np.where(too_far, np.trunc(exact).astype(np.int8), levels), scale
+        row, group, pair = np.nonzero(_largest_sums(levels.reshape(shape).astype(np.int16)) > _MOST)
+        levels.reshape(shape)[row, group, :, pair] = np.trunc(exact.reshape(shape)[row, group, :, pair]).astype(np.int8)
+    return np.ascontiguousarray(levels[:, : weight.shape[1]]), scale
 
 
-def _largest_sums(weight: Array) -> Array:
-    """(N, groups, 2): of weights whose products are added in 16 bits, the sum of those of one sign that is larger."""
-    groups = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUPED))).reshape(len(weight), -1, _GROUP, 2, 2)
-    positive, negative = groups.clip(min=0).sum(axis=(2, 4)), -groups.clip(max=0).sum(axis=(2, 4))
-    return cast(Array, np.maximum(positive, negative))
+def _largest_sums(groups: Array) -> Array:
+    """Return (N, groups, 2) for weights (N, groups, 2, 2, 2).
+
+    Two pairs of products are added in 16 bits; this is the larger of the sums of their weights of one sign.
+    """
+
+    def add_pairs(x: Array) -> Array:
+        pairs: Array = x[..., 0] + x[..., 1]
+        total: Array = pairs[:, :, 0] + pairs[:, :, 1]
+        return total
+
+    return np.maximum(add_pairs(np.maximum(groups, 0)), -add_pairs(np.minimum(groups, 0)))
 
 
 def pack(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
@@ -134,7 +144,7 @@ def pack_chosen(
     return packed
 
 
-@compiled
+@jit
 def _pack_chosen(fours: Array, outputs: Array, packed: Array) -> None:
     for choice in range(outputs.shape[0]):
         for block in range(outputs.shape[1]):
@@ -229,15 +239,16 @@ _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
 
 
-@compiled
+@jit
 def multiply(
-    weights: Array,
-    starts: Array,
-    scales: Array,
-    bias: Array,
+    weights: int,
+    starts: int,
+    scales: int,
+    bias: int,
     block: int,
-    inputs: Array,
-    input_scales: Array,
+    inputs: int,
+    width: int,
+    input_scales: int,
     rows: int,
     least: np.float32,
     out: int,
@@ -245,18 +256,17 @@ def multiply(
 ) -> None:
     """Compute one block of a layer's outputs for the first ``rows`` rows.
 
-    They are max(least, (inputs - OFFSET) @ weights[block]^T * scales * input_scales + bias). ``weights`` and ``starts``
-    are packed; ``scales`` and ``bias`` (blocks * BLOCK,) float32; ``inputs`` (R, 4 * fours) bytes, any beyond the
-    layer's inputs; ``input_scales`` (R,) float32. ``out`` is the address of the first row's outputs, ``stride`` the
-    bytes to the next.
+    They are max(least, (inputs - OFFSET) @ weights[block]^T * scales * input_scales + bias). All arrays are given by
+    their addresses: ``weights`` and ``starts`` as packed, ``scales`` and ``bias`` (blocks * BLOCK,) float32, ``inputs``
+    (R, ``width``) bytes with width = 4 * fours, arbitrary beyond the layer's inputs, ``input_scales`` (R,) float32, and
+    ``out`` the first row's outputs, with ``stride`` bytes from one row to the next.
     """
-    groups, width = weights.shape[1] // _GROUP, inputs.shape[1]
-    panel = weights.ctypes.data + block * BLOCK * width
-    place = 4 * BLOCK * block
-    start, scale, shift = starts.ctypes.data + place, scales.ctypes.data + place, bias.ctypes.data + place
+    groups = width // (4 * _GROUP)
+    panel, place = weights + block * BLOCK * width, 4 * BLOCK * block
+    start, scale, shift = starts + place, scales + place, bias + place
     row, following = 0, panel + BLOCK * width
     while row < rows:
-        x, s, y = inputs.ctypes.data + row * width, input_scales.ctypes.data + 4 * row, out + row * stride
+        x, s, y = inputs + row * width, input_scales + 4 * row, out + row * stride
         if rows - row >= _MANY:
             if row == 0 and rows < _LINES * _MANY:
                 _first(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)

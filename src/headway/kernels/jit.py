@@ -1,0 +1,199 @@
+"""Numba compilation: the decorators of all kernels, and the cache of compiled code.
+
+Compiled code is cached on disk, so only the first call on a machine waits for the compiler. The cache is in
+``NUMBA_CACHE_DIR`` if that is set, otherwise beside this module if that folder can be written, otherwise in the user's
+cache folder. Code beside this module is also found where it cannot be written (a container image, a read-only install).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+import numba
+from numba.core import caching, compiler
+from numba.core.caching import _Cache
+from numba.core.runtime import rtsys  # type: ignore[attr-defined]
+from numba.misc import appdirs
+
+from headway.kernels.cpu_features import cpu_features
+
+__all__ = ["SerialAndParallel", "cache_folders", "jit", "jit_inline", "jit_parallel", "jit_serial_and_parallel"]
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+P = ParamSpec("P")
+
+_IndexDataCacheFile: Any = caching.IndexDataCacheFile
+_CompileResult: Any = compiler.CompileResult
+_user_cache_dir: Any = appdirs.user_cache_dir
+
+# Sums may be reordered and products fused with sums, otherwise no loop would be vectorized. NaN and infinities keep
+# their meaning, because damaged weights must be noticed. No kernel is called through a C function pointer.
+_OPTIONS: dict[str, Any] = {
+    "nogil": True,
+    "fastmath": {"reassoc", "contract", "nsz"},
+    "error_model": "numpy",
+    "no_cfunc_wrapper": True,
+}
+# Only loops over `numba.prange` use threads: starting threads for an array copy costs more than the copy.
+_ONLY_PRANGE = {"prange": True} | dict.fromkeys(
+    ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
+)
+
+# Compiled code contains the functions that it calls and depends on the processor features that were chosen, so the
+# cache is valid for one state of all kernels and one set of features.
+_SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
+_FEATURES = ",".join(sorted(cpu_features())).encode()
+_VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
+
+
+def jit(function: FunctionT) -> FunctionT:
+    """Compile ``function`` for the types of its arguments when it is first called with them."""
+    return _compile(function, "serial", {})
+
+
+def jit_inline(function: FunctionT) -> FunctionT:
+    """Like :func:`jit`, but inlined into the caller: for inner loops, where passing arrays takes as long as the work.
+
+    Such a function cannot be called from Python.
+    """
+    return _compile(function, "inline", {"forceinline": True, "no_cpython_wrapper": True})
+
+
+def jit_parallel(function: FunctionT) -> FunctionT:
+    """Like :func:`jit`, but Numba's threads share the loops over ``numba.prange``."""
+    return _compile(function, "parallel", {"parallel": _ONLY_PRANGE})
+
+
+class SerialAndParallel(Generic[P]):
+    """The two compiled forms of one function, each compiled when it is first called."""
+
+    def __init__(self, serial: Callable[P, None], parallel: Callable[P, None]) -> None:
+        self.serial, self.parallel = serial, parallel
+
+
+def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]:
+    """Compile ``function`` with and without threads, so that both forms give the same bits in every process.
+
+    Neither form reorders sums or fuses products with sums: the compiler does so in one form of a loop but not in
+    another, and code compiled in this process may differ from code loaded from the cache. Loops that sum a row use
+    :mod:`headway.kernels.reductions`. Other compiled functions that they call have no floating-point arithmetic except
+    instructions written with :mod:`headway.kernels.llvm`.
+    """
+    exact = {"fastmath": {"nsz"}}
+    return SerialAndParallel(
+        _compile(function, "serial", exact), _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | exact)
+    )
+
+
+def cache_folders() -> list[Path]:
+    """Return the folders that are searched for compiled code; new code is written to the first that can be written."""
+    config: Any = numba.config  # Numba sets its attributes at run time
+    if config.CACHE_DIR:
+        return [Path(config.CACHE_DIR) / "headway"]
+    return [Path(__file__).parent / "__pycache__", Path(_user_cache_dir("headway", False)) / "kernels"]
+
+
+def _compile(function: FunctionT, form: str, options: dict[str, Any]) -> FunctionT:
+    """A dispatcher that compiles ``function`` as ``form`` and caches the code."""
+    function = cast(FunctionT, inspect.unwrap(function))  # without the type checks that tests wrap around functions
+    copy = FunctionType(function.__code__, function.__globals__, function.__name__)
+    copy.__qualname__ = function.__qualname__
+    dispatcher: Any = numba.njit(**(_OPTIONS | options))(copy)
+    dispatcher._cache = _KernelCache(copy, form)
+    _postpone_interrupts(dispatcher)
+    return cast(FunctionT, dispatcher)
+
+
+class _KernelCache(_Cache):
+    """The compiled forms of one function on disk.
+
+    Unlike Numba's own cache, it depends on the source code of all kernels and on the chosen processor features, not on
+    one file's modification time; it reads from folders that cannot be written, and continues without caching if nothing
+    can be written; and it loads code without preparing Numba's compiler first, which takes half a second.
+    """
+
+    def __init__(self, function: FunctionType, form: str) -> None:
+        name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
+        name = f"{name}-{form}-{_VERSION}.{sys.implementation.cache_tag}"
+        self._code = hashlib.blake2b(function.__code__.co_code).hexdigest()
+        self._files = [(folder, _IndexDataCacheFile(str(folder), name, _VERSION)) for folder in cache_folders()]
+
+    @property
+    def cache_path(self) -> str:
+        return str(self._files[0][0])
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the code compiled for a signature, or None."""
+        rtsys.initialize(target_context)
+        for _, file in self._files:
+            with contextlib.suppress(OSError):
+                payload = file.load(self._key(sig, target_context.codegen()))
+                if payload is not None:
+                    return _CompileResult._rebuild(target_context, *payload)
+        target_context.refresh()  # prepares for compilation
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write code compiled for a signature to the first folder that can be written."""
+        if data.library.has_dynamic_globals:
+            return
+        for folder, file in self._files:
+            with contextlib.suppress(OSError):
+                folder.mkdir(parents=True, exist_ok=True)
+                file.save(self._key(sig, data.codegen), data._reduce())
+                return
+
+    def _key(self, sig: Any, codegen: Any) -> Any:
+        return sig, codegen.magic_tuple(), self._code
+
+    def enable(self) -> None:
+        """Do nothing: the cache is always enabled."""
+
+    def disable(self) -> None:
+        """Do nothing: the cache is always enabled."""
+
+    def flush(self) -> None:
+        """Forget all code of this function."""
+        for _, file in self._files:
+            file.flush()
+
+
+def _postpone_interrupts(dispatcher: Any) -> None:
+    """Make Ctrl-C wait until a function is compiled.
+
+    An exception that a signal handler raises inside the compiler may be lost in a callback, or leave a function half
+    compiled.
+    """
+    compile_for_args = dispatcher._compile_for_args
+
+    def compile_uninterrupted(*arguments: Any, **keywords: Any) -> Any:
+        with _interrupts_postponed():
+            return compile_for_args(*arguments, **keywords)
+
+    dispatcher._compile_for_args = compile_uninterrupted
+
+
+@contextlib.contextmanager
+def _interrupts_postponed() -> Iterator[None]:
+    """Call the handler of SIGINT (Ctrl-C) only after the block."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if received:
+            handler(*received[0])

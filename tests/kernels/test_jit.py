@@ -1,0 +1,101 @@
+"""Compilation, and the cache of compiled code."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headway import kernels
+
+if not kernels.available():
+    pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
+
+import numba
+
+from headway.kernels import jit as jit_module
+
+
+def test_an_interruption_waits_until_a_function_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    from headway.kernels.jit import jit
+
+    def doubled(x: float) -> float:
+        return 2 * x
+
+    function = jit(doubled)
+    compile_type = type(function).compile  # type: ignore[attr-defined]
+
+    def interrupted(self: object, *arguments: object) -> object:
+        signal.raise_signal(signal.SIGINT)
+        return compile_type(self, *arguments)
+
+    usual = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(type(function), "compile", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        function(np.float64(1.5))
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is usual
+    assert len(function.overloads) == 1, "it is whole"  # type: ignore[attr-defined]
+    assert function(1.5) == 3.0
+
+
+def add_one(x: int) -> int:
+    return x + 1
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Two cache folders; code is written to the first that can be written."""
+    chosen = [tmp_path / "first", tmp_path / "second"]
+    monkeypatch.setattr(jit_module, "cache_folders", lambda: chosen)
+    return chosen
+
+
+def compiled_files(folder: Path) -> list[str]:
+    return sorted(path.suffix for path in folder.glob("*"))
+
+
+def test_code_is_cached_and_found_again(folders: list[Path]) -> None:
+    first, second = jit_module.jit(add_one), jit_module.jit(add_one)
+    assert first(1) == 2
+    assert compiled_files(folders[0]) == [".nbc", ".nbi"]
+    assert second(1) == 2
+    assert second.stats.cache_hits  # type: ignore[attr-defined]
+
+
+def test_serial_and_parallel_forms_are_cached_separately(folders: list[Path]) -> None:
+    assert jit_module.jit(add_one)(1) == jit_module.jit_parallel(add_one)(1) == 2
+    assert compiled_files(folders[0]) == [".nbc", ".nbc", ".nbi", ".nbi"]
+
+
+def test_without_a_first_folder_that_can_be_written_the_second_is_used(folders: list[Path]) -> None:
+    folders[0].write_text("a file, not a folder")
+    assert jit_module.jit(add_one)(1) == 2
+    assert compiled_files(folders[1]) == [".nbc", ".nbi"]
+
+
+def test_code_is_found_in_a_folder_that_cannot_be_written(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    jit_module.jit(add_one)(1)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    again = jit_module.jit(add_one)
+    assert again(1) == 2
+    assert again.stats.cache_hits  # type: ignore[attr-defined]
+
+
+def test_if_nothing_can_be_written_code_is_compiled_each_time(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    assert jit_module.jit(add_one)(1) == 2
+    assert not any(folder.exists() for folder in folders)
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise OSError(30, "Read-only file system")
+
+
+def test_the_users_choice_of_a_cache_folder_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
+    assert jit_module.cache_folders() == [tmp_path / "headway"]
