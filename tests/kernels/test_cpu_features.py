@@ -69,8 +69,8 @@ def test_without_any_feature_there_are_no_kernels(monkeypatch: pytest.MonkeyPatc
 
 
 def cached_name(features: str) -> str:
-    """The name under which Numba's cache keeps a function in a process with these features."""
-    code = "from headway.kernels import linear; print(linear.quantize.py_func.__qualname__)"
+    """Return the path under which a function is cached in a process with these features."""
+    code = "from headway.kernels import linear; print(linear.quantize._cache.cache_path)"
     environment = os.environ | {VARIABLE: features}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return run.stdout

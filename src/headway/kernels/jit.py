@@ -129,7 +129,8 @@ class _KernelCache(_Cache):
 
     @property
     def cache_path(self) -> str:
-        return str(self._files[0][0])
+        """The path of the function's index in the first folder."""
+        return str(self._files[0][1]._index_path)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the code compiled for a signature, or None."""
