@@ -5,9 +5,9 @@ from __future__ import annotations
 import platform
 from importlib.metadata import version
 
-from headway.bundle import Bundle
+from headway.bundle import Bundle, ClassifierBundle
 
-__all__ = ["exported_card", "imported_card"]
+__all__ = ["exported_card", "exported_classifier_card", "imported_card"]
 
 _PACKAGES = ("headway", "torch", "tokenizers")
 
@@ -56,7 +56,21 @@ A Transformer with {_weights(bundle):,} weights, exported from Headway for {form
 """
 
 
-def _weights(bundle: Bundle) -> int:
+def exported_classifier_card(bundle: ClassifierBundle, form: str, use: str) -> str:
+    """Return the card of a classifier folder written for another toolkit; ``use`` shows how to classify with it."""
+    return f"""# Text classification: {", ".join(bundle.labels)}
+
+An encoder with {_weights(bundle):,} weights, exported from Headway for {form}.
+
+{use.strip()}
+
+## Versions
+
+{_versions()}
+"""
+
+
+def _weights(bundle: Bundle | ClassifierBundle) -> int:
     return sum(parameter.numel() for parameter in bundle.model.parameters())
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal, get_args
 
-from headway.bundle import Bundle
+from headway.bundle import Bundle, ClassifierBundle
 from headway.config import nearest
 from headway.engine import Shortlist
 from headway.errors import ConfigError
-from headway.interop.card import exported_card
+from headway.interop.card import exported_card, exported_classifier_card
 from headway.interop.transformer import transformer_of
 from headway.storage import replaced_folder
 from headway.text.exporting import token_names, tokenizer_files
@@ -25,7 +26,7 @@ Form = Literal["huggingface", "ctranslate2", "onnx"]
 
 def export_to(
     form: str,
-    bundle: Bundle,
+    bundle: Bundle | ClassifierBundle,
     folder: Path,
     *,
     quantization: str | None = None,
@@ -52,6 +53,13 @@ def export_to(
         raise ConfigError(f"format {form!r}; {nearest(form, get_args(Form))}")
     if quantization is not None and form != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: for --to ctranslate2 alone; {form} is written in float32")
+    if isinstance(bundle, ClassifierBundle):
+        if source_language is not None or target_language is not None:
+            raise ConfigError(
+                "a classifier has no languages to choose; leave --source-language and --target-language out"
+            )
+        _export_classifier(form, bundle, folder)
+        return
     if form == "onnx":
         if source_language is not None or target_language is not None:
             raise ConfigError(
@@ -78,6 +86,44 @@ def export_to(
         for name, content in files.items():
             (aside / name).parent.mkdir(exist_ok=True)
             (aside / name).write_bytes(content)
+
+
+def _export_classifier(form: str, bundle: ClassifierBundle, folder: Path) -> None:
+    if form == "ctranslate2":
+        raise ConfigError("a classifier cannot be exported to CTranslate2; supported are huggingface and onnx")
+    if form == "onnx":
+        from headway.interop.onnx_classifier import export_classifier as export_onnx
+
+        export_onnx(bundle, folder)
+        return
+    from headway.interop.huggingface import export_classifier
+
+    files = tokenizer_files(bundle.tokenizer, bundle.tokenizer, Frame((), (EOS,), ()), ("", ""))
+    if "tokenizer_config.json" not in files:
+        raise ConfigError(f"a {bundle.tokenizer.kind} tokenizer of a classifier cannot be exported to `transformers`")
+    settings = json.loads(files["tokenizer_config.json"]) | {"model_max_length": bundle.model.max_length}
+    files["tokenizer_config.json"] = (json.dumps(settings, ensure_ascii=False) + "\n").encode()
+    with replaced_folder(folder) as aside:
+        export_classifier(bundle, aside)
+        card = exported_classifier_card(bundle, "Hugging Face `transformers`", _HUGGINGFACE_CLASSIFIER)
+        (aside / "README.md").write_text(card, encoding="utf-8")
+        for name, content in files.items():
+            (aside / name).write_bytes(content)
+
+
+_HUGGINGFACE_CLASSIFIER = """
+`transformers` has no such architecture, so `modeling_headway.py` defines it. `trust_remote_code=True` runs that file:
+read it first if the folder is not your own.
+
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+model = AutoModelForSequenceClassification.from_pretrained("THIS_FOLDER", trust_remote_code=True)
+logits = model(**tokenizer(["TEXT"], return_tensors="pt", padding=True, truncation=True)).logits
+print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
+```
+"""
 
 
 def _write_huggingface(bundle: Bundle, folder: Path, frame: Frame) -> None:

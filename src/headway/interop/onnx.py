@@ -29,16 +29,29 @@ from headway.errors import BundleError, ConfigError, LengthError, MissingPackage
 from headway.interop.card import exported_card
 from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, encoder_graph
 from headway.interop.transformer import transformer_of
+from headway.models.classifier import ClassifierConfig
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.storage import replaced_folder
 
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["OnnxModel", "OnnxState", "export", "is_onnx_folder"]
+__all__ = [
+    "WEIGHTS_FILE",
+    "OnnxModel",
+    "OnnxState",
+    "export",
+    "is_onnx_folder",
+    "open_session",
+    "refuse_different_logits",
+    "refuse_unsupported_options",
+    "require",
+    "run_session",
+    "stored_tensors",
+]
 
 _FORMAT = 1  # of the graphs' inputs and outputs, in their metadata
-_ENCODER, _STEP, _WEIGHTS = "encoder.onnx", "decoder_step.onnx", "model.safetensors"
+_ENCODER, _STEP, WEIGHTS_FILE = "encoder.onnx", "decoder_step.onnx", "model.safetensors"
 _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 _TOLERANCE = 1e-3  # of a logit, relative to it and to the median one: float32 sums in another order stay far below
 
@@ -59,8 +72,8 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
         ConfigError: The model has an option that the graphs do not have.
         BundleError: The graphs compute something else than the model.
     """
-    _refuse(transformer_of(bundle, "ONNX").config)
-    _require("onnx", "onnxruntime")
+    refuse_unsupported_options(transformer_of(bundle, "ONNX").config)
+    require("onnx", "onnxruntime")
     import onnx
 
     if max_length < 2:
@@ -71,7 +84,7 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
             aside, exported_card(bundle, "onnxruntime", _use(limit))
         )
         model = transformer_of(Bundle.load(aside), "ONNX")
-        stored, signature = _stored_tensors(aside / _WEIGHTS)
+        stored, signature = stored_tensors(aside / WEIGHTS_FILE)
         facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
         for name, graph in ((_ENCODER, encoder_graph), (_STEP, decoder_step_graph)):
             written = graph(model, stored, limit)
@@ -80,7 +93,8 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
         _compare(OnnxModel.load(aside), model)
 
 
-def _refuse(config: TransformerConfig) -> None:
+def refuse_unsupported_options(config: TransformerConfig | ClassifierConfig) -> None:
+    """Raise :class:`ConfigError` for the first option that the graphs do not support."""
     fits = {
         "score": (config.score == "scaled_dot", "scaled_dot"),
         "qk_projection": (config.qk_projection == "linear", "linear"),
@@ -163,16 +177,16 @@ class OnnxModel:
             MissingPackageError: onnxruntime is not installed.
             BundleError: Not such a folder, or something in it is missing, damaged, newer or of another export.
         """
-        _require("onnxruntime")
+        require("onnxruntime")
         paths = folder / _ENCODER, folder / _STEP
         for path in paths:
             if not path.is_file():
                 raise BundleError(
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
-                    f"{_STEP} and {_WEIGHTS}"
+                    f"{_STEP} and {WEIGHTS_FILE}"
                 )
-        _, signature = _stored_tensors(folder / _WEIGHTS)  # first: the sessions say less well what is wrong with it
-        encoder, step = map(_session, paths)
+        _, signature = stored_tensors(folder / WEIGHTS_FILE)  # first: the sessions say less well what is wrong with it
+        encoder, step = map(open_session, paths)
         limits = (
             _checked_limit(path, session, signature) for path, session in zip(paths, (encoder, step), strict=True)
         )
@@ -181,7 +195,7 @@ class OnnxModel:
     def start(self, source: Int[Tensor, "B S"]) -> OnnxState:
         """Begin decoding: encode the sources, once."""
         self._check_length(source.size(1))
-        mask, *memory = _run(self._encoder, ["memory_mask", *self._memory], ["source"], [source])
+        mask, *memory = run_session(self._encoder, ["memory_mask", *self._memory], ["source"], [source])
         positions = torch.zeros(source.size(0), dtype=torch.long)
         prefix = [torch.empty(source.size(0), heads, 0, width) for heads, width in self._heads]
         return OnnxState(mask, memory, positions, prefix)
@@ -191,7 +205,7 @@ class OnnxModel:
         self._check_length(state.length + 1)
         names = ["tokens", "positions", "memory_mask", *self._memory, *self._prefix]
         given = [tokens, state.positions, state.memory_mask, *state.memory, *state.prefix]
-        logits, *state.prefix = _run(self._step, self._outputs, names, given)
+        logits, *state.prefix = run_session(self._step, self._outputs, names, given)
         state.positions = state.positions + 1
         return logits
 
@@ -208,9 +222,10 @@ class OnnxModel:
             )
 
 
-def _run(
+def run_session(
     session: onnxruntime.InferenceSession, outputs: Sequence[str], names: Sequence[str], tensors: Sequence[Tensor]
 ) -> list[Tensor]:
+    """Run a graph: ``tensors`` are its inputs ``names``; return its ``outputs``."""
     feed = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
     return [torch.from_numpy(array) for array in session.run(list(outputs), feed)]
 
@@ -220,7 +235,8 @@ def _joined(pair: tuple[Tensor, Tensor], *, before: int = 0, after: int = 0) -> 
     return torch.cat([F.pad(x, (0, 0, max(before - x.size(2), 0), max(after - x.size(2), 0))) for x in pair])
 
 
-def _require(*packages: str) -> None:
+def require(*packages: str) -> None:
+    """Raise :class:`MissingPackageError` for the first of ``packages`` that cannot be imported."""
     for package in packages:
         try:
             __import__(package)
@@ -228,7 +244,8 @@ def _require(*packages: str) -> None:
             raise MissingPackageError("ONNX", package, "onnx") from None
 
 
-def _session(path: Path) -> onnxruntime.InferenceSession:
+def open_session(path: Path) -> onnxruntime.InferenceSession:
+    """Load a graph on the CPU, with as many threads as PyTorch uses."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -251,11 +268,11 @@ def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature:
     if version > _FORMAT:
         raise BundleError(f"{path}: format {version} is newer than this Headway's {_FORMAT}; update Headway")
     if facts.get("headway.weights") != signature:
-        raise BundleError(f"{path}: written for other weights than {_WEIGHTS} beside it; export the model again")
+        raise BundleError(f"{path}: written for other weights than {WEIGHTS_FILE} beside it; export the model again")
     return limit
 
 
-def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
+def stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
     """Where a safetensors file has each tensor, and a hash of that.
 
     The file starts with the header's length in 8 little-endian bytes, then the header, JSON; the data follow it.
@@ -284,7 +301,11 @@ def _compare(exported: OnnxModel, model: Transformer) -> None:
     source = torch.randint(1, model.source_embedding.weight.size(0), (2, length), generator=draws)
     source[1, length // 2 :] = model.pad
     target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
-    expected, found = model(source, target), exported(source, target)
+    refuse_different_logits(exported(source, target), model(source, target))
+
+
+def refuse_different_logits(found: Float[Tensor, "..."], expected: Float[Tensor, "..."]) -> None:
+    """Raise :class:`BundleError` if a graph's logits differ from the model's by more than rounding."""
     difference, size = (expected - found).abs(), expected.abs()
     if not (difference <= _TOLERANCE * (size + size.median())).all():
         raise BundleError(
@@ -295,8 +316,8 @@ def _compare(exported: OnnxModel, model: Transformer) -> None:
 
 def _use(limit: int) -> str:
     """How to translate with the folder: for its card."""
-    return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{_WEIGHTS}`. Sequences have at
-most {limit} tokens.
+    return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{WEIGHTS_FILE}`. Sequences
+have at most {limit} tokens.
 
     pip install 'headway[onnx]'
     headway translate THIS_FOLDER -i input.txt -o output.txt

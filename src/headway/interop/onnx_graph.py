@@ -24,19 +24,35 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import BundleError
+from headway.models.classifier import EncoderClassifier
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
-from headway.nn.blocks import NoNorm, PostNorm, PreNorm
+from headway.nn.blocks import EncoderStack, NoNorm, PostNorm, PreNorm
 from headway.nn.embedding import TokenEmbedding
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["OPSET", "StoredTensor", "decoder_step_graph", "encoder_graph"]
+__all__ = [
+    "BOOL",
+    "FLOAT",
+    "INT",
+    "OPSET",
+    "OnnxGraph",
+    "OnnxMask",
+    "StoredTensor",
+    "decoder_step_graph",
+    "embedded",
+    "encoded",
+    "encoder_graph",
+    "linear",
+    "padding_mask",
+    "position_table",
+]
 
 OPSET = 20  # the first with Gelu
 _IR_VERSION = 9  # the file format's, of the same release (ONNX 1.15)
-_FLOAT, _INT, _BOOL = 1, 7, 9  # onnx.TensorProto's
+FLOAT, INT, BOOL = 1, 7, 9  # onnx.TensorProto's
 _PARTS = ("query", "key", "value")
 _GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
@@ -54,63 +70,61 @@ class StoredTensor:
 def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
     """The graph from ``source`` (B, S) to ``memory_mask`` (B, S) and, for each decoder block N, ``memory_keys.N``
     (B, H, S, K) and ``memory_values.N`` (B, H, S, U)."""
-    graph = _Graph(model, stored)
-    source = graph.input("source", _INT, "sentences", "source_length")
+    graph = OnnxGraph(model, stored)
+    source = graph.input("source", INT, "sentences", "source_length")
     attends = graph.op("Not", graph.op("Equal", source, graph.constant(model.pad)))
-    graph.output(attends, "memory_mask", _BOOL, "sentences", "source_length")
-    mask = _memory_mask(graph, attends)
+    graph.output(attends, "memory_mask", BOOL, "sentences", "source_length")
+    mask = padding_mask(graph, attends)
     sentences, length = (graph.op("Shape", source, start=axis, end=axis + 1) for axis in (0, 1))
-    positions = graph.op("Slice", _position_table(graph, "source", max_length), graph.constant([0]), length)
-    x = _embedded(graph, "source", source, positions)
+    positions = graph.op("Slice", position_table(graph, "source_positions", max_length), graph.constant([0]), length)
+    x = _norm(graph, "source_norm", embedded(graph, "source_embedding", source, positions))
     x = graph.op("Reshape", x, graph.constant([-1, model.config.d_model]))
-    for layer in range(len(model.encoder.blocks)):
-        x = _encoder_block(graph, f"encoder.blocks.{layer}", x, sentences, mask)
-    memory = _norm(graph, "encoder.norm", x)
+    memory = encoded(graph, x, sentences, mask)
     for layer in range(len(model.decoder.blocks)):
         path = f"decoder.blocks.{layer}.cross_attention"
         heads = _heads(graph, path, memory, ("key", "value"), sentences)
         for name, value, size in zip(("keys", "values"), heads, graph.widths(path)[1:], strict=True):
             shape = "sentences", graph.attention(path).num_heads, "source_length", size
-            graph.output(value, f"memory_{name}.{layer}", _FLOAT, *shape)
+            graph.output(value, f"memory_{name}.{layer}", FLOAT, *shape)
     return graph.model("encoder")
 
 
 def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
     """The graph from ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, T, K), ``prefix_values.N`` (R, H, T,
     U) and what the encoder returned to ``logits`` (R, V) and the next prefixes, ``keys.N`` and ``values.N``."""
-    graph = _Graph(model, stored)
-    tokens, positions = graph.input("tokens", _INT, "rows"), graph.input("positions", _INT, "rows")
-    attends = graph.input("memory_mask", _BOOL, "sentences", "source_length")
+    graph = OnnxGraph(model, stored)
+    tokens, positions = graph.input("tokens", INT, "rows"), graph.input("positions", INT, "rows")
+    attends = graph.input("memory_mask", BOOL, "sentences", "source_length")
     caches = [_LayerCache.declared(graph, layer) for layer in range(len(model.decoder.blocks))]
     prefix_mask = _prefix_mask(graph, positions, caches[0].prefix_keys)
-    memory_mask = _memory_mask(graph, attends)
+    memory_mask = padding_mask(graph, attends)
     sentences = graph.op("Shape", attends, start=0, end=1)
-    at = graph.op("Gather", _position_table(graph, "target", max_length), positions)
-    x = _embedded(graph, "target", tokens, at)
+    at = graph.op("Gather", position_table(graph, "target_positions", max_length), positions)
+    x = _norm(graph, "target_norm", embedded(graph, "target_embedding", tokens, at))
     for layer, cache in enumerate(caches):
         x = _decoder_block(graph, layer, x, cache, sentences, prefix_mask, memory_mask)
-    logits = _linear(graph, "projection", _norm(graph, "decoder.norm", x))
-    graph.output(logits, "logits", _FLOAT, "rows", model.projection.out_features)
+    logits = linear(graph, "projection", _norm(graph, "decoder.norm", x))
+    graph.output(logits, "logits", FLOAT, "rows", model.projection.out_features)
     return graph.model("decoder_step")
 
 
-class _Graph:
+class OnnxGraph:
     """The nodes, constants and weights of one graph, in the order in which they are computed.
 
     A value is known by its name, a string.
     """
 
-    def __init__(self, transformer: Transformer, stored: Mapping[str, StoredTensor]) -> None:
+    def __init__(self, module: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
         import onnx
 
-        self.transformer = transformer
+        self.module = module
         self._stored = stored
         self._onnx = onnx
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
         self._outputs: dict[str, onnx.ValueInfoProto] = {}  # of the value that it is
-        state = transformer.state_dict(keep_vars=True)
+        state = module.state_dict(keep_vars=True)
         first_names = {id(tensor): name for name, tensor in reversed(state.items())}
         self._names = {name: first_names[id(tensor)] for name, tensor in state.items()}  # of tied weights, the stored
 
@@ -156,7 +170,7 @@ class _Graph:
         name = self._names[name]
         if name not in self._tensors:
             stored = self._stored[name]
-            tensor = self._onnx.TensorProto(name=name, data_type=_FLOAT, dims=stored.shape)
+            tensor = self._onnx.TensorProto(name=name, data_type=FLOAT, dims=stored.shape)
             tensor.data_location = self._onnx.TensorProto.EXTERNAL
             place = {"location": stored.location, "offset": stored.offset, "length": stored.length}
             for key, value in place.items():
@@ -166,7 +180,7 @@ class _Graph:
 
     def attention(self, path: str) -> MultiHeadAttention:
         """The attention layer at ``path``."""
-        attention = self.transformer.get_submodule(path)
+        attention = self.module.get_submodule(path)
         assert isinstance(attention, MultiHeadAttention)
         return attention
 
@@ -191,7 +205,7 @@ class _Graph:
 
 
 @dataclass(frozen=True)
-class _Mask:
+class OnnxMask:
     """What is added to scores, 0 or minus infinity; and 1, or 0 where a query may attend to nothing (None: 1)."""
 
     bias: str
@@ -208,11 +222,11 @@ class _LayerCache:
     memory_values: str
 
     @classmethod
-    def declared(cls, graph: _Graph, layer: int) -> _LayerCache:
+    def declared(cls, graph: OnnxGraph, layer: int) -> _LayerCache:
         def two(name: str, path: str, batch: str, length: str) -> list[str]:
             heads, (_, *widths) = graph.attention(path).num_heads, graph.widths(path)
             return [
-                graph.input(f"{name}_{part}.{layer}", _FLOAT, batch, heads, length, width)
+                graph.input(f"{name}_{part}.{layer}", FLOAT, batch, heads, length, width)
                 for part, width in zip(("keys", "values"), widths, strict=True)
             ]
 
@@ -221,47 +235,57 @@ class _LayerCache:
         return cls(*prefix, *memory)
 
 
-def _memory_mask(graph: _Graph, attends: str) -> _Mask:
+def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
     """Of (B, S) booleans, for scores of (B, H, T, S): as in ``nn.attention``, a row that is masked throughout is
     opened, so that its softmax is finite, and then emptied."""
-    some = graph.op("ReduceMax", graph.op("Cast", attends, to=_FLOAT), graph.constant([1]), keepdims=1)
+    some = graph.op("ReduceMax", graph.op("Cast", attends, to=FLOAT), graph.constant([1]), keepdims=1)
     bias = _bias(graph, graph.op("Or", attends, graph.op("Equal", some, graph.constant(0.0))))
     axes = graph.constant([1, 2])
-    return _Mask(graph.op("Unsqueeze", bias, axes), graph.op("Unsqueeze", some, axes))
+    return OnnxMask(graph.op("Unsqueeze", bias, axes), graph.op("Unsqueeze", some, axes))
 
 
-def _prefix_mask(graph: _Graph, positions: str, prefix_keys: str) -> _Mask:
+def _prefix_mask(graph: OnnxGraph, positions: str, prefix_keys: str) -> OnnxMask:
     """A row at position p may attend to the last p columns of its prefix, and to its new token."""
     length = graph.op("Squeeze", graph.op("Shape", prefix_keys, start=2, end=3))
     one = graph.constant(1)
     columns = graph.op("Range", graph.constant(0), graph.op("Add", length, one), one)
     first = graph.op("Unsqueeze", graph.op("Sub", length, positions), graph.constant([1]))
     bias = _bias(graph, graph.op("GreaterOrEqual", columns, first))
-    return _Mask(graph.op("Unsqueeze", bias, graph.constant([1, 2])))
+    return OnnxMask(graph.op("Unsqueeze", bias, graph.constant([1, 2])))
 
 
-def _bias(graph: _Graph, attends: str) -> str:
+def _bias(graph: OnnxGraph, attends: str) -> str:
     return graph.op("Where", attends, graph.constant(0.0), graph.constant(-math.inf))
 
 
-def _position_table(graph: _Graph, side: str, max_length: int) -> str:
-    """What the model adds at positions 0 .. max_length - 1."""
-    if graph.has(name := f"{side}_positions.table"):
+def position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
+    """The vectors that the module at ``path`` adds at positions 0 .. max_length - 1."""
+    if graph.has(name := f"{path}.table"):
         return graph.weight(name)
+    module = graph.module
+    assert isinstance(module, Transformer | EncoderClassifier)
     with torch.no_grad():
-        zeros = torch.zeros(1, max_length, graph.transformer.config.d_model)
-        return graph.constant(graph.transformer.get_submodule(f"{side}_positions")(zeros)[0])
+        return graph.constant(module.get_submodule(path)(torch.zeros(1, max_length, module.config.d_model))[0])
 
 
-def _embedded(graph: _Graph, side: str, tokens: str, positions: str) -> str:
-    embedding = graph.transformer.get_submodule(f"{side}_embedding")
+def embedded(graph: OnnxGraph, path: str, tokens: str, positions: str) -> str:
+    """Look up ``tokens`` in the embedding at ``path``, scale, and add ``positions``."""
+    embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
-    found = graph.op("Gather", graph.weight(f"{side}_embedding.weight"), tokens)
-    embedded = graph.op("Mul", found, graph.constant(embedding.scale))
-    return _norm(graph, f"{side}_norm", graph.op("Add", embedded, positions))
+    found = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
+    return graph.op("Add", graph.op("Mul", found, graph.constant(embedding.scale)), positions)
 
 
-def _encoder_block(graph: _Graph, path: str, x: str, sentences: str, mask: _Mask) -> str:
+def encoded(graph: OnnxGraph, x: str, sentences: str, mask: OnnxMask) -> str:
+    """Apply the encoder's blocks and its final norm to (B * S, D)."""
+    encoder = graph.module.get_submodule("encoder")
+    assert isinstance(encoder, EncoderStack)
+    for layer in range(len(encoder.blocks)):
+        x = _encoder_block(graph, f"encoder.blocks.{layer}", x, sentences, mask)
+    return _norm(graph, "encoder.norm", x)
+
+
+def _encoder_block(graph: OnnxGraph, path: str, x: str, sentences: str, mask: OnnxMask) -> str:
     def attend(x: str) -> str:
         query, keys, values = _heads(graph, f"{path}.attention", x, ("query", "key", "value"), sentences)
         return _attended(graph, f"{path}.attention", query, keys, values, mask)
@@ -271,7 +295,13 @@ def _encoder_block(graph: _Graph, path: str, x: str, sentences: str, mask: _Mask
 
 
 def _decoder_block(
-    graph: _Graph, layer: int, x: str, cache: _LayerCache, sentences: str, prefix_mask: _Mask, memory_mask: _Mask
+    graph: OnnxGraph,
+    layer: int,
+    x: str,
+    cache: _LayerCache,
+    sentences: str,
+    prefix_mask: OnnxMask,
+    memory_mask: OnnxMask,
 ) -> str:
     path = f"decoder.blocks.{layer}"
     own, cross = f"{path}.attention", f"{path}.cross_attention"
@@ -282,7 +312,7 @@ def _decoder_block(
         values = graph.op("Concat", cache.prefix_values, value, axis=2)
         for name, grown, width in zip(("keys", "values"), (keys, values), graph.widths(own)[1:], strict=True):
             shape = "rows", graph.attention(own).num_heads, "next_length", width
-            graph.output(grown, f"{name}.{layer}", _FLOAT, *shape)
+            graph.output(grown, f"{name}.{layer}", FLOAT, *shape)
         return _attended(graph, own, query, keys, values, prefix_mask)
 
     def attend_to_memory(x: str) -> str:
@@ -295,15 +325,15 @@ def _decoder_block(
     return _residual(graph, f"{path}.feed_forward_residual", x, lambda x: _feed_forward(graph, path, x))
 
 
-def _residual(graph: _Graph, path: str, x: str, sublayer: Callable[[str], str]) -> str:
-    around = graph.transformer.get_submodule(path)
+def _residual(graph: OnnxGraph, path: str, x: str, sublayer: Callable[[str], str]) -> str:
+    around = graph.module.get_submodule(path)
     assert isinstance(around, (PostNorm, PreNorm, NoNorm))
     output = sublayer(_norm(graph, f"{path}.norm", x) if isinstance(around, PreNorm) else x)
     summed = graph.op("Add", x, output) if around.residual else output
     return _norm(graph, f"{path}.norm", summed) if isinstance(around, PostNorm) else summed
 
 
-def _heads(graph: _Graph, path: str, x: str, parts: tuple[str, ...], batch: str, *, length: int = -1) -> list[str]:
+def _heads(graph: OnnxGraph, path: str, x: str, parts: tuple[str, ...], batch: str, *, length: int = -1) -> list[str]:
     """The queries, keys or values of (batch * T, D) as (batch, H, T, K or U), by one product.
 
     One of ``batch``, a value, and ``length``, T, may be -1: what remains.
@@ -317,7 +347,7 @@ def _heads(graph: _Graph, path: str, x: str, parts: tuple[str, ...], batch: str,
     ]
 
 
-def _joined_linear(graph: _Graph, path: str, parts: tuple[str, ...], x: str) -> str:
+def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) -> str:
     """Linear layers as one; a runtime joins their matrices once, when it loads the graph."""
     weight, bias = (
         graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0)
@@ -326,7 +356,7 @@ def _joined_linear(graph: _Graph, path: str, parts: tuple[str, ...], x: str) -> 
     return graph.op("Gemm", x, weight, bias, transB=1)
 
 
-def _attended(graph: _Graph, path: str, query: str, keys: str, values: str, mask: _Mask) -> str:
+def _attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
     """Attention of (B, H, T, K) queries; the heads, side by side in (B * T, H * U), are projected back."""
     num_heads, (d_key, _, d_value) = graph.attention(path).num_heads, graph.widths(path)
     query = graph.op("Mul", query, graph.constant(d_key**-0.5))
@@ -335,19 +365,20 @@ def _attended(graph: _Graph, path: str, query: str, keys: str, values: str, mask
     if mask.attends is not None:
         heads = graph.op("Mul", heads, mask.attends)
     shape = graph.constant([-1, num_heads * d_value])
-    return _linear(graph, f"{path}.output", graph.op("Reshape", graph.op("Transpose", heads, perm=[0, 2, 1, 3]), shape))
+    return linear(graph, f"{path}.output", graph.op("Reshape", graph.op("Transpose", heads, perm=[0, 2, 1, 3]), shape))
 
 
-def _feed_forward(graph: _Graph, block: str, x: str) -> str:
-    path, activation = f"{block}.feed_forward", graph.transformer.config.activation
-    inner = _linear(graph, f"{path}.inner", x)
+def _feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
+    assert isinstance(graph.module, Transformer | EncoderClassifier)
+    path, activation = f"{block}.feed_forward", graph.module.config.activation
+    inner = linear(graph, f"{path}.inner", x)
     if activation in _GATES:
-        gate = _activated(graph, _GATES[activation], _linear(graph, f"{path}.gate", x))
-        return _linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
-    return _linear(graph, f"{path}.outer", _activated(graph, activation, inner))
+        gate = _activated(graph, _GATES[activation], linear(graph, f"{path}.gate", x))
+        return linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
+    return linear(graph, f"{path}.outer", _activated(graph, activation, inner))
 
 
-def _activated(graph: _Graph, activation: str, x: str) -> str:
+def _activated(graph: OnnxGraph, activation: str, x: str) -> str:
     match activation:
         case "relu" | "gelu" | "sigmoid":
             return graph.op(activation.capitalize(), x)
@@ -357,14 +388,15 @@ def _activated(graph: _Graph, activation: str, x: str) -> str:
             raise BundleError(f"activation = {activation!r}: the ONNX export does not have it")
 
 
-def _linear(graph: _Graph, path: str, x: str) -> str:
+def linear(graph: OnnxGraph, path: str, x: str) -> str:
+    """Apply the linear layer at ``path`` to the rows of a matrix."""
     bias = [graph.weight(f"{path}.bias")] if graph.has(f"{path}.bias") else []
     return graph.op("Gemm", x, graph.weight(f"{path}.weight"), *bias, transB=1)
 
 
-def _norm(graph: _Graph, path: str, x: str) -> str:
+def _norm(graph: OnnxGraph, path: str, x: str) -> str:
     """The layer norm at ``path``, or nothing where the model has none there."""
-    norm = graph.transformer.get_submodule(path)
+    norm = graph.module.get_submodule(path)
     if isinstance(norm, nn.Identity):
         return x
     assert isinstance(norm, nn.LayerNorm)

@@ -4,7 +4,7 @@ Neither needs `transformers`: a model is a folder with config.json and model.saf
 the families have in common, and where they differ, stands in :mod:`~headway.interop.huggingface.families`.
 """
 
-from headway.interop.huggingface.exporting import export_model
+from headway.interop.huggingface.exporting import export_classifier, export_model
 from headway.interop.huggingface.importing import ImportedModel, import_model
 
-__all__ = ["ImportedModel", "export_model", "import_model"]
+__all__ = ["ImportedModel", "export_classifier", "export_model", "import_model"]

@@ -15,15 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headway.bundle import named_weights, write_weights
+from headway.bundle import ClassifierBundle, named_weights, write_weights
 from headway.errors import ConfigError
 from headway.interop.huggingface.families import FAMILIES, OUTPUT_BIAS, tensor_names
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
-__all__ = ["export_model"]
+__all__ = ["export_classifier", "export_model"]
 
+_MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu"}
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")  # by its rows; what else has a matrix reads, by columns
 
@@ -56,6 +57,45 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
     write_weights(tensors, folder / "model.safetensors")
     _write_json(folder / "config.json", _config(config, model_type, source_size, target_size, max_positions))
     _write_json(folder / "generation_config.json", _generation_config(max_positions))
+
+
+def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
+    """Write config.json, model.safetensors and modeling_headway.py into ``folder``.
+
+    No architecture of `transformers` has this embedding and pooling, so the folder brings its own: a PyTorch file of
+    about 200 lines, which ``from_pretrained(..., trust_remote_code=True)`` runs. :class:`ConfigError` names an option
+    that the file does not support.
+    """
+    config = bundle.model.config
+    supported = {"score": ("scaled_dot",), "qk_projection": ("linear",), "positions": ("sinusoidal", "learned", "none")}
+    for name, values in supported.items():
+        if getattr(config, name) not in values:
+            raise ConfigError(
+                f"{name} = {getattr(config, name)!r} cannot be exported to Hugging Face `transformers`; supported for "
+                f"classifiers is {', '.join(values)}"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: weight.float() for name, weight in named_weights(bundle.model).items()}
+    write_weights(weights, folder / "model.safetensors")
+    (folder / _MODELING_FILE.name).write_bytes(_MODELING_FILE.read_bytes())
+    labels = dict(enumerate(bundle.labels))
+    content = {
+        "model_type": "headway_classifier",
+        "architectures": ["HeadwayForSequenceClassification"],
+        "auto_map": {
+            "AutoConfig": "modeling_headway.HeadwayClassifierConfig",
+            "AutoModelForSequenceClassification": "modeling_headway.HeadwayForSequenceClassification",
+        },
+        "classifier": config.as_dict(),
+        "vocab_size": bundle.tokenizer.vocab_size,
+        "id2label": labels,
+        "label2id": {label: index for index, label in labels.items()},
+        "problem_type": "single_label_classification",
+        "pad_token_id": PAD,
+        "bos_token_id": BOS,
+        "eos_token_id": EOS,
+    }
+    _write_json(folder / "config.json", content)
 
 
 def _refuse(config: TransformerConfig) -> None:
