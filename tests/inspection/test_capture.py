@@ -10,7 +10,7 @@ from headway.inspection.capture import capture, numbers_in, taps
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.nn import BlockOptions, DecoderBlock, EncoderBlock, MultiHeadAttention, RecurrentAttention
+from headway.nn import BlockConfig, DecoderBlock, EncoderBlock, MultiHeadAttention, RecurrentAttention
 from headway.nn.pooling import AttentionPooling
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 0, 0]])
@@ -115,7 +115,7 @@ def test_a_classifiers_pooling_is_one_question() -> None:
 
 
 def test_a_part_alone_is_what_it_is_or_unknown() -> None:
-    options = BlockOptions(d_model=8, num_heads=2, d_ff=8)
+    options = BlockConfig(d_model=8, num_heads=2, d_ff=8)
 
     def kinds(module: nn.Module) -> list[tuple[str, str | None]]:
         return [(name, kind) for name, kind, _ in taps(module)]

@@ -241,11 +241,11 @@ class TestRefusals:
             ClassifierConfig.parse({"num_heads": 3}, "model")
 
     def test_a_convolution_of_even_width(self) -> None:
-        with pytest.raises(ConfigError, match="convolution = 2 has no middle; choose an odd width"):
+        with pytest.raises(ConfigError, match="convolution = 2 has no center; choose an odd width"):
             ClassifierConfig.parse({"convolution": 2}, "model")
 
     def test_rotary_positions_of_odd_heads(self) -> None:
-        with pytest.raises(ConfigError, match="turns pairs of units, but a head has 3; choose num_heads"):
+        with pytest.raises(ConfigError, match=r"rotates pairs of units, but .* keys have 3; set d_key"):
             ClassifierConfig.parse({"d_model": 9, "num_heads": 3, "positions": "rotary"}, "model")
 
     def test_unknown_pooling(self) -> None:

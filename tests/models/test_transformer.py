@@ -346,17 +346,17 @@ def test_the_output_bias_is_added_to_the_logits() -> None:
         ({"residual": "maybe"}, "residual = 'maybe': input should be a valid boolean"),
         (
             {"positions": "rotary", "d_key": 7},
-            "positions = 'rotary' turns pairs of units, but .* keys have 7; set d_key",
+            "positions = 'rotary' rotates pairs of units, but .* keys have 7; set d_key",
         ),
         (
             {"positions": "rotary", "position_offset": 2},
-            "position_offset = 2 does nothing where positions = 'rotary'; leave it out, or set positions to 'sinus",
+            "position_offset = 2 has no effect with positions = 'rotary'; leave it out, or set positions to 'sinus",
         ),
-        ({"positions": "none", "sinusoid_layout": "halves"}, "sinusoid_layout = 'halves' does nothing where positions"),
-        ({"positions": "rotary", "sinusoid_spacing": "inclusive"}, "sinusoid_spacing = 'inclusive' does nothing where"),
+        ({"positions": "none", "sinusoid_layout": "halves"}, "sinusoid_layout = 'halves' has no effect with positions"),
+        ({"positions": "rotary", "sinusoid_spacing": "inclusive"}, "sinusoid_spacing = 'inclusive' has no effect with"),
         (
             {"positions": "none", "max_length": 60},
-            "max_length = 60 does nothing where positions = 'none'; leave it out, or set positions to 'learned'",
+            "max_length = 60 has no effect with positions = 'none'; leave it out, or set positions to 'learned'",
         ),
         ({"activation": "tanh"}, "activation = 'tanh': input should be 'relu', 'gelu'"),
     ],

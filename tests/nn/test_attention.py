@@ -1,16 +1,12 @@
 import copy
 import math
-from collections.abc import Callable
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
-import headway.nn.attention as attention_module
-from headway import kernels
 from headway.errors import ConfigError
 from headway.nn import (
     KeysValues,
@@ -22,19 +18,7 @@ from headway.nn import (
 )
 from headway.nn.scores import ScoreKind
 
-Kernel = Callable[[bool], None]
 X = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]])
-
-
-@pytest.fixture
-def use_fused(monkeypatch: pytest.MonkeyPatch) -> Kernel:
-    """Force the fused kernel, or the explicit product, whatever the rule says."""
-    return lambda fused: monkeypatch.setattr(attention_module, "_fused_kernel_pays", lambda *_: fused)
-
-
-@pytest.fixture(params=[False, True], ids=["explicit", "fused"])
-def kernel(request: pytest.FixtureRequest, use_fused: Kernel) -> None:
-    use_fused(request.param)
 
 
 def random_mask(*shape: int) -> Tensor:
@@ -58,14 +42,12 @@ def test_weights_of_three_words_worked_by_hand() -> None:
     assert [[round(float(w), 4) for w in row] for row in weights] == expected
 
 
-@pytest.mark.usefixtures("kernel")
 def test_three_words_attend_to_each_other() -> None:
     # The second value is (0, 0, 2): the first row is .1679 x (1, 0, 0) + (.2992 + 2 x .5329) x (0, 0, 1).
     output = scaled_dot_product_attention(X, X, X)
     torch.testing.assert_close(output[0], torch.tensor([0.1679, 0.0, 1.3650]), atol=2e-4, rtol=0)
 
 
-@pytest.mark.usefixtures("kernel")
 def test_a_single_query_attends_wholly_to_itself() -> None:
     x = torch.randn(1, 5)
     assert attention_weights(x, x).tolist() == [[1.0]]
@@ -82,7 +64,6 @@ def test_causal_weights_worked_by_hand() -> None:
 # Masks.
 
 
-@pytest.mark.usefixtures("kernel")
 def test_a_masked_key_might_as_well_not_be_there() -> None:
     query, key, value = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 6)
     mask = torch.tensor([True, True, False, True, False])
@@ -101,7 +82,6 @@ def test_masked_is_a_score_of_minus_infinity() -> None:
     torch.testing.assert_close(attention_weights(query, key, mask), expected)
 
 
-@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("shape", [(2, 3, 5), (2, 1, 5), (1, 3, 5), (3, 5), (1, 5), (5,), (2, 3, 1)])
 def test_a_row_that_may_attend_to_nothing_is_zero_with_finite_gradients(shape: tuple[int, ...]) -> None:
     query, key, value = (torch.randn(2, n, 4, requires_grad=True) for n in (3, 5, 5))
@@ -124,42 +104,11 @@ def test_rows_of_weights_sum_to_one_or_to_zero() -> None:
     torch.testing.assert_close(sums, mask.any(-1).float())
 
 
-# Kernels agree, with each other and with PyTorch's own.
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 5e-2)])
-@pytest.mark.parametrize("shape", [None, (2, 1, 7, 9), (2, 1, 1, 9), (1, 1, 7, 9), (7, 9)])
-def test_explicit_and_fused_agree(
-    use_fused: Kernel, dtype: torch.dtype, tolerance: float, shape: tuple[int, ...] | None
-) -> None:
-    query, key, value = (torch.randn(2, 3, n, k, dtype=dtype, requires_grad=True) for n, k in ((7, 8), (9, 8), (9, 6)))
-    mask = None if shape is None else random_mask(*shape)
-    if mask is not None:
-        mask.view(-1, 9)[-1] = False
-    upstream = torch.randn(2, 3, 7, 6, dtype=dtype)
-    found = []
-    for fused in (False, True):
-        use_fused(fused)
-        output = scaled_dot_product_attention(query, key, value, mask)
-        found.append([output, *torch.autograd.grad(output, (query, key, value), upstream)])
-    for explicit, by_kernel in zip(*found, strict=True):
-        torch.testing.assert_close(explicit, by_kernel, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.usefixtures("kernel")
 def test_equals_pytorchs_function() -> None:
     query, key, value = torch.randn(2, 3, 7, 8), torch.randn(2, 3, 9, 8), torch.randn(2, 3, 9, 6)
     mask = random_mask(2, 1, 7, 9)
     ours = scaled_dot_product_attention(query, key, value, mask)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(query, key, value, attn_mask=mask))
-
-
-def test_long_sequences_take_the_fused_kernel_and_agree() -> None:
-    query, key = torch.randn(1, 2, 8), torch.randn(1, 1024, 8)
-    assert attention_module._fused_kernel_pays(query, key)
-    assert not attention_module._fused_kernel_pays(query, key[:, :64])
-    by_rule = scaled_dot_product_attention(query, key, key)
-    torch.testing.assert_close(by_rule, attention_weights(query, key) @ key)
 
 
 # Multi-head attention.
@@ -183,7 +132,6 @@ def randomised(module: nn.Module) -> None:
             parameter.copy_(torch.randn_like(parameter) * 0.3)
 
 
-@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("cross", [False, True])
 def test_equals_pytorchs_module(cross: bool) -> None:
     ours = MultiHeadAttention(12, 3)
@@ -202,7 +150,6 @@ def test_equals_pytorchs_module(cross: bool) -> None:
     torch.testing.assert_close(ours(x, memory if cross else None, mask=mask), expected)
 
 
-@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("bias", [True, False])
 def test_heads_computed_one_by_one(bias: bool) -> None:
     # Section 3.2.2: Concat(head_1, ..., head_h) W^O, head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V); d_k = 5, d_v = 3.
@@ -278,7 +225,6 @@ def test_names_that_are_missing_or_foreign_are_refused(change: dict[str, Tensor 
         module.load_state_dict(state)
 
 
-@pytest.mark.usefixtures("kernel")
 def test_a_hook_sees_the_weights_and_changes_nothing() -> None:
     module = MultiHeadAttention(8, 2).eval()
     x, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
@@ -296,7 +242,6 @@ def test_a_hook_sees_the_weights_and_changes_nothing() -> None:
     assert torch.equal(with_hook, without)
 
 
-@pytest.mark.usefixtures("kernel")
 def test_a_hook_may_put_other_weights_in_place() -> None:
     module, x = MultiHeadAttention(8, 2), torch.randn(1, 4, 8)
     module.weights.register_forward_hook(lambda _module, _inputs, weights: torch.zeros_like(weights))
@@ -337,45 +282,7 @@ def test_a_mask_over_the_keys_alone_broadcasts() -> None:
     torch.testing.assert_close(attention(x, mask=keys), attention(x, mask=keys.expand(3, 5, 5)))
 
 
-# The default's sequence of operations, and what may take its place.
-
-
-class _Recorded(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The operations that run inside, in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(str(func))
-        return func(*args, **(kwargs or {}))
-
-
-def written_out(module: MultiHeadAttention, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Section 3.2 as it is computed by default: one product for the projections, then equation 1."""
-    split = torch.split(F.linear(x, module.projection.weight, module.projection.bias), [8, 8, 8], dim=-1)
-    query, key, value = (torch.unflatten(part, -1, (2, 4)).transpose(1, 2) for part in split)
-    mask = None if mask is None else mask.unsqueeze(-3)
-    scores = (query * 4**-0.5) @ key.transpose(-2, -1)
-    if mask is not None:
-        assert mask.any(-1, keepdim=True).all()
-        scores = scores + torch.zeros(mask.shape).masked_fill_(~mask, -math.inf)
-    heads = scores.softmax(-1) @ value
-    return F.linear(heads.transpose(1, 2).flatten(2), module.output.weight, module.output.bias)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-def test_the_defaults_operations_are_these(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "available", lambda: False)  # one of which is all of a masked softmax
-    module, x, mask = MultiHeadAttention(8, 2), torch.randn(2, 5, 8), causal_mask(5) if masked else None
-    with _Recorded() as found:
-        ours = module(x, mask=mask)
-    with _Recorded() as expected:
-        by_hand = written_out(module, x, mask)
-    assert len(expected.names) > 10
-    assert found.names == expected.names
-    assert torch.equal(ours, by_hand)
+# Variants.
 
 
 def heads_by_loop(module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -385,9 +292,8 @@ def heads_by_loop(module: MultiHeadAttention, query: Tensor, key: Tensor, value:
     return F.linear(torch.cat(heads, -1), module.output.weight, module.output.bias)
 
 
-@pytest.mark.usefixtures("kernel")
 @pytest.mark.parametrize("kind", [kind for kind in get_args(ScoreKind) if kind != "scaled_dot"])
-def test_other_scores_are_computed_plainly_whatever_the_kernel(kind: ScoreKind) -> None:
+def test_other_scores_replace_the_scaled_product(kind: ScoreKind) -> None:
     module = MultiHeadAttention(8, 2, d_key=6, d_value=3, score=kind)
     randomised(module)
     x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)

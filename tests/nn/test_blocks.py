@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import headway.nn
 from headway.nn import (
-    BlockOptions,
+    BlockConfig,
     DecoderBlock,
     DecoderStack,
     EncoderBlock,
@@ -113,7 +114,7 @@ def test_inner_dropout_acts_in_training_only(kind: type[FeedForward] | type[Gate
 
 @pytest.mark.parametrize("activation", ["relu", "swiglu"])
 def test_feed_forward_starts_by_xaviers_rule(activation: Activation) -> None:
-    layer = BlockOptions(d_model=48, num_heads=1, d_ff=144, activation=activation).feed_forward()
+    layer = EncoderBlock(BlockConfig(d_model=48, num_heads=1, d_ff=144, activation=activation)).feed_forward
     bound = math.sqrt(6 / (48 + 144))
     for name, parameter in layer.named_parameters():
         largest = float(parameter.detach().abs().max())
@@ -123,7 +124,7 @@ def test_feed_forward_starts_by_xaviers_rule(activation: Activation) -> None:
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"])
 def test_options_choose_the_feed_forward_layer(activation: Activation) -> None:
-    layer = BlockOptions(d_model=4, num_heads=1, d_ff=8, activation=activation).feed_forward()
+    layer = EncoderBlock(BlockConfig(d_model=4, num_heads=1, d_ff=8, activation=activation)).feed_forward
     assert isinstance(layer, GatedFeedForward if activation.endswith("glu") else FeedForward)
 
 
@@ -159,7 +160,8 @@ def test_without_residual_connections_by_formula() -> None:
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_dropout_is_on_the_sublayers_output_alone(norm: Norm) -> None:
     # With nearly all of a sub-layer's output dropped, what is left is the residual path, normed or not.
-    around = BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, dropout=0.999999).around()
+    config = BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, dropout=0.999999)
+    around = EncoderBlock(config).attention_residual
     x = torch.randn(2, 3, D)
     expected = layer_norm(x, around.norm) if isinstance(around, PostNorm) else x
     torch.testing.assert_close(around(x, torch.cos), expected)
@@ -169,7 +171,7 @@ def test_dropout_is_on_the_sublayers_output_alone(norm: Norm) -> None:
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_the_options_choose_what_stands_around_sublayers(norm: Norm, residual: bool) -> None:
-    block = DecoderBlock(BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, residual=residual))
+    block = DecoderBlock(BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, residual=residual))
     kind = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}[norm]
     for around in (block.attention_residual, block.cross_attention_residual, block.feed_forward_residual):
         assert type(around) is kind
@@ -206,8 +208,8 @@ def block_state(block: EncoderBlock | DecoderBlock) -> dict[str, Tensor]:
     return state | {f"{name}.{key}": value for name, module in modules for key, value in module.state_dict().items()}
 
 
-def options(norm: Norm) -> BlockOptions:
-    return BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm)
+def options(norm: Norm) -> BlockConfig:
+    return BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -265,7 +267,7 @@ def test_stacks_apply_their_blocks_in_turn_and_end_normed(norm: Norm) -> None:
 @pytest.mark.parametrize("kind", [EncoderStack, DecoderStack])
 def test_layer_dropout_leaves_out_whole_blocks_in_training_alone(kind: type[EncoderStack] | type[DecoderStack]) -> None:
     """At a probability of 0.3, both blocks stay in 0.49 of all passes, one of them in 0.21 each, and none in 0.09."""
-    stack = randomised(kind(2, BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, layer_dropout=0.3)))
+    stack = randomised(kind(2, BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, layer_dropout=0.3)))
     x, memory, mask = torch.randn(1, 2, D), torch.randn(1, 3, D), causal_mask(2)
     others = (mask,) if kind is EncoderStack else (memory, mask)
     first, second = stack.blocks
@@ -282,7 +284,7 @@ def test_layer_dropout_leaves_out_whole_blocks_in_training_alone(kind: type[Enco
 
 
 def test_layer_dropout_follows_the_seed() -> None:
-    stack = EncoderStack(20, BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, layer_dropout=0.5))
+    stack = EncoderStack(20, BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, layer_dropout=0.5))
     x = torch.randn(1, 2, D)
     passes = []
     for seed in (5, 5, 6):
@@ -293,8 +295,8 @@ def test_layer_dropout_follows_the_seed() -> None:
 
 
 def test_only_attention_of_a_sequence_to_itself_is_rotary() -> None:
-    changes: dict[str, Any] = {"score": "additive", "projection": "hidden", "rotary": True}
-    block = DecoderBlock(BlockOptions(d_model=D, num_heads=H, d_ff=F_INNER, **changes))
+    changes: dict[str, Any] = {"score": "additive", "qk_projection": "hidden", "positions": "rotary", "d_key": 4}
+    block = DecoderBlock(BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, **changes))
     assert isinstance(block.attention.rotary, RotaryPositions)
     assert block.cross_attention.rotary is None
     for attention in (block.attention, block.cross_attention):
@@ -304,7 +306,7 @@ def test_only_attention_of_a_sequence_to_itself_is_rotary() -> None:
 
 def test_the_options_reach_every_sublayer() -> None:
     block = DecoderBlock(
-        BlockOptions(
+        BlockConfig(
             d_model=D, num_heads=5, d_ff=7, d_key=4, d_value=2, dropout=0.1, attention_dropout=0.2,
             feed_forward_dropout=0.3, activation="gelu",
         )
@@ -317,3 +319,11 @@ def test_the_options_reach_every_sublayer() -> None:
     assert block.feed_forward.dropout.p == 0.3
     assert block.feed_forward.activation is F.gelu
     assert block.feed_forward.inner.out_features == 7
+
+
+def test_the_former_name_of_the_config_takes_its_former_arguments() -> None:
+    with pytest.warns(DeprecationWarning, match=r"headway.nn.BlockOptions is now headway.nn.BlockConfig"):
+        former = headway.nn.BlockOptions
+    former_options: dict[str, Any] = {"projection": "hidden", "rotary": True}
+    options = former(d_model=8, num_heads=2, d_ff=8, **former_options)
+    assert options == BlockConfig(d_model=8, num_heads=2, d_ff=8, qk_projection="hidden", positions="rotary")

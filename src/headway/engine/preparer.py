@@ -10,8 +10,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.engine.attention import scaled_dot_product_attention
 from headway.engine.vocabulary import SentenceVocabulary, TorchSentenceVocabulary, TorchVocabulary, Vocabulary
-from headway.nn.attention import scaled_dot_product_attention
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.prefix_tree import PrefixTree, attend
 from headway.nn.sentence_buffers import SentenceBuffers

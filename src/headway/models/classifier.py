@@ -22,72 +22,60 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.config import Config
-from headway.nn.blocks import Activation, BlockOptions, EncoderBlock, EncoderStack, Norm, PreNorm, Projection
+from headway.nn.blocks import (
+    BlockConfig,
+    EncoderBlock,
+    EncoderStack,
+    InnerWidth,
+    ModelWidth,
+    NormPlacement,
+    NumHeads,
+    PreNorm,
+    SublayerDropout,
+)
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
-from headway.nn.scores import ScoreKind
 
 __all__ = ["ClassifierConfig", "EncoderClassifier"]
 
 
-class ClassifierConfig(Config):
+class ClassifierConfig(BlockConfig):
     """The sizes and options of an encoder that classifies."""
 
     kind: Literal["classifier"] = Field("classifier", description="The architecture.")
-    d_model: int = Field(256, ge=1, description="Width of the residual stream, in units.")
-    num_heads: int = Field(8, ge=1, description="Attention heads.")
-    d_ff: int = Field(512, ge=1, description="Inner width of the feed-forward layers, in units.")
-    encoder_layers: int = Field(1, ge=0, description="Encoder blocks; 0: pooled embeddings alone.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="Probability on sub-layer outputs.")
+    d_model: ModelWidth = 256
+    num_heads: NumHeads = 8
+    d_ff: InnerWidth = 512
+    dropout: SublayerDropout = 0.1
+    norm: NormPlacement = "pre"
+    encoder_layers: int = Field(1, ge=0, description="Number of encoder blocks. 0: pool the embeddings.")
     embedding_dropout: float | None = Field(
-        None, ge=0, lt=1, description="Probability on embeddings + positions; none: that of dropout."
+        None, ge=0, lt=1, description="Dropout probability on embeddings with their positions. Default: dropout."
     )
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on attention weights.")
-    feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Probability inside the feed-forward layers.")
     word_dropout: float = Field(
-        0.0, ge=0, lt=1, description="Probability that a token's whole embedding is left out while training."
+        0.0, ge=0, lt=1, description="Probability of dropping a token's whole embedding in training."
     )
-    pooled_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on the pooled vector.")
-    activation: Activation = Field(
-        "relu", description="Of the feed-forward layers; glu, reglu, geglu, swiglu are gated."
-    )
-    norm: Norm = Field("pre", description="Layer norm after each residual, before each sub-layer, or none.")
-    residual: bool = Field(True, description="Whether each sub-layer's output is added to its input or replaces it.")
-    score: ScoreKind = Field("scaled_dot", description="How well a query and a key match; see the Transformer's.")
-    qk_projection: Projection = Field(
-        "linear", description="Of queries and keys: linear, or with one hidden layer of ReLU."
-    )
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = Field(
-        "sinusoidal", description="How positions are encoded."
-    )
+    pooled_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout probability on the pooled vector.")
     scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model).")
     convolution: int = Field(
-        0, ge=0, description="Width, in positions, of a residual convolution before the first block; odd, 0: none."
+        0, ge=0, description="Width of a residual convolution before the first block, in positions; odd, or 0 for none."
     )
     pooling: PoolingKind = Field(
-        "mean", description="How the text's vector is made of its positions'; first puts a begin symbol in front."
+        "mean", description="How the vectors of all positions become one; first prepends a begin symbol."
     )
-    masked: bool = Field(True, description="Whether padding is hidden from attention and pooling.")
+    masked: bool = Field(True, description="Whether attention and pooling ignore padding.")
     max_length: int = Field(
-        256, ge=2, description="Longest text in tokens, its end symbol counted; of a longer one the rest is cut off."
+        256, ge=2, description="Maximum text length in tokens, with the end symbol; longer texts are truncated."
     )
     pad_to_max_length: bool = Field(False, description="Whether shorter texts are padded to exactly max_length.")
 
     @model_validator(mode="after")
     def _fits_together(self) -> ClassifierConfig:
-        if self.d_model % self.num_heads:
-            raise ValueError(f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; choose a divisor")
         if self.convolution and self.convolution % 2 == 0:
-            raise ValueError(f"convolution = {self.convolution} has no middle; choose an odd width, such as 3, or 0")
-        if self.positions == "rotary" and self.d_model // self.num_heads % 2:
-            raise ValueError(
-                f"positions = 'rotary' turns pairs of units, but a head has {self.d_model // self.num_heads}; choose "
-                "num_heads so that d_model / num_heads is even"
-            )
+            raise ValueError(f"convolution = {self.convolution} has no center; choose an odd width, such as 3, or 0")
         if not self.masked and not self.pad_to_max_length:
             raise ValueError(
                 "masked = false: padding then counts, and a text's label would depend on the texts beside it; set "
@@ -104,20 +92,6 @@ class EncoderClassifier(nn.Module):
     def __init__(self, config: ClassifierConfig, vocab_size: int, num_classes: int) -> None:
         super().__init__()
         self.config, self.num_classes = config, num_classes
-        options = BlockOptions(
-            d_model=config.d_model,
-            num_heads=config.num_heads,
-            d_ff=config.d_ff,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            feed_forward_dropout=config.feed_forward_dropout,
-            activation=config.activation,
-            norm=config.norm if config.encoder_layers else "none",
-            residual=config.residual,
-            score=config.score,
-            projection=config.qk_projection,
-            rotary=config.positions == "rotary",
-        )
         self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
         self.positions = _positions(config)
         self.word_dropout = Dropout(config.word_dropout)
@@ -129,7 +103,9 @@ class EncoderClassifier(nn.Module):
             if config.convolution
             else None
         )
-        self.encoder = EncoderStack(config.encoder_layers, options)
+        self.encoder = EncoderStack(
+            config.encoder_layers, config if config.encoder_layers else config.model_copy(update={"norm": "none"})
+        )
         self.pooling = (
             AttentionPooling(config.d_model)
             if config.pooling == "attention"
@@ -188,13 +164,8 @@ class EncoderClassifier(nn.Module):
         return read.squeeze(1)
 
     def _mask(self, framed: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
-        """True for what is no padding; None where nothing is hidden, which is faster."""
-        if not self.config.masked:
-            return None
-        mask = framed != self.pad
-        if mask.device.type == "cpu" and not torch.compiler.is_compiling() and mask.all():
-            return None  # not asked of a GPU, whose host would have to wait
-        return mask
+        """Return True for tokens and False for padding, or None if padding is not masked."""
+        return framed != self.pad if self.config.masked else None
 
 
 def _one_position(

@@ -5,7 +5,7 @@ Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, 
 sqrt(d_model), given positions and dropped out (sections 3.4, 3.5, 5.4); by default source embedding, target embedding
 and output projection are one matrix (section 3.4).
 
-What the paper compares itself with, or others changed later, is in the options: positions (learned, rotary, none),
+Options cover what the paper compares itself with and what others changed later: positions (learned, rotary, none),
 ``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 """
 
@@ -14,20 +14,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from headway.config import Config, applied_preset
+from headway.config import applied_preset
 from headway.models.tying import Tie, output_projection, token_embeddings
-from headway.nn.blocks import Activation, BlockOptions, DecoderStack, EncoderStack, Norm, Projection
+from headway.nn.blocks import (
+    BlockConfig,
+    DecoderStack,
+    EncoderStack,
+    InnerWidth,
+    ModelWidth,
+    NumHeads,
+    SublayerDropout,
+)
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
 from headway.nn.masks import causal_mask, padding_mask
-from headway.nn.norm import LayerNorm
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
-from headway.nn.scores import ScoreKind
 
 __all__ = ["PRESETS", "Attended", "Transformer", "TransformerConfig"]
 
@@ -39,100 +44,56 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-class TransformerConfig(Config):
-    """The sizes and options of a Transformer; the defaults are the paper's base model."""
+class TransformerConfig(BlockConfig):
+    """The sizes and options of a Transformer. The defaults are the paper's base model."""
 
     kind: Literal["transformer"] = Field("transformer", description="The architecture.")
-    d_model: int = Field(512, ge=1, description="Width of the residual stream, in units.")
-    num_heads: int = Field(8, ge=1, description="Attention heads.")
-    d_key: int | None = Field(None, ge=1, description="Width of a head's queries and keys; none: d_model / num_heads.")
-    d_value: int | None = Field(None, ge=1, description="Width of a head's values; none: d_model / num_heads.")
-    d_ff: int = Field(2048, ge=1, description="Inner width of the feed-forward layers, in units.")
-    encoder_layers: int = Field(6, ge=1, description="Encoder blocks.")
-    decoder_layers: int = Field(6, ge=1, description="Decoder blocks.")
-    dropout: float = Field(
-        0.1, ge=0, lt=1, description="Probability on sub-layer outputs and on embeddings + positions."
-    )
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Probability on attention weights.")
-    feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Probability inside the feed-forward layers.")
-    layer_dropout: float = Field(
-        0.0, ge=0, lt=1, description="Probability that a block is left out as a whole while training (LayerDrop)."
-    )
-    activation: Activation = Field(
-        "relu", description="Of the feed-forward layers; glu, reglu, geglu, swiglu are gated."
-    )
-    norm: Norm = Field("post", description="Layer norm after each residual (paper), before each sub-layer, or none.")
-    residual: bool = Field(
-        True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
-    )
-    score: ScoreKind = Field(
-        "scaled_dot",
-        description="How well a query and a key match: their product over sqrt(d_key) (paper), the product alone, with "
-        "a matrix between (general), by one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",
-    )
-    qk_projection: Projection = Field(
-        "linear", description="Of queries and keys: linear (paper), or with one hidden layer of ReLU."
-    )
-    positions: Literal["sinusoidal", "learned", "rotary", "none"] = Field(
-        "sinusoidal",
-        description="How positions are encoded: added to embeddings (sinusoidal, learned), by turning the queries and "
-        "keys of self-attention (rotary; scores of products and cosines then depend on distance alone), or not at all.",
-    )
-    max_length: int = Field(512, ge=2, description="Longest sequence in tokens, for learned positions only.")
+    d_model: ModelWidth = 512
+    num_heads: NumHeads = 8
+    d_ff: InnerWidth = 2048
+    dropout: SublayerDropout = 0.1
+    encoder_layers: int = Field(6, ge=1, description="Number of encoder blocks.")
+    decoder_layers: int = Field(6, ge=1, description="Number of decoder blocks.")
+    max_length: int = Field(512, ge=2, description="Maximum sequence length in tokens, for learned positions only.")
     sinusoid_layout: Literal["interleaved", "halves"] = Field(
         "interleaved", description="Sines on even and cosines on odd dimensions (paper), or all sines first."
     )
     sinusoid_spacing: Literal["paper", "inclusive"] = Field(
         "paper",
-        description="Wavelengths from 2 pi to 10000 * 2 pi with the end left out (paper) or reached (tensor2tensor).",
+        description="Wavelengths from 2 pi to 10000 * 2 pi, the end excluded (paper) or included (tensor2tensor).",
     )
     position_offset: int = Field(0, ge=0, description="Position of a sequence's first token, for sinusoids only.")
     scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model) (paper).")
     embedding_norm: bool = Field(False, description="Layer norm on embeddings + positions (BART).")
-    output_bias: bool = Field(False, description="A bias for each token's logit.")
+    output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
     tie: Tie = Field(
         "all",
-        description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
+        description="Which matrices are one: both embeddings and the output projection (all), target embedding and "
+        "output projection (target), or none.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        """``preset = "base"`` stands for that preset's sizes; keys beside it win."""
+        """Replace ``preset = "base"`` by that preset's sizes; keys beside it take precedence."""
         return applied_preset(data, PRESETS) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> TransformerConfig:
-        if (self.d_key is None or self.d_value is None) and self.d_model % self.num_heads:
-            raise ValueError(
-                f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; "
-                "choose a divisor, or set d_key and d_value"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _options_act(self) -> TransformerConfig:
-        """An option that would change nothing is a misunderstanding."""
+    def _refuse_options_without_effect(self) -> TransformerConfig:
         if self.positions not in ("rotary", "none"):
             return self
         for name in ("sinusoid_layout", "sinusoid_spacing", "position_offset", "max_length"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 needed = "learned" if name == "max_length" else "sinusoidal"
                 raise ValueError(
-                    f"{name} = {getattr(self, name)!r} does nothing where positions = {self.positions!r}; leave it "
+                    f"{name} = {getattr(self, name)!r} has no effect with positions = {self.positions!r}; leave it "
                     f"out, or set positions to {needed!r}"
                 )
-        width = self.d_key or self.d_model // self.num_heads
-        if self.positions == "rotary" and width % 2:
-            raise ValueError(
-                f"positions = 'rotary' turns pairs of units, but a head's queries and keys have {width}; set d_key to "
-                "an even number (left out, it is d_model / num_heads)"
-            )
         return self
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> TransformerConfig:
-        """The named preset (tiny, small, base, big), with ``changes``."""
+        """Return the named preset (tiny, small, base, big) with ``changes``."""
         return cls.parse({"preset": name, **changes}, f"preset {name}")
 
 
@@ -156,23 +117,6 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int) -> None:
         super().__init__()
         self.config = config
-        options = BlockOptions(
-            d_model=config.d_model,
-            num_heads=config.num_heads,
-            d_ff=config.d_ff,
-            d_key=config.d_key,
-            d_value=config.d_value,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            feed_forward_dropout=config.feed_forward_dropout,
-            layer_dropout=config.layer_dropout,
-            activation=config.activation,
-            norm=config.norm,
-            residual=config.residual,
-            score=config.score,
-            projection=config.qk_projection,
-            rotary=config.positions == "rotary",
-        )
         self.source_embedding, self.target_embedding = token_embeddings(
             config.tie, source_vocab_size, target_vocab_size, config.d_model, scaled=config.scale_embedding
         )
@@ -181,8 +125,8 @@ class Transformer(nn.Module):
         self.target_positions = _positions(config)
         self.source_norm, self.target_norm = _embedding_norm(config), _embedding_norm(config)
         self.embedding_dropout = Dropout(config.dropout)
-        self.encoder = EncoderStack(config.encoder_layers, options)
-        self.decoder = DecoderStack(config.decoder_layers, options)
+        self.encoder = EncoderStack(config.encoder_layers, config)
+        self.decoder = DecoderStack(config.decoder_layers, config)
 
     @property
     def max_length(self) -> int | None:
@@ -210,7 +154,7 @@ class Transformer(nn.Module):
 
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
         """The memory: one vector for each source token."""
-        x = self.embedding_dropout(_residual_stream(self.embed_source(source)))
+        x = self.embedding_dropout(self.embed_source(source))
         memory: Tensor = self.encoder(x, source_mask)
         return memory
 
@@ -218,7 +162,7 @@ class Transformer(nn.Module):
         self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
     ) -> Float[Tensor, "B T D"]:
         """The hidden state at each target position, which sees the memory and the target up to that position."""
-        x = self.embedding_dropout(_residual_stream(self.embed_target(target)))
+        x = self.embedding_dropout(self.embed_target(target))
         hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
         return hidden
 
@@ -257,16 +201,6 @@ class Transformer(nn.Module):
         return Attended(logits, seen[0].mean(1).flatten(0, 1))
 
 
-def _residual_stream(x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
-    """``x`` in autocast's type where that is on, and with it all that is added to it.
-
-    Norms compute in float32 inside, so only what passes between two layers is rounded, as in Megatron-LM (Shoeybi et
-    al. 2019) by default; otherwise every product's input and output is converted, and half as much again is in memory.
-    """
-    device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
-
-
 def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:
     match config.positions:
         case "rotary" | "none":
@@ -282,5 +216,5 @@ def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositi
             )
 
 
-def _embedding_norm(config: TransformerConfig) -> LayerNorm | nn.Identity:
-    return LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()
+def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | nn.Identity:
+    return nn.LayerNorm(config.d_model) if config.embedding_norm else nn.Identity()

@@ -1,12 +1,13 @@
-"""The layers of the paper, each usable alone: numbers in, one tensor out. Only PyTorch is needed.
+"""The layers of the paper in plain PyTorch, each usable on its own. :mod:`headway.engine` makes them fast.
 
 Masks are boolean and True means "may attend". Dimensions in all signatures: B batch, S source or key positions, T
 target or query positions, D model, H heads, K per head, F feed-forward, V vocabulary, R rows being decoded.
 """
 
+from headway.deprecation import renamed
 from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.nn.blocks import (
-    BlockOptions,
+    BlockConfig,
     DecoderBlock,
     DecoderStack,
     EncoderBlock,
@@ -32,7 +33,7 @@ from headway.nn.scores import Score, ScoreKind, make_score
 __all__ = [
     "AttentionPooling",
     "BahdanauDecoder",
-    "BlockOptions",
+    "BlockConfig",
     "DecoderBlock",
     "DecoderCache",
     "DecoderStack",
@@ -69,3 +70,5 @@ __all__ = [
     "scaled_dot_product_attention",
     "sinusoids",
 ]
+
+__getattr__ = renamed(__name__, {"BlockOptions": "BlockConfig"})

@@ -7,15 +7,14 @@
 Symbols: d_model is ``d_model``, h ``num_heads``, d_k ``d_key``, d_v ``d_value`` (both per head). Dimensions: B batch, T
 query positions, S key positions, H heads, K width of a query or key, U width of a value, D model.
 
-Which tensors play which part: in self-attention queries, keys and values come from one sequence; in the decoder's
-attention over the encoder, queries come from the decoder, keys and values from the encoder's output, the memory
-(section 3.2.3). Some expositions take queries and keys from the encoder: the paper does not, nor do we.
+In self-attention, queries, keys and values come from one sequence. In the decoder's attention over the encoder, queries
+come from the decoder, keys and values from the encoder's output, the memory (section 3.2.3). Some expositions take
+queries and keys from the encoder; the paper does not, and neither do we.
 
-Several kernels compute the one function; :func:`_fused_kernel_pays` and, for training, ``_is_plain`` choose, and tests
-prove them equal. A query that may attend to nothing yields zeros, not NaN.
+A query that may attend to nothing yields zeros, not NaN.
 
-Variants, all off by default: other score functions in place of the scaled product (:mod:`headway.nn.scores`), which are
-computed plainly; a hidden layer in the projections of queries and keys; rotary positions (:mod:`headway.nn.positions`).
+Variants, all off by default: other score functions than the scaled product (:mod:`headway.nn.scores`), a hidden layer
+in the projections of queries and keys, and rotary positions (:mod:`headway.nn.positions`).
 """
 
 from __future__ import annotations
@@ -23,19 +22,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
-from headway.kernels.arrays import numbers, takes
 from headway.nn.dropout import Dropout
-from headway.nn.heads import attend_by_kernels, attend_in_pairs
-from headway.nn.linear import BLOCK, Linear, linear, trains_by_kernels
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
@@ -48,56 +43,21 @@ def attention_weights(
     mask: Bool[Tensor, "..."] | None = None,
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "*b T S"]:
-    """softmax(Q K^T / sqrt(d_k)) over the keys that ``mask`` (broadcast to (..., T, S), True: may attend) allows.
+    """Return softmax(Q K^T / sqrt(d_k)) over the keys that ``mask`` allows.
 
-    ``score`` (:func:`~headway.nn.scores.make_score`) may take the place of the scaled product. Each row sums to one, or
-    to zero where a query may attend to nothing.
+    ``mask`` broadcasts to (..., T, S), and True means "may attend". ``score`` (:func:`~headway.nn.scores.make_score`)
+    replaces the scaled product. Each row sums to one, or to zero if the query may attend to nothing.
     """
-    if score is None:
-        scores = torch.matmul(query * query.size(-1) ** -0.5, key.transpose(-2, -1))
-    else:
-        scores = score(query, key)
-    if mask is None:
-        return scores.softmax(-1)
-    if (opened := _for_kernel(scores, mask)) is not None:
-        return cast(Tensor, _MaskedSoftmax.apply(scores.contiguous(), opened))  # type: ignore[no-untyped-call]
+    scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
+    return scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
+
+
+def masked_softmax(scores: Float[Tensor, "*b T S"], mask: Bool[Tensor, "..."]) -> Float[Tensor, "*b T S"]:
+    """Return the softmax over the keys that ``mask`` allows: masked keys have the score minus infinity."""
+    # A row that is masked everywhere would become NaN: unmask it for the softmax, and multiply its weights by zero.
     attends = mask.any(-1, keepdim=True)
-    if mask.device.type == "cpu" and not torch.compiler.is_compiling() and attends.all():
-        # Almost always; but to ask a GPU its host would have to wait, and a compiled graph has no branches.
-        return (scores + _as_bias(mask, scores.dtype)).softmax(-1)
-    # A row that is masked throughout is opened, so that its softmax is finite, and then emptied.
-    return (scores + _as_bias(mask | ~attends, scores.dtype)).softmax(-1) * attends
-
-
-def _for_kernel(scores: Tensor, mask: Bool[Tensor, "..."]) -> Bool[Tensor, "#B #T S"] | None:
-    """The mask for :mod:`headway.kernels.softmax`, where that can compute the weights: all heads have the same."""
-    mask = mask.unsqueeze(0) if mask.dim() == 3 else mask
-    fits = scores.dim() == mask.dim() == 4 and mask.size(1) == 1 and mask.size(3) == scores.size(3)
-    return mask[:, 0].contiguous() if fits and takes(scores) else None
-
-
-class _MaskedSoftmax(torch.autograd.Function):
-    """Scores (B, H, T, S) become their weights, in place; ``mask`` (B or 1, T or 1, S)."""
-
-    @staticmethod
-    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        from headway.kernels.softmax import replace_by_weights  # imports Numba
-
-        replace_by_weights(numbers(scores), mask.numpy())
-        ctx.mark_dirty(scores)
-        ctx.save_for_backward(scores)
-        return scores
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
-        (weights,) = ctx.saved_tensors
-        return torch._softmax_backward_data(grad_output, weights, -1, weights.dtype), None
-
-
-def _as_bias(mask: Bool[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
-    """0 where the mask is True, minus infinity elsewhere: what the paper adds to the scores."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, -math.inf)
+    bias = torch.zeros(mask.shape, dtype=scores.dtype, device=mask.device).masked_fill(~mask & attends, -math.inf)
+    return (scores + bias).softmax(-1) * attends
 
 
 def scaled_dot_product_attention(
@@ -106,35 +66,20 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "*b S U"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T U"]:
-    """softmax(Q K^T / sqrt(d_k)) V (equation 1): each query's mean of the values, weighted by its match with the keys.
+    """Return softmax(Q K^T / sqrt(d_k)) V (equation 1): each query's mean of the values, weighted by its match with the
+    keys.
 
-    ``mask`` is boolean, broadcasts to (..., T, S), and True means "may attend". :func:`attention_weights` gives the
-    weights.
+    ``mask`` is boolean, broadcasts to (..., T, S), and True means "may attend".
     """
-    if not _fused_kernel_pays(query, key):
-        return attention_weights(query, key, mask) @ value
-    if mask is None:
-        return F.scaled_dot_product_attention(query, key, value)
-    attends = mask.any(-1, keepdim=True)
-    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~attends) * attends
-
-
-def _fused_kernel_pays(query: Tensor, key: Tensor) -> bool:
-    """Whether PyTorch's fused kernel beats the explicit product: always on CUDA, on a CPU from about 1,000 keys on.
-
-    Measured with forward and backward on 2 cores (AVX-512): at S = 16, K = 64 in bfloat16 the fused backward takes
-    several times as long as the explicit one; the balance turns near S = 1,000. A fixed rule, never a timing: runs stay
-    repeatable.
-    """
-    return query.is_cuda or key.size(-2) >= 1024
+    return attention_weights(query, key, mask) @ value
 
 
 @dataclass(frozen=True)
 class KeysValues:
-    """Keys and values of all heads, ready to be attended to: computed once a memory, or kept between decoding steps.
+    """Projected keys and values of all heads: computed once for a memory, or kept between decoding steps.
 
-    Ready means that keys are turned to their positions where those are rotary, and prepared for the score function; a
-    key that is so prepared may have another width than a query (:meth:`headway.nn.scores.Score.prepare`).
+    Keys are already rotated to their positions if positions are rotary, and prepared for the score function. Prepared
+    keys may have another width than queries (:meth:`headway.nn.scores.Score.prepare`).
     """
 
     keys: Float[Tensor, "B H S K"]
@@ -142,22 +87,22 @@ class KeysValues:
 
 
 class MultiHeadAttention(nn.Module):
-    """Attention of ``num_heads`` heads, each in its own learned projection (section 3.2.2).
+    """Attention with ``num_heads`` heads, each with its own learned projections (section 3.2.2).
 
-    ``d_key`` and ``d_value`` are per head and default to d_model / num_heads, as in the paper; they need not be equal.
-    The projections of query, key and value lie in one matrix, so that self-attention needs one product; in the state
-    dict they stand under their own names (``query``, ``key``, ``value``). The paper writes the projections without a
-    bias; ``bias=True`` adds one, as most implementations do.
+    The weights can be observed through ``self.weights``, an identity: a forward hook on it receives each (B, H, T, S)
+    weight matrix, and the weights that it returns, if any, are used instead.
 
-    The weights are observed through ``self.weights``, an identity: a forward hook on it sees every (B, H, T, S) weight
-    matrix, and without a hook it costs nothing. A hook that only looks changes no bit while evaluating (training
-    without one takes :mod:`headway.nn.heads`, which rounds otherwise); one that returns other weights has them used.
-    ``dropout`` acts on the weights; the paper has none there.
-
-    ``score`` is the score function, with weights of its own for each head where it has any. ``qk_projection`` "hidden"
-    puts a hidden layer, W_2 max(0, W_1 x + b_1) + b_2 as wide as all heads' queries, in the place of the linear
-    projections of queries and of keys. ``rotary`` turns queries and keys to their positions in attention of a sequence
-    to itself; in attention to a memory there is no such turn.
+    Args:
+        d_model: Width of inputs and outputs.
+        num_heads: Number of heads.
+        d_key: Width of a head's queries and keys. Default: d_model / num_heads, as in the paper.
+        d_value: Width of a head's values. Default: d_model / num_heads.
+        dropout: Dropout probability on the weights; the paper has none there.
+        bias: Add a bias to each projection, as most implementations do. The paper writes them without one.
+        score: Score function. Those with weights have separate ones for each head.
+        qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
+            whose hidden layer is as wide as the queries of all heads.
+        rotary: Rotate queries and keys to their positions in self-attention. Attention to a memory never rotates.
     """
 
     def __init__(
@@ -183,8 +128,10 @@ class MultiHeadAttention(nn.Module):
         self.d_key = d_key or d_model // num_heads
         self.d_value = d_value or d_model // num_heads
         self.widths = (num_heads * self.d_key, num_heads * self.d_key, num_heads * self.d_value)
+        # One matrix for queries, keys and values, so that self-attention needs one product. The state dict has the
+        # three parts under their own names.
         self.projection = nn.Linear(d_model, sum(self.widths), bias=bias)
-        self.output = Linear(num_heads * self.d_value, d_model, bias=bias)
+        self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias)
         self.score = None if score == "scaled_dot" else make_score(score, self.d_key, num_heads)
         hidden = qk_projection == "hidden"
         self.query_outer = nn.Linear(self.widths[0], self.widths[0], bias=bias) if hidden else None
@@ -197,7 +144,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier-uniform matrices (Glorot and Bengio 2010), each projection by its own shape; zero biases."""
+        """Draw Xavier-uniform matrices (Glorot and Bengio 2010), each by its own shape, and zero the biases."""
         outer = [layer for layer in (self.output, self.query_outer, self.key_outer) if layer is not None]
         for weight in (*torch.split(self.projection.weight, list(self.widths)), *(layer.weight for layer in outer)):
             nn.init.xavier_uniform_(weight)
@@ -212,33 +159,18 @@ class MultiHeadAttention(nn.Module):
         *,
         mask: Bool[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Attend from x to itself, or to ``memory`` where one is given. ``mask`` broadcasts to (B, T, S)."""
-        if mask is not None and self._is_plain(x, x if memory is None else memory, mask):
-            weight, bias = self.projection.weight, self.projection.bias
-            split = len(weight) if memory is None else self.widths[0]
-            in_pairs = self.d_key % BLOCK == 0 and trains_by_kernels(x, weight)
-            first, second = (None, None) if bias is None or not in_pairs else (bias[:split], bias[split:])
-            projected = linear(x, weight if memory is None else weight[:split], first)
-            other = None if memory is None else linear(memory, weight[split:], second)
-            if in_pairs:
-                together: Tensor = self.output(attend_in_pairs(projected, other, mask, self.num_heads))
-                return together
-            bias = weight.new_zeros(len(weight)) if bias is None else bias
-            if takes(projected):
-                joined: Tensor = self.output(attend_by_kernels(projected, other, bias, mask, self.num_heads))
-                return joined
-        if memory is not None:
-            return self.attend(self.queries(x), self.keys_values(memory), mask)
-        query, kv = self.project(x)
-        return self.attend(query, kv, mask)
+        """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
+        if memory is None:
+            return self.attend(*self.project(x), mask)
+        return self.attend(self.queries(x), self.keys_values(memory), mask)
 
     def project(
         self, x: Float[Tensor, "B T D"], positions: Int[Tensor, " B"] | None = None
     ) -> tuple[Float[Tensor, "B H T K"], KeysValues]:
-        """Queries, and keys with values, of one sequence by one product.
+        """Return the queries, keys and values of one sequence.
 
-        It begins at position 0, unless ``positions`` tells where each row is, as in a step of decoding; there rotary
-        positions must be covered already: ``rotary.reserve(longest + 1)``.
+        The sequence begins at position 0, or each row at its own of ``positions``, as in a decoding step. Rotary
+        positions must cover those already: ``rotary.reserve(longest + 1)``.
         """
         query, key, value = torch.split(self.projection(x), list(self.widths), dim=-1)
         query, key = self._heads(_transformed(query, self.query_outer)), self._heads(_transformed(key, self.key_outer))
@@ -249,11 +181,11 @@ class MultiHeadAttention(nn.Module):
         return query, KeysValues(self._prepared(key), self._heads(value))
 
     def queries(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B H T K"]:
-        """The queries of x alone, to a memory."""
+        """Return the queries of x, for attention to a memory."""
         return self._heads(_transformed(self._part(x, 0, self.widths[0]), self.query_outer))
 
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> KeysValues:
-        """The keys and values of a memory alone."""
+        """Return the keys and values of a memory."""
         joined = self._part(memory, self.widths[0], sum(self.widths))
         key, value = torch.split(joined, list(self.widths[1:]), dim=-1)
         return KeysValues(self._prepared(self._heads(_transformed(key, self.key_outer))), self._heads(value))
@@ -261,40 +193,16 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
     ) -> Float[Tensor, "B T D"]:
-        """Attention of projected queries over keys and values, heads concatenated and projected back."""
-        if mask is not None:
-            mask = (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
-        plain = self.score is not None or (self.training and self.dropout.p > 0)
-        if plain or self.weights._forward_hooks:
-            score = None if self.score is None else self.score.compare
-            weights = attention_weights(query, kv.keys, mask, score)
-            observed = self.weights(weights)
-            if observed is weights and not plain and _fused_kernel_pays(query, kv.keys):
-                # What is computed without a hook.
-                heads = scaled_dot_product_attention(query, kv.keys, kv.values, mask)
-            else:
-                heads = self.dropout(observed) @ kv.values
-        else:
-            heads = scaled_dot_product_attention(query, kv.keys, kv.values, mask)
+        """Attend from projected queries to keys and values, concatenate the heads and project them."""
+        mask = None if mask is None else for_all_heads(mask)
+        score = None if self.score is None else self.score.compare
+        weights = self.weights(attention_weights(query, kv.keys, mask, score))
+        return self.join(self.dropout(weights) @ kv.values)
+
+    def join(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:
+        """Concatenate the heads and project them: Concat(head_1, ..., head_h) W^O."""
         joined: Tensor = self.output(heads.transpose(1, 2).flatten(2))
         return joined
-
-    def _is_plain(self, x: Tensor, memory: Tensor, mask: Tensor) -> bool:
-        """Whether :mod:`headway.nn.heads` computes all that is asked for."""
-        varied = (self.score, self.query_outer, self.rotary, self.weights._forward_hooks or None)
-        return (
-            self.training
-            and takes(memory)
-            and not any(varied)
-            and len(set(self.widths)) == 1
-            and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
-            and not self.dropout.p
-            and not _fused_kernel_pays(memory, memory)
-            and mask.dim() == 3
-            and mask.size(0) in (1, len(x))
-            and mask.size(1) in (1, x.size(1))
-            and mask.size(2) == memory.size(1)
-        )
 
     def _part(self, x: Tensor, start: int, end: int) -> Tensor:
         bias = self.projection.bias
@@ -307,8 +215,13 @@ class MultiHeadAttention(nn.Module):
         return key if self.score is None else self.score.prepare(key)
 
 
+def for_all_heads(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Insert the dimension of heads, H, into a mask that broadcasts to (B, T, S)."""
+    return (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
+
+
 def _transformed(x: Float[Tensor, "B T _"], outer: nn.Linear | None) -> Float[Tensor, "B T _"]:
-    """``x``, or what ``outer`` makes of it as a hidden layer."""
+    """Return ``x``, or ``outer`` of its ReLU if there is a hidden layer."""
     return x if outer is None else outer(F.relu(x))
 
 
@@ -316,7 +229,7 @@ _PARTS = ("query", "key", "value")
 
 
 def _split_projection(module: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
-    """Put query, key and value under their own names: the names of a state dict are an API."""
+    """Store query, key and value under their own names: the names of a state dict are an API."""
     assert isinstance(module, MultiHeadAttention)
     for kind in ("weight", "bias"):
         joined = state.pop(f"{prefix}projection.{kind}", None)
@@ -328,7 +241,7 @@ def _split_projection(module: nn.Module, state: dict[str, Any], prefix: str, _me
 def _join_projection(
     module: nn.Module, state: dict[str, Any], prefix: str, _metadata: object, _strict: object, *_lists: object
 ) -> None:
-    """The inverse of :func:`_split_projection`; names that are missing are left for PyTorch to report."""
+    """Invert :func:`_split_projection`. PyTorch reports names that are missing."""
     for kind in ("weight", "bias"):
         names = [f"{prefix}{name}.{kind}" for name in _PARTS]
         if all(name in state for name in names):

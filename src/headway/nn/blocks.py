@@ -1,56 +1,61 @@
 """The blocks that encoder and decoder are stacked from (Vaswani et al. 2017, figure 1, sections 3.1 and 3.3).
 
-Encoder block: self-attention, feed-forward. Decoder block: masked self-attention, then attention over the encoder's
-memory (queries from the decoder, keys and values from the memory), then feed-forward. Some expositions put the
-decoder's sub-layers in another order; the paper decides.
+An encoder block is self-attention, then feed-forward. A decoder block is masked self-attention, then attention over the
+encoder's memory (queries from the decoder, keys and values from the memory), then feed-forward. Some expositions put
+the decoder's sub-layers in another order; we follow the paper.
 
-Around each sub-layer stand a residual connection, dropout on the sub-layer's output and layer normalisation, in one of
-two orders, or without the norm:
+Around each sub-layer there is a residual connection, dropout on the sub-layer's output and layer normalization, in one
+of two orders, or without the norm:
 
     post-norm   LayerNorm(x + Dropout(Sublayer(x)))     the paper, section 3.1 with 5.4
     pre-norm    x + Dropout(Sublayer(LayerNorm(x)))     Wang et al. 2019, Xiong et al. 2020; a norm ends the stack
     none        x + Dropout(Sublayer(x))
 
-Each can also go without its residual connection, "x +": what that costs is for experiments to show.
+Each can also go without its residual connection, "x +", for experiments on what it is good for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.kernels.arrays import takes
+from headway.config import Config
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.cache import DecoderCache
 from headway.nn.dropout import Dropout
-from headway.nn.linear import Linear, linear
-from headway.nn.norm import LayerNorm
 from headway.nn.scores import ScoreKind
 
 __all__ = [
     "Activation",
-    "BlockOptions",
+    "BlockConfig",
     "DecoderBlock",
     "DecoderStack",
     "EncoderBlock",
     "EncoderStack",
     "FeedForward",
     "GatedFeedForward",
+    "InnerWidth",
+    "ModelWidth",
     "NoNorm",
     "Norm",
+    "NormPlacement",
+    "NumHeads",
+    "Positions",
     "PostNorm",
     "PreNorm",
     "Projection",
+    "SublayerDropout",
 ]
 
 Norm = Literal["post", "pre", "none"]
 Projection = Literal["linear", "hidden"]
+Positions = Literal["sinusoidal", "learned", "rotary", "none"]
 
 Activation = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
@@ -62,11 +67,125 @@ _GATES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 at each position alone (equation 2), or with GELU or SiLU in place of
-    ReLU.
+# Fields whose defaults differ between models.
+ModelWidth = Annotated[int, Field(ge=1, description="Width of the residual stream, in units.")]
+NumHeads = Annotated[int, Field(ge=1, description="Number of attention heads.")]
+InnerWidth = Annotated[int, Field(ge=1, description="Inner width of the feed-forward layers, in units.")]
+SublayerDropout = Annotated[
+    float,
+    Field(ge=0, lt=1, description="Dropout probability on sub-layer outputs, and on embeddings with their positions."),
+]
+NormPlacement = Annotated[
+    Norm, Field(description="Layer norm after each residual connection (paper), before each sub-layer, or none.")
+]
 
-    The same as two convolutions of kernel size 1 over the sequence. ``dropout`` acts on the inner layer; the paper has
+
+class BlockConfig(Config):
+    """The sizes and options of encoder and decoder blocks, inherited by the config of each model made of them."""
+
+    d_model: ModelWidth
+    num_heads: NumHeads
+    d_key: int | None = Field(
+        None, ge=1, description="Width of a head's queries and keys. Default: d_model / num_heads."
+    )
+    d_value: int | None = Field(None, ge=1, description="Width of a head's values. Default: d_model / num_heads.")
+    d_ff: InnerWidth
+    dropout: SublayerDropout = 0.0
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout probability on attention weights.")
+    feed_forward_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout probability inside feed-forward layers.")
+    layer_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Probability of skipping a whole block in training (LayerDrop)."
+    )
+    activation: Activation = Field(
+        "relu", description="Activation of the feed-forward layers. glu, reglu, geglu and swiglu are gated."
+    )
+    norm: NormPlacement = "post"
+    residual: bool = Field(
+        True, description="Whether each sub-layer's output is added to its input (paper) or replaces it."
+    )
+    score: ScoreKind = Field(
+        "scaled_dot",
+        description="Score of a query and a key: their dot product over sqrt(d_key) (paper), the dot product itself, a "
+        "bilinear form (general), one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",
+    )
+    qk_projection: Projection = Field(
+        "linear", description="Projections of queries and keys: linear (paper), or with one hidden layer of ReLU."
+    )
+    positions: Positions = Field(
+        "sinusoidal",
+        description="Encoding of positions: added to embeddings (sinusoidal, learned), by rotating the queries and "
+        "keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_old_options(cls, data: Any) -> Any:
+        """Accept the arguments of ``BlockOptions``, the former name of this class, that have another name now."""
+        if isinstance(data, dict) and "projection" in data:
+            data = {"qk_projection": data["projection"], **data}
+            del data["projection"]
+        if isinstance(data, dict) and isinstance(data.get("rotary"), bool):
+            data = {**data, "positions": "rotary" if data["rotary"] else data.get("positions", "sinusoidal")}
+            del data["rotary"]
+        return data
+
+    @model_validator(mode="after")
+    def _heads_fit(self) -> BlockConfig:
+        if (self.d_key is None or self.d_value is None) and self.d_model % self.num_heads:
+            raise ValueError(
+                f"num_heads = {self.num_heads} does not divide d_model = {self.d_model}; "
+                "choose a divisor, or set d_key and d_value"
+            )
+        width = self.d_key or self.d_model // self.num_heads
+        if self.positions == "rotary" and width % 2:
+            raise ValueError(
+                f"positions = 'rotary' rotates pairs of units, but a head's queries and keys have {width}; set d_key "
+                "to an even number (by default it is d_model / num_heads)"
+            )
+        return self
+
+
+def _attention(config: BlockConfig, *, to_itself: bool) -> MultiHeadAttention:
+    """Return a new attention sub-layer: self-attention, or attention to a memory, which has no rotary positions."""
+    return MultiHeadAttention(
+        config.d_model,
+        config.num_heads,
+        d_key=config.d_key,
+        d_value=config.d_value,
+        dropout=config.attention_dropout,
+        score=config.score,
+        qk_projection=config.qk_projection,
+        rotary=config.positions == "rotary" and to_itself,
+    )
+
+
+def _feed_forward(config: BlockConfig) -> FeedForward | GatedFeedForward:
+    match config.activation:
+        case "relu" | "gelu" | "silu" as plain:
+            return FeedForward(config.d_model, config.d_ff, activation=plain, dropout=config.feed_forward_dropout)
+        case gated:
+            return GatedFeedForward(config.d_model, config.d_ff, activation=gated, dropout=config.feed_forward_dropout)
+
+
+def _residual(config: BlockConfig) -> PostNorm | PreNorm | NoNorm:
+    match config.norm:
+        case "post":
+            return PostNorm(config.d_model, config.dropout, residual=config.residual)
+        case "pre":
+            return PreNorm(config.d_model, config.dropout, residual=config.residual)
+        case "none":
+            return NoNorm(config.dropout, residual=config.residual)
+
+
+def _final_norm(config: BlockConfig) -> nn.LayerNorm | nn.Identity:
+    """Return what ends a stack: a norm if its blocks are pre-norm, because their outputs are not normalized."""
+    return nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 at each position separately (equation 2), or with GELU or SiLU for ReLU.
+
+    It equals two convolutions of kernel size 1 over the sequence. ``dropout`` acts on the inner layer; the paper has
     none there.
     """
 
@@ -86,11 +205,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Transform each position."""
-        if self.activation is F.relu and self.training and takes(x):
-            inner = self.dropout.of_rectified(linear(x, self.inner.weight), self.inner.bias)
-        else:
-            inner = self.dropout(self.activation(self.inner(x)))
-        transformed: Tensor = self.outer(inner)
+        transformed: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
         return transformed
 
 
@@ -118,46 +233,47 @@ class GatedFeedForward(nn.Module):
         return transformed
 
 
-def _linear(inputs: int, outputs: int) -> Linear:
-    """A linear layer that starts Xavier-uniform, with zero bias."""
-    layer = Linear(inputs, outputs)
+def _linear(inputs: int, outputs: int) -> nn.Linear:
+    """Return a linear layer with Xavier-uniform weights and zero bias."""
+    layer = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
 
 
 class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))): the paper's residual connection; without ``residual``, no "x +"."""
+    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; "x +" only if ``residual``."""
 
     def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
-        self.norm = LayerNorm(d_model)
+        self.norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Wrap ``sublayer``."""
-        normed: Tensor = self.norm(self.dropout(sublayer(x), residual=x if self.residual else None))
+        """Apply ``sublayer``."""
+        y = self.dropout(sublayer(x))
+        normed: Tensor = self.norm(x + y if self.residual else y)
         return normed
 
 
 class PreNorm(nn.Module):
-    """x + Dropout(Sublayer(LayerNorm(x))): the residual path stays untouched; without ``residual``, no "x +"."""
+    """x + Dropout(Sublayer(LayerNorm(x))), which leaves the residual path untouched; "x +" only if ``residual``."""
 
     def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
-        self.norm = LayerNorm(d_model)
+        self.norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Wrap ``sublayer``."""
-        output: Tensor = self.dropout(sublayer(self.norm(x)), residual=x if self.residual else None)
-        return output
+        """Apply ``sublayer``."""
+        y: Tensor = self.dropout(sublayer(self.norm(x)))
+        return x + y if self.residual else y
 
 
 class NoNorm(nn.Module):
-    """x + Dropout(Sublayer(x)); without ``residual``, no "x +"."""
+    """x + Dropout(Sublayer(x)); "x +" only if ``residual``."""
 
     def __init__(self, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
@@ -165,80 +281,21 @@ class NoNorm(nn.Module):
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Wrap ``sublayer``."""
-        output: Tensor = self.dropout(sublayer(x), residual=x if self.residual else None)
-        return output
-
-
-@dataclass(frozen=True, kw_only=True)
-class BlockOptions:
-    """What all blocks of a stack share. Widths are in units; the four dropouts are probabilities.
-
-    ``projection`` is that of queries and keys; ``rotary`` positions act in attention of a sequence to itself.
-    """
-
-    d_model: int
-    num_heads: int
-    d_ff: int
-    d_key: int | None = None
-    d_value: int | None = None
-    dropout: float = 0.0
-    attention_dropout: float = 0.0
-    feed_forward_dropout: float = 0.0
-    layer_dropout: float = 0.0
-    activation: Activation = "relu"
-    norm: Norm = "post"
-    residual: bool = True
-    score: ScoreKind = "scaled_dot"
-    projection: Projection = "linear"
-    rotary: bool = False
-
-    def attention(self, *, to_itself: bool) -> MultiHeadAttention:
-        """A new attention sub-layer, of a sequence to itself or to a memory."""
-        return MultiHeadAttention(
-            self.d_model,
-            self.num_heads,
-            d_key=self.d_key,
-            d_value=self.d_value,
-            dropout=self.attention_dropout,
-            score=self.score,
-            qk_projection=self.projection,
-            rotary=self.rotary and to_itself,
-        )
-
-    def feed_forward(self) -> FeedForward | GatedFeedForward:
-        """A new feed-forward sub-layer."""
-        match self.activation:
-            case "relu" | "gelu" | "silu" as plain:
-                return FeedForward(self.d_model, self.d_ff, activation=plain, dropout=self.feed_forward_dropout)
-            case gated:
-                return GatedFeedForward(self.d_model, self.d_ff, activation=gated, dropout=self.feed_forward_dropout)
-
-    def around(self) -> PostNorm | PreNorm | NoNorm:
-        """What stands around a sub-layer."""
-        match self.norm:
-            case "post":
-                return PostNorm(self.d_model, self.dropout, residual=self.residual)
-            case "pre":
-                return PreNorm(self.d_model, self.dropout, residual=self.residual)
-            case "none":
-                return NoNorm(self.dropout, residual=self.residual)
-
-    def final_norm(self) -> LayerNorm | nn.Identity:
-        """What a stack ends in: a norm where blocks are pre-norm, whose outputs are not normalised."""
-        return LayerNorm(self.d_model) if self.norm == "pre" else nn.Identity()
+        """Apply ``sublayer``."""
+        y: Tensor = self.dropout(sublayer(x))
+        return x + y if self.residual else y
 
 
 class EncoderBlock(nn.Module):
     """Self-attention, then feed-forward (section 3.1)."""
 
-    def __init__(self, options: BlockOptions) -> None:
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.attention, self.attention_residual = options.attention(to_itself=True), options.around()
-        self.feed_forward, self.feed_forward_residual = options.feed_forward(), options.around()
+        self.attention, self.attention_residual = _attention(config, to_itself=True), _residual(config)
+        self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
-        """One block; ``mask`` tells which keys each query may attend to."""
+        """Apply the block. ``mask`` is True for the keys that a query may attend to."""
         x = self.attention_residual(x, lambda x: self.attention(x, mask=mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
@@ -247,12 +304,12 @@ class EncoderBlock(nn.Module):
 class DecoderBlock(nn.Module):
     """Masked self-attention, attention over the memory, then feed-forward (section 3.1)."""
 
-    def __init__(self, options: BlockOptions) -> None:
+    def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.attention, self.attention_residual = options.attention(to_itself=True), options.around()
-        self.cross_attention = options.attention(to_itself=False)
-        self.cross_attention_residual = options.around()
-        self.feed_forward, self.feed_forward_residual = options.feed_forward(), options.around()
+        self.attention, self.attention_residual = _attention(config, to_itself=True), _residual(config)
+        self.cross_attention = _attention(config, to_itself=False)
+        self.cross_attention_residual = _residual(config)
+        self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
     def forward(
         self,
@@ -261,7 +318,7 @@ class DecoderBlock(nn.Module):
         mask: Bool[Tensor, "#B T T"],
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """All target positions at once; ``mask`` is causal."""
+        """Apply the block to all target positions at once. ``mask`` is causal."""
         x = self.attention_residual(x, lambda x: self.attention(x, mask=mask))
         x = self.cross_attention_residual(x, lambda x: self.cross_attention(x, memory, mask=memory_mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
@@ -290,24 +347,24 @@ class DecoderBlock(nn.Module):
 
 
 def _skips_block(stack: EncoderStack | DecoderStack) -> bool:
-    """LayerDrop (Fan et al. 2020): in training a block as a whole is left out with a probability.
+    """Draw whether to skip a whole block in training (LayerDrop; Fan et al. 2020).
 
-    The draw is of the CPU's generator, so that no device is waited for and it follows from the step's seed.
+    The draw is from the CPU's generator, so that it follows from the step's seed and never waits for a GPU.
     """
     return stack.training and stack.layer_dropout > 0 and float(torch.rand((), device="cpu")) < stack.layer_dropout
 
 
 class EncoderStack(nn.Module):
-    """N encoder blocks (the paper: 6), with a final norm where the blocks are pre-norm."""
+    """N encoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
 
-    def __init__(self, num_layers: int, options: BlockOptions) -> None:
+    def __init__(self, num_layers: int, config: BlockConfig) -> None:
         super().__init__()
-        self.layer_dropout = options.layer_dropout
-        self.blocks = nn.ModuleList(EncoderBlock(options) for _ in range(num_layers))
-        self.norm = options.final_norm()
+        self.layer_dropout = config.layer_dropout
+        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(num_layers))
+        self.norm = _final_norm(config)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
-        """The memory."""
+        """Return the memory: one vector for each position."""
         for block in self.blocks:
             if not _skips_block(self):
                 x = block(x, mask)
@@ -316,13 +373,13 @@ class EncoderStack(nn.Module):
 
 
 class DecoderStack(nn.Module):
-    """N decoder blocks (the paper: 6), with a final norm where the blocks are pre-norm."""
+    """N decoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
 
-    def __init__(self, num_layers: int, options: BlockOptions) -> None:
+    def __init__(self, num_layers: int, config: BlockConfig) -> None:
         super().__init__()
-        self.layer_dropout = options.layer_dropout
-        self.blocks = nn.ModuleList(DecoderBlock(options) for _ in range(num_layers))
-        self.norm = options.final_norm()
+        self.layer_dropout = config.layer_dropout
+        self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(num_layers))
+        self.norm = _final_norm(config)
 
     def forward(
         self,
@@ -331,7 +388,7 @@ class DecoderStack(nn.Module):
         mask: Bool[Tensor, "#B T T"],
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """The hidden states from which the output projection predicts each next token."""
+        """Return the hidden states from which the output projection predicts each next token."""
         for block in self.blocks:
             if not _skips_block(self):
                 x = block(x, memory, mask, memory_mask)

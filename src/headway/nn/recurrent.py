@@ -6,11 +6,8 @@
 The decoders are in :mod:`headway.nn.recurrent_decoders`. Dimensions: B sentences, S source and T target positions, E
 width of an embedding, D of a state, R rows (of decoding: the beams of a sentence are neighbours).
 
-Gates are cuDNN's: the GRU's reset gate acts behind its matrix product, r (U h), where Cho et al. (equation 8) and
-Bahdanau et al. (appendix A.1.1) have it before, U (r h), but for Cho et al.'s decoder (appendix A.1.2). PyTorch's
-kernels (cuDNN, oneDNN) take all steps of a layer in one call wherever the recurrence needs nothing else; measured on
-one core at B = 100, S = 16, E = D = 256, forward and backward, they take what the same steps written out take, and
-nearly all of it is in the matrix products.
+Gates are cuDNN's: the GRU's reset gate acts after its matrix product, r (U h), where Cho et al. (equation 8) and
+Bahdanau et al. (appendix A.1.1) have it before, U (r h). Cho et al.'s decoder (appendix A.1.2) has it after, as we do.
 """
 
 from __future__ import annotations
@@ -56,22 +53,17 @@ class RecurrentLayer(nn.Module):
             nn.init.ones_(layer.bias_ih_l0[d_state : 2 * d_state])
 
     def start(self, x: Float[Tensor, "B S _"]) -> LayerState:
-        """Zeros."""
+        """Return the state before the first step: zeros."""
         zeros: Tensor = self.cell.weight_hh_l0.new_zeros(x.size(0), self.cell.hidden_size)
         return (zeros,) * self.num_states
 
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
-        """All steps: their h, and the state behind the last."""
-        if self.num_states == 2 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            # oneDNN has no LSTM in bfloat16 for most processors, and fails; so products are in bfloat16, states not.
-            states = []
-            for gates in self.gates(x).unbind(1):
-                state = self.step(gates, state)
-                states.append(state[0])
-            return torch.stack(states, 1), state
-        first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # as cuDNN wants them
-        outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
-        return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
+        """Return h after each step, and the state after the last."""
+        outputs = []
+        for gates in self.gates(x).unbind(1):
+            state = self.step(gates, state)
+            outputs.append(state[0])
+        return torch.stack(outputs, 1), state
 
     def gates(self, x: Float[Tensor, "*b _"], onto: Float[Tensor, "R _"] | None = None) -> Float[Tensor, "*b _"]:
         """The inputs' part of all gates: of the first units of the input, with biases; or of the last, added ``onto``

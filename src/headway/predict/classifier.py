@@ -15,6 +15,7 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle
 from headway.config import nearest
+from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.failing import without_errors
@@ -61,7 +62,7 @@ class Classifier:
         self.bundle = bundle
         self.device = torch.device(device) if device else bundle.model.projection.weight.device
         self.max_tokens = max_tokens
-        bundle.model.to(self.device).eval()
+        accelerate(bundle.model.to(self.device).eval())
         tokenizer = bundle.tokenizer
         self._packed = PackedEncoder(tokenizer) if isinstance(tokenizer, Tokenizer) else None
 

@@ -11,6 +11,7 @@ import torch
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions
 from headway.engine import Precision, Shortlist, choose_precision
+from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, HeadwayError
 from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.predict.alignment import aligning_attention, word_pairs, words_of
@@ -73,7 +74,7 @@ class Translator(TextTranslator):
         self.guard = guard
         self.alignment_layer = alignment_layer
         self._asked_source_tokens = max_source_tokens
-        bundle.model.to(self.device).eval()
+        accelerate(bundle.model.to(self.device).eval())
         choose_precision(precision, self.device)  # that what is not here is refused now
         slow = no_faster_form(bundle.model)
         if slow and precision not in ("auto", "float32"):

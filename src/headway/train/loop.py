@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from headway.bundle import load_weights, named_weights
 from headway.config import to_toml
+from headway.engine.accelerate import accelerate
 from headway.errors import CheckpointError, DivergenceError, LengthError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.classifier import EncoderClassifier
@@ -160,7 +161,8 @@ class _Trainer:
         training = recipe.training
         self.device = world.device
         torch.manual_seed(training.seed)
-        self.model: Model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_size)
+        model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_size)
+        self.model: Model = accelerate(model)
         _check_lengths(self.model, prepared)
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
             load_start(self.model, Path(training.start_from))

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from headway.data.batching import Batch, Corpora, EpochPlan
+from headway.engine.loss import rows_at_a_time
 from headway.errors import TrainingError
 from headway.hardware import autocast
-from headway.nn.loss import rows_at_a_time
 from headway.text.tokenizer import UNK
 from headway.train.objective import LabelObjective, Objective, TokenBatch, to_device
 from headway.train.state import moments as moments_of

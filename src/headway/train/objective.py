@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import Batch
+from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.models.classifier import EncoderClassifier
 from headway.models.registry import Model, TranslationModel
-from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy, projected_r_drop
+from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.text.tokenizer import BOS, PAD
 
 __all__ = ["LabelObjective", "Objective", "TokenBatch", "batch_loss", "make_objective", "to_device"]
@@ -108,12 +109,11 @@ class LabelObjective(nn.Module):
         labels = batch.targets - 1
         passes = 2 if self.r_drop else 1
         logits = self._logits(batch.source.repeat(passes, 1)).float()
-        losses = label_smoothed_cross_entropy(logits, labels.repeat(passes), self.label_smoothing)
-        losses = losses.view(passes, -1).mean(0)
-        if self.r_drop:  # half of equation 4, as in headway.nn.loss
-            first, second = logits.log_softmax(-1).chunk(2)
-            # KL(p1 || p2) + KL(p2 || p1) = sum of (p1 - p2) (log p1 - log p2)
-            losses = losses + self.r_drop / 4 * ((first.exp() - second.exp()) * (first - second)).sum(-1)
+        if self.r_drop:
+            first, second = logits.chunk(2)
+            losses = r_drop_loss(first, second, labels, self.label_smoothing, self.r_drop)
+        else:
+            losses = label_smoothed_cross_entropy(logits, labels, self.label_smoothing)
         if self.class_weights is not None:
             losses = losses * self.class_weights[labels]
         return losses.sum()

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from headway.data.batching import Batch
+from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device
 from headway.models.registry import build_model
 from headway.train.objective import batch_loss, make_objective, to_device
@@ -31,7 +32,7 @@ def rehearse(recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
     listener.say("rehearsing a step of training; the first time on a machine compiles it")
     device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
-        model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_size)
+        model = accelerate(build_model(recipe.model, prepared.source_tokenizer.vocab_size, prepared.target_size))
         found = prepared.train.batch(np.arange(min(_EXAMPLES, len(prepared.train))))
         length = min(_LENGTH, model.max_length or _LENGTH)
         batch = to_device(Batch(found.source[:, :length], found.target[:, :length]), device)

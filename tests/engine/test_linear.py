@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway import kernels
+from headway.engine.linear import KernelLinear, PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
 from headway.kernels.arrays import numbers, seen
-from headway.nn.linear import Linear, PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
 
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
@@ -124,7 +124,7 @@ def test_a_layer_has_the_output_and_gradients_of_pytorchs(
     inputs: int, outputs: int, bias: bool, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(0)
-    layer, other = Linear(inputs, outputs, bias=bias), nn.Linear(inputs, outputs, bias=bias)
+    layer, other = KernelLinear(inputs, outputs, bias=bias), nn.Linear(inputs, outputs, bias=bias)
     other.load_state_dict(layer.state_dict())
     x, error = torch.randn(3, 5, inputs, dtype=dtype), torch.randn(3, 5, outputs).to(BFLOAT16)
     for found, expected in zip(of_layer(layer, x, error), of_layer(other, x, error), strict=True):
@@ -138,7 +138,7 @@ def test_a_layer_has_the_output_and_gradients_of_pytorchs(
 def test_kernels_are_taken_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(PackedWeight, "product", lambda self, x, bias=None: calls.append("product") or F.linear(x, x))  # type: ignore[func-returns-value]
-    layer, x = Linear(32, 4), torch.randn(4, 32)
+    layer, x = KernelLinear(32, 4), torch.randn(4, 32)
     with torch.autocast("cpu", BFLOAT16):
         layer(x)
         with torch.no_grad():
@@ -149,7 +149,7 @@ def test_kernels_are_taken_in_training_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_instruction
 def test_what_is_frozen_has_no_gradient() -> None:
-    layer = Linear(32, 4)
+    layer = KernelLinear(32, 4)
     layer.weight.requires_grad_(False)
     out, of_x, of_weight, of_bias = of_layer(layer, torch.randn(6, 32), torch.ones(6, 4, dtype=BFLOAT16))
     assert out is not None
@@ -178,12 +178,13 @@ def test_a_parameter_that_kernels_have_seen_can_still_be_freed() -> None:
 ONE_STEP = """
 import hashlib, torch
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.nn.loss import projected_cross_entropy
+from headway.engine.accelerate import accelerate
+from headway.engine.loss import projected_cross_entropy
 
 torch.set_num_threads(2)
 torch.manual_seed(0)
 config = TransformerConfig.preset("tiny", d_model=64, num_heads=2, d_ff=96, dropout=0.1, feed_forward_dropout=0.1)
-model = Transformer(config, 66, 66).train()
+model = accelerate(Transformer(config, 66, 66)).train()
 source, target = torch.randint(4, 66, (9, 17)), torch.randint(4, 66, (9, 15))
 with torch.autocast("cpu", torch.bfloat16):
     hidden = model.hidden(source, target).flatten(0, 1)

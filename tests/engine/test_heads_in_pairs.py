@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from headway import kernels
+from headway.engine.accelerate import accelerate
+from headway.engine.attention import attend_in_pairs
 from headway.nn.attention import MultiHeadAttention
-from headway.nn.heads import attend_in_pairs
 
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
@@ -129,7 +130,7 @@ def test_a_sentence_comes_to_the_same_bits_in_any_batch_and_with_any_threads(mon
 def test_multi_head_attention_trains_by_it(bias: bool, to_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """And comes to what it comes to without kernels."""
     torch.manual_seed(0)
-    attention = MultiHeadAttention(64, 2, bias=bias).train()
+    attention = accelerate(MultiHeadAttention(64, 2, bias=bias)).train()
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     x, memory = torch.randn(3, 8, 64), torch.randn(3, 10, 64) if to_memory else None

@@ -1,8 +1,8 @@
-"""Linear layers whose products, in training on a CPU in bfloat16, are kernels of our own.
+"""Linear layers by compiled kernels, for training in bfloat16 on a CPU.
 
 :mod:`headway.kernels.products` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, from
-float32 weights and into float32 gradients of them. Autocast's own way makes a bfloat16 copy of the weight, and a
-bfloat16 gradient, which it makes float32.
+float32 weights and into float32 gradients of them. Autocast alone would make a bfloat16 copy of the weight and convert
+a bfloat16 gradient to float32.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headway.kernels.arrays import numbers, seen, takes
 
 __all__ = [
     "BLOCK",
-    "Linear",
+    "KernelLinear",
     "PackedWeight",
     "add_weight_gradient",
     "linear",
@@ -29,28 +29,28 @@ __all__ = [
     "zeros_for_gradient",
 ]
 
-BLOCK = 32  # inputs: kernels.pairs.BLOCK, known without Numba
+BLOCK = 32  # inputs in a block of the kernels: kernels.pairs.BLOCK, repeated here because that module imports Numba
 
 
-class Linear(nn.Linear):
-    """``nn.Linear``, by :func:`linear`."""
+class KernelLinear(nn.Linear):
+    """``nn.Linear`` computed by :func:`linear`."""
 
     def forward(self, x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b N"]:
-        """Map x W^T + b."""
+        """Return x W^T + b."""
         return linear(x, self.weight, self.bias)
 
 
 def linear(
     x: Float[Tensor, "*b K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*b N"]:
-    """``F.linear``, by kernels where they fit (:func:`trains_by_kernels`)."""
+    """Return ``F.linear``'s result, by kernels if :func:`trains_by_kernels` allows it."""
     if not trains_by_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
         return F.linear(x, weight, bias)
     return cast(Tensor, _Linear.apply(x.to(torch.bfloat16), weight, bias))  # type: ignore[no-untyped-call]
 
 
 def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
-    """Whether gradients may be wanted, autocast to bfloat16 is on, and kernels compute the product."""
+    """Return whether gradients are enabled, autocast to bfloat16 is on, and kernels can compute the product."""
     return (
         torch.is_grad_enabled()
         and torch.is_autocast_enabled("cpu")
@@ -60,7 +60,7 @@ def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
 
 
 def multiplies(x: Tensor, weight: Tensor) -> bool:
-    """Whether kernels compute products of ``x``, in bfloat16, and this weight."""
+    """Return whether kernels can compute products of ``x``, in bfloat16, and ``weight``."""
     outputs, inputs = weight.shape
     return (
         takes(x)
@@ -74,17 +74,17 @@ def multiplies(x: Tensor, weight: Tensor) -> bool:
 
 
 class PackedWeight:
-    """A weight W (N, K) as its products with matrices in bfloat16 read it; each of the two ways is packed once."""
+    """A weight W (N, K), packed for products with bfloat16 matrices when W or its transpose is first needed."""
 
     def __init__(self, weight: Float[Tensor, "N K"]) -> None:
         self._weight = weight
 
     def product(self, x: Float[Tensor, "R K"], bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "R N"]:
-        """Multiply: x W^T + b."""
+        """Return x W^T + b."""
         return _product(x, self._rows, self._weight.size(0), bias)
 
     def transposed_product(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
-        """Multiply: y W; of the gradient of outputs it makes that of inputs."""
+        """Return y W: the gradient of the inputs if y is the gradient of the outputs."""
         return _product(y, self._columns, self._weight.size(1), None)
 
     @functools.cached_property
@@ -109,14 +109,14 @@ def _product(x: Tensor, panels: Any, outputs: int, bias: Tensor | None) -> Tenso
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:
-    """``total`` += y^T x, in float32; M is N or the next multiple of eight."""
+    """Add y^T x to ``total`` in float32; M is N rounded up to a multiple of eight."""
     from headway.kernels.products import add_outer
 
     add_outer(numbers(y.contiguous()), numbers(x.contiguous()), numbers(total))
 
 
 def zeros_for_gradient(weight: Float[Tensor, "N K"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:
-    """What :func:`add_weight_gradient` adds to."""
+    """Return the zeros that :func:`add_weight_gradient` adds to."""
     rows = -(-len(weight) // 8) * 8
     return weight.new_zeros(rows, weight.size(1), dtype=dtype)
 
@@ -133,16 +133,16 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         grad = grad_output.flatten(0, -2).contiguous()
-        of_x = of_weight = of_bias = None
+        x_grad = weight_grad = bias_grad = None
         if ctx.needs_input_grad[0]:
-            of_x = PackedWeight(weight).transposed_product(grad).view_as(x)
+            x_grad = PackedWeight(weight).transposed_product(grad).view_as(x)
         if ctx.needs_input_grad[1]:
-            of_weight = zeros_for_gradient(weight)
-            add_weight_gradient(of_weight, grad, x.flatten(0, -2))
-            of_weight = of_weight[: len(weight)]
+            weight_grad = zeros_for_gradient(weight)
+            add_weight_gradient(weight_grad, grad, x.flatten(0, -2))
+            weight_grad = weight_grad[: len(weight)]
         if ctx.biased and ctx.needs_input_grad[2]:
-            of_bias = grad.sum(0, dtype=torch.float32)
-        return of_x, of_weight, of_bias
+            bias_grad = grad.sum(0, dtype=torch.float32)
+        return x_grad, weight_grad, bias_grad
 
 
 @functools.cache

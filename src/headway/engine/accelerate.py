@@ -1,0 +1,141 @@
+"""Make a model's forward pass fast from outside: replace layers in place by kernel-backed subclasses.
+
+A replaced layer is the same object with another class (``module.__class__ = KernelFeedForward``), so its parameters,
+their names and order, its hooks and its state dict stay. It serves everything that runs ``forward``: training,
+development losses, scoring, alignment and classification. Only layers that a :class:`~headway.engine.replacement.
+Replacement` recognizes exactly are replaced; all others stay plain. Kernel-backed layers fall back to the plain form
+for inputs that their kernels do not support: other devices and types, machines without the kernels, graphs that
+``torch.compile`` traces.
+
+Replace layers before a model is wrapped by DDP or FSDP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from torch import nn
+from torch.nn import functional as F
+
+from headway.engine.attention import KernelMultiHeadAttention
+from headway.engine.dropout import AutocastDropout, KernelDropout
+from headway.engine.feed_forward import KernelFeedForward
+from headway.engine.linear import KernelLinear
+from headway.engine.norm import KernelLayerNorm
+from headway.engine.recurrent import FusedRecurrentLayer
+from headway.engine.replacement import Replacement, any_value, instance_of, of_type, one_of
+from headway.engine.residual import KernelNoNorm, KernelPostNorm, KernelPreNorm
+from headway.models.transformer import Transformer
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
+from headway.nn.dropout import Dropout
+from headway.nn.positions import RotaryPositions
+from headway.nn.recurrent import RecurrentLayer
+from headway.nn.scores import Score
+
+__all__ = ["LayerForm", "accelerate", "explain"]
+
+ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+_DROPOUT, _LINEAR = of_type(Dropout, KernelDropout), of_type(nn.Linear, KernelLinear)
+_RESIDUAL = {"dropout": _DROPOUT, "residual": one_of(True)}
+_NORM = {"norm": of_type(nn.LayerNorm, KernelLayerNorm)}
+
+_REPLACEMENTS = (
+    Replacement(PostNorm, KernelPostNorm, _RESIDUAL | _NORM),
+    Replacement(PreNorm, KernelPreNorm, _RESIDUAL | _NORM),
+    Replacement(NoNorm, KernelNoNorm, _RESIDUAL),
+    Replacement(
+        FeedForward,
+        KernelFeedForward,
+        {"inner": _LINEAR, "outer": _LINEAR, "activation": one_of(F.relu), "dropout": _DROPOUT},
+    ),
+    Replacement(
+        MultiHeadAttention,
+        KernelMultiHeadAttention,
+        {
+            **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), any_value),
+            "projection": of_type(nn.Linear),
+            "output": _LINEAR,
+            "score": instance_of(type(None), Score),
+            "query_outer": of_type(type(None), nn.Linear),
+            "key_outer": of_type(type(None), nn.Linear),
+            "rotary": of_type(type(None), RotaryPositions),
+            "weights": of_type(nn.Identity),
+            "dropout": _DROPOUT,
+        },
+    ),
+    Replacement(
+        nn.LayerNorm,
+        KernelLayerNorm,
+        {
+            "normalized_shape": lambda shape: len(shape) == 1,
+            "eps": any_value,
+            "elementwise_affine": one_of(True),
+            "weight": any_value,
+            "bias": lambda bias: bias is not None,
+        },
+    ),
+    Replacement(Dropout, KernelDropout, {"p": any_value}),
+    Replacement(RecurrentLayer, FusedRecurrentLayer, {"cell": of_type(nn.GRU, nn.LSTM), "num_states": one_of(1, 2)}),
+)
+_INNER_LINEAR = Replacement(
+    nn.Linear, KernelLinear, dict.fromkeys(("in_features", "out_features", "weight", "bias"), any_value)
+)
+_EMBEDDING_DROPOUT = Replacement(Dropout, AutocastDropout, {"p": any_value})
+
+# Submodules that are replaced because of the layer that they are in.
+_INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
+    Transformer: {"embedding_dropout": _EMBEDDING_DROPOUT},
+    FeedForward: {"inner": _INNER_LINEAR, "outer": _INNER_LINEAR},
+    GatedFeedForward: {"gate": _INNER_LINEAR, "inner": _INNER_LINEAR, "outer": _INNER_LINEAR},
+    MultiHeadAttention: {"output": _INNER_LINEAR},
+}
+_INSIDE |= {each.fast: _INSIDE[each.plain] for each in _REPLACEMENTS if each.plain in _INSIDE}
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """The form of a layer that has a fast one: its name in the model, its type, and why it is plain if it is."""
+
+    name: str
+    layer: str
+    reason: str | None
+
+
+def accelerate(model: ModuleT) -> ModuleT:
+    """Replace the layers of ``model`` in place by their fast forms, and return it. Replaced layers stay as they are."""
+    found = [(module, replacement) for _, module, replacement in _candidates(model)]
+    for module, replacement in found:
+        if type(module) is replacement.plain and replacement.refusal(module) is None:
+            module.__class__ = replacement.fast
+    return model
+
+
+def explain(model: nn.Module) -> list[LayerForm]:
+    """Return the form of each layer that has a fast one, in the model's order."""
+    forms = []
+    for name, module, replacement in _candidates(model):
+        if type(module) is replacement.fast:
+            reason = None
+        elif type(module) is replacement.plain:
+            reason = replacement.refusal(module) or "not accelerated"
+        else:
+            reason = f"unknown type {type(module).__name__}"
+        forms.append(LayerForm(name, replacement.plain.__name__, reason))
+    return forms
+
+
+def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]]:
+    """Yield each layer that is of a replaceable type, or derived from one, with its replacement."""
+    by_place: dict[nn.Module, Replacement] = {}
+    for name, module in model.named_modules():
+        for child, replacement in _INSIDE.get(type(module), {}).items():
+            by_place[module.get_submodule(child)] = replacement
+        if module in by_place:
+            yield name, module, by_place[module]
+        else:
+            matching = (each for each in _REPLACEMENTS if isinstance(module, each.plain))
+            yield from ((name, module, each) for each in matching)

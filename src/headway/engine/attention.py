@@ -1,0 +1,287 @@
+"""Multi-head attention made fast, with the same results as :mod:`headway.nn.attention`.
+
+In training on a CPU all heads are one operation with its own backward pass. The biases of the projections are added
+while heads are laid out one after the other, scores are scaled inside the softmax, and the gradients of queries, keys
+and values are written where they belong in the gradient of the projection. Everything else has a compiled softmax, or
+PyTorch's fused attention if that is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from headway.engine.linear import BLOCK, linear, trains_by_kernels
+from headway.engine.replacement import has_hooks
+from headway.kernels.arrays import numbers, seen, takes
+from headway.nn import attention as plain
+from headway.nn.attention import KeysValues, MultiHeadAttention, for_all_heads
+
+_LANES = 16  # keys whose weights fill a vector
+
+__all__ = ["KernelMultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
+
+
+class KernelMultiHeadAttention(MultiHeadAttention):
+    """:class:`~headway.nn.attention.MultiHeadAttention`, as one operation in training and by fast parts otherwise.
+
+    With a hook on ``weights`` the weights are computed explicitly. A hook that only observes changes no bit in
+    evaluation mode.
+    """
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T D"],
+        memory: Float[Tensor, "B S D"] | None = None,
+        *,
+        mask: Bool[Tensor, "..."] | None = None,
+    ) -> Float[Tensor, "B T D"]:
+        """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
+        if mask is None or not self._is_one_operation(x, x if memory is None else memory, mask):
+            return super().forward(x, memory, mask=mask)
+        weight, bias = self.projection.weight, self.projection.bias
+        split = len(weight) if memory is None else self.widths[0]
+        in_pairs = self.d_key % BLOCK == 0 and trains_by_kernels(x, weight)
+        first, second = (None, None) if bias is None or not in_pairs else (bias[:split], bias[split:])
+        projected = linear(x, weight if memory is None else weight[:split], first)
+        other = None if memory is None else linear(memory, weight[split:], second)
+        if in_pairs:
+            heads = attend_in_pairs(projected, other, mask, self.num_heads)
+        else:
+            bias = weight.new_zeros(len(weight)) if bias is None else bias
+            heads = attend_by_kernels(projected, other, bias, mask, self.num_heads)
+        joined: Tensor = self.output(heads)
+        return joined
+
+    def attend(
+        self, query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None = None
+    ) -> Float[Tensor, "B T D"]:
+        """Attend from projected queries to keys and values, concatenate the heads and project them."""
+        mask = None if mask is None else for_all_heads(mask)
+        needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
+        if needs_weights or has_hooks(self.weights):
+            score = None if self.score is None else self.score.compare
+            weights = attention_weights(query, kv.keys, mask, score)
+            observed = self.weights(weights)
+            if observed is not weights or needs_weights or not _fused_pays(query, kv.keys):
+                return self.join(self.dropout(observed) @ kv.values)
+        return self.join(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
+
+    def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
+        """Return whether the kernels of training compute everything that is asked for here."""
+        variants = (self.score, self.query_outer, self.key_outer, self.rotary)
+        return (
+            self.training
+            and takes(x)
+            and takes(source)
+            and all(variant is None for variant in variants)
+            and not has_hooks(self.projection, self.weights, self.dropout)
+            and len(set(self.widths)) == 1
+            and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
+            and not self.dropout.p
+            and not _fused_pays(source, source)
+            and mask.dim() == 3
+            and mask.size(0) in (1, len(x))
+            and mask.size(1) in (1, x.size(1))
+            and mask.size(2) == source.size(1)
+        )
+
+
+def attention_weights(
+    query: Float[Tensor, "*b T K"],
+    key: Float[Tensor, "*b S _"],
+    mask: Bool[Tensor, "..."] | None = None,
+    score: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Float[Tensor, "*b T S"]:
+    """Return :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads."""
+    if mask is None:
+        return plain.attention_weights(query, key, None, score)
+    scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
+    by_sentence = mask.unsqueeze(0) if mask.dim() == 3 else mask
+    fits = scores.dim() == by_sentence.dim() == 4 and by_sentence.size(1) == 1 and by_sentence.size(3) == scores.size(3)
+    if fits and takes(scores):
+        arguments = (scores.contiguous(), by_sentence[:, 0].contiguous())
+        return cast(Tensor, _MaskedSoftmax.apply(*arguments))  # type: ignore[no-untyped-call]
+    return plain.masked_softmax(scores, mask)
+
+
+def scaled_dot_product_attention(
+    query: Float[Tensor, "*b T K"],
+    key: Float[Tensor, "*b S K"],
+    value: Float[Tensor, "*b S U"],
+    mask: Bool[Tensor, "..."] | None = None,
+) -> Float[Tensor, "*b T U"]:
+    """Return :func:`headway.nn.attention.scaled_dot_product_attention`, by PyTorch's fused operation if that pays."""
+    if not _fused_pays(query, key):
+        return attention_weights(query, key, mask) @ value
+    if mask is None:
+        return F.scaled_dot_product_attention(query, key, value)
+    attends = mask.any(-1, keepdim=True)
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~attends) * attends
+
+
+def _fused_pays(query: Tensor, key: Tensor) -> bool:
+    """Return whether PyTorch's fused attention beats the explicit product: always on CUDA, on a CPU from 1,024 keys on.
+
+    Measured with forward and backward on 2 cores (AVX-512): with S = 16 and K = 64 in bfloat16 the fused backward takes
+    several times as long as the explicit one; they are equal near S = 1,000. The rule is fixed, never a timing, so that
+    runs can be repeated exactly.
+    """
+    return query.is_cuda or key.size(-2) >= 1024
+
+
+class _MaskedSoftmax(torch.autograd.Function):
+    """Replace scores (B, H, T, S) by their weights, in place; ``mask`` is (B or 1, T or 1, S)."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
+        from headway.kernels.softmax import replace_by_weights  # imports Numba
+
+        replace_by_weights(numbers(scores), mask.numpy())
+        ctx.mark_dirty(scores)
+        ctx.save_for_backward(scores)
+        return scores
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
+        (weights,) = ctx.saved_tensors
+        return torch._softmax_backward_data(grad_output, weights, -1, weights.dtype), None
+
+
+def attend_by_kernels(
+    projected: Float[Tensor, "B T P"],
+    memory: Float[Tensor, "B S M"] | None,
+    bias: Float[Tensor, " W"],
+    mask: Bool[Tensor, "#B #T S"],
+    num_heads: int,
+) -> Float[Tensor, "B T C"]:
+    """The heads' outputs side by side.
+
+    ``projected`` holds queries, keys and values side by side, equally wide; with a ``memory``, it holds the queries,
+    and the memory keys and values. To all three ``bias`` is added, of float32. The others are of a type that kernels
+    take.
+    """
+    return cast(Tensor, _Attention.apply(projected, memory, bias, mask, num_heads))  # type: ignore[no-untyped-call]
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, projected: Tensor, memory: Tensor | None, bias: Tensor, mask: Tensor, num_heads: int
+    ) -> Tensor:
+        from headway.kernels.softmax import replace_by_weights  # imports Numba
+
+        batch, length, _ = projected.shape
+        width = len(bias) // 3
+        if memory is None:
+            parts = _apart(projected, bias, num_heads, 3)
+        else:
+            parts = (
+                *_apart(projected, bias[:width], num_heads, 1),
+                *_apart(memory, bias[width:], num_heads, 2),
+            )
+        query, key, value = parts
+        weights = torch.bmm(query, key.mT)
+        ctx.num_heads, ctx.joined, ctx.scale = num_heads, memory is None, query.size(-1) ** -0.5
+        by_sentence = weights.view(batch, num_heads, length, key.size(1))
+        replace_by_weights(numbers(by_sentence), mask.contiguous().numpy(), ctx.scale)
+        ctx.save_for_backward(query, key, value, weights)
+        return torch.bmm(weights, value).view(batch, num_heads, length, width // num_heads).transpose(1, 2).flatten(2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        from headway.kernels.softmax import replace_by_gradient
+
+        query, key, value, weights = ctx.saved_tensors
+        grad = torch.unflatten(grad_output, -1, (ctx.num_heads, -1)).transpose(1, 2).flatten(0, 1)
+        errors = torch.bmm(grad, value.mT)
+        replace_by_gradient(numbers(errors.flatten(0, 1)), numbers(weights.flatten(0, 1)), ctx.scale)
+        sides = [grad.new_empty(3, *query.shape)]
+        if not ctx.joined:
+            sides = [grad.new_empty(1, *query.shape), grad.new_empty(2, *key.shape)]
+        of_query, of_key, of_value = (part for side in sides for part in side)
+        torch.bmm(errors, key, out=of_query)
+        torch.bmm(errors.mT, query, out=of_key)
+        torch.bmm(weights.mT, grad, out=of_value)
+        of_projected, of_bias = zip(*(_joined(side, ctx.num_heads) for side in sides), strict=True)
+        return of_projected[0], None if ctx.joined else of_projected[1], torch.cat(of_bias), None, None
+
+
+def attend_in_pairs(
+    projected: Float[Tensor, "B T P"],
+    memory: Float[Tensor, "B S M"] | None,
+    mask: Bool[Tensor, "#B #T S"],
+    num_heads: int,
+) -> Float[Tensor, "B T C"]:
+    """The same in bfloat16, of projections that have their bias, by one kernel each way, a head at a time.
+
+    Heads are a multiple of 32 numbers wide, and the processor has what :mod:`headway.kernels.pairs` needs.
+    """
+    return cast(Tensor, _InPairs.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
+
+
+class _InPairs(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: int) -> Tensor:
+        from headway.kernels.heads_in_pairs import attend  # imports Numba
+
+        queries = projected.contiguous()
+        side = queries if memory is None else memory.contiguous()
+        batch, length, total = queries.shape
+        width = total // 3 if memory is None else total
+        ctx.at = (0, width, 2 * width) if memory is None else (0, 0, width)
+        ctx.scale = (width // num_heads) ** -0.5
+        filling = -side.size(1) % _LANES
+        opened = F.pad(mask, (0, filling)).contiguous()
+        weights = queries.new_empty(batch, num_heads, length, side.size(1) + filling)
+        out = queries.new_empty(batch, length, width)
+        attend(
+            *(numbers(queries), numbers(side), ctx.at, opened.numpy(), ctx.scale),
+            *(numbers(weights), numbers(out)),
+        )
+        ctx.save_for_backward(queries, None if memory is None else side, weights)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        from headway.kernels.heads_in_pairs import attend_back
+
+        queries, memory, weights = ctx.saved_tensors
+        side = queries if memory is None else memory
+        of_queries = torch.empty_like(queries)
+        of_memory = of_queries if memory is None else torch.empty_like(memory)
+        attend_back(
+            *(numbers(grad_output.contiguous()), numbers(queries), numbers(side), ctx.at, ctx.scale),
+            *(numbers(weights), numbers(of_queries), numbers(of_memory)),
+        )
+        return of_queries, None if memory is None else of_memory, None, None
+
+
+def _apart(
+    joined: Float[Tensor, "B T _"], bias: Float[Tensor, " _"], num_heads: int, parts: int
+) -> tuple[Float[Tensor, "R T K"], ...]:
+    """The heads of each part, B * H one after the other."""
+    from headway.kernels.heads import part
+
+    batch, length, width = joined.shape
+    apart = joined.new_empty(parts, batch * num_heads, length, width // (parts * num_heads))
+    part(numbers(joined.contiguous()), seen(bias), numbers(apart))
+    return apart.unbind(0)
+
+
+def _joined(apart: Float[Tensor, "P R T K"], num_heads: int) -> tuple[Float[Tensor, "B T _"], Float[Tensor, " _"]]:
+    """All heads side by side, and the gradient of what was added to all positions."""
+    from headway.kernels.heads import join
+
+    parts, rows, length, width = apart.shape
+    joined = apart.new_empty(rows // num_heads, length, parts * num_heads * width)
+    return joined, torch.from_numpy(join(numbers(apart), numbers(joined)))

@@ -1,0 +1,126 @@
+"""Dropout by compiled kernels (:mod:`headway.kernels.dropout`), with the masks of :mod:`headway.nn.dropout`.
+
+The kernels compute a mask while they use it, in the same pass as the sum or the ReLU beside it, and again in the
+backward pass, so no mask is stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from headway.kernels.arrays import numbers, seen, takes
+from headway.nn.dropout import Dropout, draw_seed
+
+__all__ = ["AutocastDropout", "KernelDropout", "dropout_add", "relu_dropout"]
+
+
+class KernelDropout(Dropout):
+    """:class:`~headway.nn.dropout.Dropout` by compiled kernels on a CPU and by PyTorch's own operation on a GPU."""
+
+    def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        """Return ``x`` in evaluation mode and ``x`` with elements dropped in training mode."""
+        if not self.training or not self.p:
+            return x
+        if takes(x):
+            return _dropout(self, x, None)
+        return F.dropout(x, self.p) if x.is_cuda else super().forward(x)
+
+
+class AutocastDropout(KernelDropout):
+    """The dropout on a Transformer's embeddings, whose output has autocast's type where autocast is on.
+
+    With it everything that is added to the output, the residual stream, has this type. Norms compute in float32 inside,
+    so only what passes between two layers is rounded, as in Megatron-LM (Shoeybi et al. 2019). Otherwise each product's
+    input and output would be converted, and the residual stream would take twice the memory.
+    """
+
+    def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        """Convert ``x`` and drop elements of it."""
+        device = x.device.type
+        return super().forward(x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x)
+
+
+def dropout_add(dropout: Dropout, x: Float[Tensor, "*b"], residual: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Return ``residual`` + ``dropout``(x), by one kernel if possible."""
+    fits = (residual.dtype, residual.shape) == (x.dtype, x.shape)
+    if dropout.training and dropout.p and fits and takes(x):
+        return _dropout(dropout, x, residual)
+    dropped: Tensor = dropout(x)
+    return residual + dropped
+
+
+def relu_dropout(dropout: Dropout, x: Float[Tensor, "*b D"], bias: Float[Tensor, " D"]) -> Float[Tensor, "*b D"]:
+    """Return ``dropout``(max(0, x + bias)), by one kernel in training."""
+    if dropout.training and takes(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
+        seed = int(draw_seed()) if dropout.p else 0
+        return cast(Tensor, _ReluDropout.apply(x, bias, seed, dropout.threshold))  # type: ignore[no-untyped-call]
+    dropped: Tensor = dropout(F.relu(x + bias))
+    return dropped
+
+
+def _dropout(dropout: Dropout, x: Tensor, residual: Tensor | None) -> Tensor:
+    arguments = (x, residual, int(draw_seed()), dropout.threshold)
+    return cast(Tensor, _Dropout.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
+class _Dropout(torch.autograd.Function):
+    """Dropout of ``x``, added to ``residual`` if there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, seed: int, threshold: int) -> Tensor:
+        from headway.kernels.dropout import add_thinned, thin  # imports Numba
+
+        ctx.seed, ctx.threshold, ctx.adds = seed, threshold, residual is not None
+        out = x.new_empty(x.shape)
+        if residual is None:
+            thin(_flat(x), _flat(out), seed, threshold)
+        else:
+            add_thinned(_flat(x), _flat(residual), _flat(out), seed, threshold)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        from headway.kernels.dropout import thin
+
+        grad = grad_output.new_empty(grad_output.shape)
+        thin(_flat(grad_output), _flat(grad), ctx.seed, ctx.threshold)
+        return grad, grad_output if ctx.adds else None, None, None
+
+
+class _ReluDropout(torch.autograd.Function):
+    """Dropout of max(0, ``x`` + ``bias``). The gradient passes where the output is not zero, so no mask is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, seed: int, threshold: int) -> Tensor:
+        from headway.kernels.dropout import thin_rectified  # imports Numba
+
+        ctx.threshold = threshold
+        out = x.new_empty(x.shape)
+        thin_rectified(_rows(x), seen(bias), _rows(out), seed, threshold)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        from headway.kernels.dropout import thin_rectified_gradients
+
+        (out,) = ctx.saved_tensors
+        grad = torch.empty_like(out)
+        bias_grad = thin_rectified_gradients(_rows(grad_output), _rows(out), _rows(grad), ctx.threshold)
+        return grad, torch.from_numpy(bias_grad), None, None
+
+
+def _rows(x: Tensor) -> Any:
+    return numbers(x.contiguous().view(-1, x.size(-1)))
+
+
+def _flat(x: Tensor) -> Any:
+    return numbers(x.contiguous().view(-1))

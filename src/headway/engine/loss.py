@@ -1,0 +1,179 @@
+"""The losses of :mod:`headway.nn.loss` from hidden states, without storing the logits of a whole batch.
+
+The logits of a large vocabulary are the largest tensor of a training step, and in float32 they are read and written
+many times. Here they are computed for some rows at a time. The loss is a sum, so its gradient, softmax(logits) - q, is
+known at once and replaces the logits, and all that is stored for the backward pass has the sizes of ``hidden`` and
+``weight``. The prior's part of both is a product with one vector, ``prior @ weight``. Products are computed in
+autocast's type if it is on, and the softmax in float32 (float64 for float64).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from headway.engine.linear import PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
+from headway.kernels.arrays import numbers, takes
+
+__all__ = ["projected_cross_entropy", "projected_r_drop", "rows_at_a_time"]
+
+# Rows whose logits are in memory at a time in the products' type, and how many of these in float32. On a CPU both are
+# small enough for its cache. Compiled kernels convert one row at a time to float32.
+_CPU_ROWS, _GPU_ROWS = (1024, 256), (4096, 4096)
+
+
+def rows_at_a_time(device: str) -> int:
+    """Return how many rows of logits the losses store at a time on a device of this type."""
+    return _rows(device)[0]
+
+
+def _rows(device: str) -> tuple[int, int]:
+    return _CPU_ROWS if device == "cpu" else _GPU_ROWS
+
+
+def projected_cross_entropy(
+    hidden: Float[Tensor, "N D"],
+    weight: Float[Tensor, "V D"],
+    targets: Int[Tensor, " N"],
+    smoothing: float = 0.0,
+    prior: Float[Tensor, " V"] | None = None,
+) -> Float[Tensor, ""]:
+    """Return the sum of :func:`headway.nn.loss.label_smoothed_cross_entropy` over the logits ``hidden`` W^T."""
+    return _projected_loss(hidden.unsqueeze(1), weight, targets, smoothing, prior, 0.0)
+
+
+def projected_r_drop(
+    hidden: Float[Tensor, "N D"],
+    other: Float[Tensor, "N D"],
+    weight: Float[Tensor, "V D"],
+    targets: Int[Tensor, " N"],
+    smoothing: float,
+    alpha: float,
+) -> Float[Tensor, ""]:
+    """Return the sum of :func:`headway.nn.loss.r_drop_loss` over the logits of two passes.
+
+    With ``alpha`` = 0 it is the mean of the two passes' cross-entropies.
+    """
+    return _projected_loss(torch.stack((hidden, other), 1), weight, targets, smoothing, None, alpha)
+
+
+def _projected_loss(
+    hidden: Float[Tensor, "N P D"],
+    weight: Float[Tensor, "V D"],
+    targets: Int[Tensor, " N"],
+    smoothing: float,
+    prior: Float[Tensor, " V"] | None,
+    alpha: float,
+) -> Float[Tensor, ""]:
+    """Return the summed loss of P = 1 or 2 passes."""
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    uniform = torch.full((weight.size(0),), 1 / weight.size(0), device=weight.device, dtype=wide)
+    prior = uniform if prior is None else prior.to(weight.device, wide)
+    arguments = (hidden.to(dtype), weight, targets, smoothing, prior, alpha)
+    with torch.autocast(device, enabled=False):
+        if not torch.is_grad_enabled():
+            return _sum_and_gradients(*arguments, with_gradients=False)[0]
+        loss: Tensor = _ProjectedLoss.apply(*arguments)  # type: ignore[no-untyped-call]
+    return loss
+
+
+class _ProjectedLoss(torch.autograd.Function):
+    """Compute the loss and, in the same pass, its gradients with respect to ``hidden`` and ``weight``."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, prior: Tensor, alpha: float
+    ) -> Tensor:
+        total, *gradients = _sum_and_gradients(hidden, weight, targets, smoothing, prior, alpha, with_gradients=True)
+        ctx.save_for_backward(*gradients)
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+        # A scalar keeps its own precision in the product: rounded to bfloat16 it would scale the two differently.
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad_output, grad_weight * grad_output, None, None, None, None
+
+
+def _sum_and_gradients(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    smoothing: float,
+    prior: Tensor,
+    alpha: float,
+    *,
+    with_gradients: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the summed loss and its gradients with respect to ``hidden`` and ``weight`` (or zeros).
+
+    Softmax and sums are computed in the prior's type.
+    """
+    passes = hidden.size(1)
+    by_kernel = passes == 1 and takes(hidden)
+    packed = PackedWeight(weight) if hidden.dtype == torch.bfloat16 and multiplies(hidden, weight) else None
+    cast = weight.to(hidden.dtype) if packed is None else weight
+    total = prior.new_zeros(())
+    grad_hidden, grad_weight = torch.zeros_like(hidden), zeros_for_gradient(weight, prior.dtype)
+    chunk, block = (rows // passes for rows in _rows(hidden.device.type))
+    for start in range(0, hidden.size(0), chunk):
+        rows = slice(start, start + chunk)
+        x = hidden[rows].flatten(0, 1)
+        product = x @ cast.T if packed is None else packed.product(x)
+        logits = product.view(-1, passes, len(weight))
+        if by_kernel:
+            from headway.kernels.loss import replace_by_errors  # imports Numba
+
+            total += replace_by_errors(numbers(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
+        else:
+            for part, target in zip(torch.split(logits, block), torch.split(targets[rows], block), strict=True):
+                total += _replace_by_error(part, target.view(-1, 1, 1), smoothing, alpha, prior.dtype)
+        if with_gradients:
+            errors = logits.flatten(0, 1)
+            if packed is None:
+                torch.mm(errors, cast, out=grad_hidden[rows].flatten(0, 1))
+                grad_weight[: len(weight)] += errors.T @ x
+            else:
+                grad_hidden[rows] = packed.transposed_product(errors).view_as(grad_hidden[rows])
+                add_weight_gradient(grad_weight, errors, x)
+    if smoothing:
+        mean_weight = prior @ weight.to(prior.dtype)
+        hidden_sum = hidden.sum((0, 1), dtype=prior.dtype) / passes
+        total -= smoothing * hidden_sum @ mean_weight
+        if with_gradients:
+            grad_hidden -= (smoothing / passes * mean_weight).to(hidden.dtype)
+            grad_weight[: len(weight)].addr_(prior, hidden_sum, alpha=-smoothing)
+    return total, grad_hidden, grad_weight[: len(weight)].to(weight.dtype)
+
+
+def _replace_by_error(
+    logits: Float[Tensor, "R P V"], target: Int[Tensor, "R 1 1"], smoothing: float, alpha: float, dtype: torch.dtype
+) -> Float[Tensor, ""]:
+    """Return the loss of some rows without the prior's part, and replace their logits by its gradient."""
+    passes = logits.size(1)
+    scores, target = logits.to(dtype), target.expand(-1, passes, 1)
+    probabilities = scores.softmax(-1)
+    # log sum exp = z_k - log p_k for every k; the largest p cannot underflow.
+    normalizer = scores.amax(-1, keepdim=True) - probabilities.amax(-1, keepdim=True).log()
+    loss = (normalizer - (1 - smoothing) * scores.gather(-1, target)).sum() / passes
+    if passes == 1:
+        error = probabilities
+    else:
+        first, second = probabilities.unbind(1)
+        ratio = (scores - normalizer).diff(dim=1).squeeze(1).neg_()  # log p1 - log p2
+        divergence, reverse = (first * ratio).sum(-1, keepdim=True), -(second * ratio).sum(-1, keepdim=True)
+        loss += alpha / 4 * (divergence + reverse).sum()
+        error = torch.empty_like(probabilities)
+        # d KL(p1 || p2) / d z1 = p1 (log p1 - log p2 - KL(p1 || p2)), d KL(p2 || p1) / d z1 = p1 - p2
+        error[:, 0] = (first * (1 / 2 + alpha / 4 * (1 + ratio - divergence))).sub_(second, alpha=alpha / 4)
+        error[:, 1] = (second * (1 / 2 + alpha / 4 * (1 - ratio - reverse))).sub_(first, alpha=alpha / 4)
+    error.scatter_add_(-1, target, error.new_full(target.shape, (smoothing - 1) / passes))
+    logits.copy_(error)
+    return loss
