@@ -3,16 +3,20 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test check soak lint format clean
+.PHONY: quickstart test test-all check soak lint format clean
 
-quickstart: $(VENV)/.ready
+quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
 
-# A process for each core, with one thread each; files stay whole, so that fixtures of a module are made once.
+# The quick suite: one process for each core, one thread each. Files stay whole, so that module fixtures are made once.
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
 
 check: test
+
+# What takes minutes: fuzzing and the longer comparisons.
+test-all: $(VENV)/.ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
 
 # Kills training 50 times, resumes it, and compares it with an undisturbed run. It needs Multi30k: make soak DATA=FOLDER.
 soak: $(VENV)/.ready
@@ -31,6 +35,12 @@ format: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $(VENV)/.quickstart $@
+
+# The quickstart needs none of the development tools.
+$(VENV)/.quickstart: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[quickstart]'
 	touch $@
 
 clean:

@@ -28,7 +28,7 @@ from rich.table import Table
 from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE, TARGET, prepare_corpus, sizes
 
 from headway.models.transformer import TransformerConfig
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 from headway.text.tokenizer import EOS, NUM_SPECIAL
 from headway.train.prepare import Prepared
 
@@ -259,7 +259,7 @@ def write_tokens(prepared: Prepared, workdir: Path) -> Path:
     if folder.exists():
         return folder
     assert prepared.dev is not None
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         write_lines(aside / "vocabulary", map(str, range(NUM_SPECIAL, prepared.source_tokenizer.vocab_size)))
         for split, corpora in {"train": prepared.train, "val": prepared.dev}.items():
             batch = corpora.batch(np.arange(len(corpora)))

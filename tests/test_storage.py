@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import CheckpointError, OutputError
-from headway.storage import held_folder, locked, replaced_file, replaced_folder
+from headway.storage import atomic_write, atomic_write_folder, locked, locked_folder
 
 UNCHANGED = "cannot be written .*; what was there before is unchanged"
 
@@ -37,13 +37,13 @@ def before(tmp_path: Path) -> dict[str, str]:
 
 
 def write_file(tmp_path: Path, then: Callable[[], None] = lambda: None) -> None:
-    with replaced_file(tmp_path / "file") as aside:
+    with atomic_write(tmp_path / "file") as aside:
         aside.write_text("new")
         then()
 
 
 def write_folder(tmp_path: Path, then: Callable[[], None] = lambda: None) -> None:
-    with replaced_folder(tmp_path / "folder") as aside:
+    with atomic_write_folder(tmp_path / "folder") as aside:
         (aside / "a").write_text("new a")
         (aside / "deep").mkdir()
         (aside / "deep" / "c").write_text("new c")
@@ -66,9 +66,9 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, before: dict[str, str]) -> N
 
 
 def test_folders_above_are_made(tmp_path: Path) -> None:
-    with replaced_file(tmp_path / "x" / "y" / "file") as aside:
+    with atomic_write(tmp_path / "x" / "y" / "file") as aside:
         aside.write_text("new")
-    with replaced_folder(tmp_path / "u" / "v") as aside:
+    with atomic_write_folder(tmp_path / "u" / "v") as aside:
         (aside / "a").write_text("new")
     assert contents(tmp_path) == {"x/y/file": "new", "u/v/a": "new"}
 
@@ -137,7 +137,7 @@ def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path, before: dict
 
 def test_a_folder_lost_between_two_renames_comes_back(tmp_path: Path, before: dict[str, str]) -> None:
     (tmp_path / "folder").rename(tmp_path / ".folder.old")  # as a process killed there leaves it
-    with pytest.raises(RuntimeError), replaced_folder(tmp_path / "folder"):
+    with pytest.raises(RuntimeError), atomic_write_folder(tmp_path / "folder"):
         raise RuntimeError
     assert contents(tmp_path) == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
@@ -146,7 +146,7 @@ def test_a_folder_lost_between_two_renames_comes_back(tmp_path: Path, before: di
 def test_a_link_is_followed_and_the_mode_is_kept(tmp_path: Path, before: dict[str, str]) -> None:
     (tmp_path / "file").chmod(0o640)
     (tmp_path / "link").symlink_to(tmp_path / "file")
-    with replaced_file(tmp_path / "link") as aside:
+    with atomic_write(tmp_path / "link") as aside:
         aside.write_text("new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "new"
@@ -157,7 +157,7 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
-        with replaced_file(tmp_path / "pipe") as target:
+        with atomic_write(tmp_path / "pipe") as target:
             target.write_text("through")
         assert os.read(reader, 100) == b"through"
     finally:
@@ -166,11 +166,11 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
 
 
 def test_a_file_is_no_folder_and_a_folder_no_file(tmp_path: Path, before: dict[str, str]) -> None:
-    with pytest.raises(OutputError, match=UNCHANGED), replaced_file(tmp_path / "folder") as aside:
+    with pytest.raises(OutputError, match=UNCHANGED), atomic_write(tmp_path / "folder") as aside:
         aside.write_text("new")
-    with pytest.raises(OutputError, match="it is a file, not a folder"), replaced_folder(tmp_path / "file"):
+    with pytest.raises(OutputError, match="it is a file, not a folder"), atomic_write_folder(tmp_path / "file"):
         pass
-    for replaced in (replaced_file, replaced_folder):
+    for replaced in (atomic_write, atomic_write_folder):
         with pytest.raises(OutputError, match=UNCHANGED), replaced(tmp_path / "file" / "below"):
             pass
     assert contents(tmp_path) == before
@@ -187,38 +187,44 @@ def test_everything_is_flushed_before_it_appears(tmp_path: Path, monkeypatch: py
     assert any(path.endswith(".part") for path in written), "the folder's own entries"
 
 
-class TestHeldFolder:
+class TestLockedFolder:
     def test_a_second_one_is_told_who_is_there(self, tmp_path: Path) -> None:
         message = rf"run: process {os.getpid()} is training there; wait for it, stop it .* another --run"
-        with held_folder(tmp_path / "run"):
-            with pytest.raises(CheckpointError, match=message), held_folder(tmp_path / "run"):
+        with locked_folder(tmp_path / "run"):
+            with pytest.raises(CheckpointError, match=message), locked_folder(tmp_path / "run"):
                 raise AssertionError("two at once")
-            with held_folder(tmp_path / "other"):
+            with locked_folder(tmp_path / "other"):
                 pass
-        with held_folder(tmp_path / "run"):
+        with locked_folder(tmp_path / "run"):
             pass
 
     def test_the_lock_goes_with_a_killed_process(self, tmp_path: Path) -> None:
         code = (
-            "import pathlib, sys, time\nfrom headway.storage import held_folder\n"
-            "with held_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+            "import pathlib, sys, time\nfrom headway.storage import locked_folder\n"
+            "with locked_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
         )
         with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE) as holder:
             assert holder.stdout is not None
             assert holder.stdout.readline() == b"held\n"
-            with pytest.raises(CheckpointError, match=f"process {holder.pid} is training"), held_folder(tmp_path):
+            with pytest.raises(CheckpointError, match=f"process {holder.pid} is training"), locked_folder(tmp_path):
                 pass
             holder.send_signal(signal.SIGKILL)
             holder.wait()
-        with held_folder(tmp_path):
-            assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+        with locked_folder(tmp_path):
+            assert (tmp_path / "lock.pid").read_text() == f"{os.getpid()}\n"
 
     def test_files_that_a_killed_holder_left_are_removed(self, tmp_path: Path) -> None:
         for name in (".metrics.jsonl.7.part", "metrics.jsonl", ".hidden"):
             (tmp_path / name).write_text("")
         (tmp_path / ".average.part").mkdir()  # another command may be at it
-        with held_folder(tmp_path):
-            assert {path.name for path in tmp_path.iterdir()} == {".hidden", "metrics.jsonl", ".average.part", "lock"}
+        with locked_folder(tmp_path):
+            assert {path.name for path in tmp_path.iterdir()} == {
+                ".hidden",
+                "metrics.jsonl",
+                ".average.part",
+                "lock",
+                "lock.pid",
+            }
 
     def test_without_locks_there_is_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_locks(*_: object) -> None:
@@ -226,12 +232,12 @@ class TestHeldFolder:
 
         monkeypatch.setattr(fcntl, "flock", no_locks)
         expected = pytest.warns(UserWarning, match=r"has no locks \(No locks available\); .* one training")
-        with expected, held_folder(tmp_path):
+        with expected, locked_folder(tmp_path):
             pass
 
     def test_where_nothing_can_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        with pytest.raises(OutputError, match="lock: cannot be written"), held_folder(tmp_path / "file"):
+        with pytest.raises(OutputError, match="lock: cannot be written"), locked_folder(tmp_path / "file"):
             pass
 
 

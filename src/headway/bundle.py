@@ -31,7 +31,7 @@ from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
 from headway.models.classifier import EncoderClassifier
 from headway.models.registry import AnyConfig, Model, TranslationModel, build_model, parse_model_config
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 from headway.text.framing import Framing
 from headway.text.interface import TextTokenizer
 from headway.text.loading import load_tokenizer
@@ -139,7 +139,7 @@ def _save(
     facts: dict[str, Any],
 ) -> None:
     config = {"format": facts["format"], "task": task.as_dict(), "model": model.config.as_dict(), **facts}
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         write_weights(named_weights(model), aside / "model.safetensors")
         for name, tokenizer in tokenizers.items():
             tokenizer.save(aside, name)

@@ -1,27 +1,27 @@
-"""The base of all configuration: TOML in, frozen validated models out, errors in the user's language.
+"""The base of all configuration: TOML files are validated into frozen pydantic models.
 
-Each part of Headway owns a subclass of :class:`Config` for its section; the recipe that joins them lives with training.
-An unknown key is refused with the nearest spelling, a value out of range with the range. Overrides (``a.b=c``) come
-from the command line. :func:`to_toml` writes what :func:`read_toml` reads back equal.
+Each package defines a subclass of :class:`Config` for its section; the recipe that joins them is in ``train``. An
+unknown key is refused with the nearest known spelling, and a value out of range with the accepted range. Overrides
+(``section.key=value``) come from the command line. :func:`read_toml` reads what :func:`to_toml` writes.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
+import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
 __all__ = ["Config", "applied_preset", "listed", "nearest", "override", "read_toml", "to_toml"]
 
-_SHOWN, _LONGEST = 20, 40  # words in an error message, and characters of each
+_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # of a list of words in an error message, and of each word
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -41,12 +41,12 @@ class Config(BaseModel):
             raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values as TOML and JSON hold them; keys whose value is None are left out."""
+        """Return plain values for TOML or JSON; keys whose value is None are left out."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """``data`` with what its key ``preset``, if any, stands for; keys beside it win."""
+    """Return ``data`` with its key ``preset``, if any, replaced by that preset's values; explicit keys win."""
     if "preset" not in data:
         return dict(data)
     rest = {key: value for key, value in data.items() if key != "preset"}
@@ -56,20 +56,20 @@ def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, A
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A hint that ends an error message: the nearest known word, or what is known where none is near."""
+    """Return a hint for the end of an error message: the nearest known word, or the known words if none is near."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean {_clipped(close[0])!r}?" if close else "known: " + listed(known)
 
 
 def listed(words: Sequence[str]) -> str:
-    """Words in an error message: as many of them, and as much of each, as somebody reads."""
-    more = f", … ({len(words):,} in all)" if len(words) > _SHOWN else ""
-    return ", ".join(map(_clipped, words[:_SHOWN])) + more
+    """Join words for an error message; long lists and long words are shortened."""
+    more = f", … ({len(words):,} in all)" if len(words) > _MAX_WORDS else ""
+    return ", ".join(map(_clipped, words[:_MAX_WORDS])) + more
 
 
 def _clipped(word: str) -> str:
-    return word if len(word) <= _LONGEST else word[: _LONGEST - 1] + "…"
+    return word if len(word) <= _MAX_CHARACTERS else word[: _MAX_CHARACTERS - 1] + "…"
 
 
 def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
@@ -94,9 +94,9 @@ def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
 
 
 def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:
-    """The keys that a location stands for, and the section that the last of them is in.
+    """Return the keys of a pydantic error location, and the section that contains the last key.
 
-    In a union told apart by a tag, pydantic's location names the tag, which is no key.
+    For a tagged union pydantic's location also contains the tag, which is not a key.
     """
     keys: list[str] = []
     owner, inner = model, [model]
@@ -119,13 +119,13 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> list[str]:
-    """What a model's fields of one possible value have as that value."""
+    """Return the values of the fields that allow one string only."""
     literals = (get_args(field.annotation) for field in model.model_fields.values())
     return [values[0] for values in literals if len(values) == 1 and isinstance(values[0], str)]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; :class:`ConfigError` names the file, and the line where the syntax breaks."""
+    """Read a TOML file; :class:`ConfigError` names the file, and the line of a syntax error."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -139,7 +139,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """A copy of ``data`` with each ``section.key=value`` put in; the value is TOML, or else taken as a string."""
+    """Return a copy of ``data`` with each ``section.key=value`` applied; a value that is not TOML is a string."""
     result = cast("dict[str, Any]", json.loads(json.dumps(data, default=str)))
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -163,30 +163,13 @@ def _toml_value(text: str) -> Any:
 
 
 def to_toml(data: Mapping[str, Any]) -> str:
-    """Write nested plain values as TOML: scalars of a table first, then its sub-tables; tables in lists inline."""
-    return "\n".join(_table_lines(data, ())).strip() + "\n"
+    """Return nested plain values as TOML; keys whose value is None are left out."""
+    return tomli_w.dumps(_without_none(data))
 
 
-def _table_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
-    scalars = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    lines = ["", f"[{'.'.join(map(_key, path))}]"] if path and (scalars or not table) else []
-    lines += [f"{_key(key)} = {_inline(value)}" for key, value in scalars.items() if value is not None]
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            lines += _table_lines(value, (*path, key))
-    return lines
-
-
-def _key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _inline(key)
-
-
-def _inline(value: Any) -> str:
+def _without_none(value: Any) -> Any:
     if isinstance(value, Mapping):
-        inside = ", ".join(f"{_key(key)} = {_inline(item)}" for key, item in value.items() if item is not None)
-        return f"{{ {inside} }}"
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_inline(item) for item in value) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        return [_without_none(item) for item in value]
+    return value

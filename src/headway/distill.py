@@ -32,7 +32,7 @@ from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
 from headway.predict import Translator, load_translator
-from headway.storage import checksum, locked, replaced_file
+from headway.storage import atomic_write, checksum, locked
 from headway.train.recipe import Recipe
 from headway.train.report import Listener, Silence
 from headway.train.state import checkpoint_folders
@@ -97,7 +97,7 @@ def distill(
         for number, corpus in enumerate(corpora):
             _write_pairs(home / f"train-{number}.jsonl", _distilled(corpus, languages[number], folder, pieces))
         pieces.drop_stale()
-        with replaced_file(home / "teacher.json") as aside:
+        with atomic_write(home / "teacher.json") as aside:
             about = {"teacher": str(teacher), "fingerprint": pieces.teacher_key, "beam_size": beam_size}
             whole = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
             aside.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -144,7 +144,7 @@ def _student(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
 
 
 def _write_pairs(path: Path, records: Iterable[dict[str, str]]) -> None:
-    with replaced_file(path) as aside, aside.open("w", encoding="utf-8") as file:
+    with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
@@ -218,7 +218,7 @@ class _Pieces:
         short = [text if n <= longest else "" for text, n in zip(different, lengths, strict=True)]
         found = self._translator.translate(short, self._options, source_language=source, target_language=target)
         texts = {text: translation.text for text, translation in zip(different, found, strict=True)}
-        with replaced_file(self.path(piece)) as aside:
+        with atomic_write(self.path(piece)) as aside:
             aside.write_text(json.dumps([texts[text] for text in piece.sources], ensure_ascii=False), encoding="utf-8")
 
     def drop_stale(self) -> None:

@@ -1,19 +1,23 @@
 """Every exception that a user of Headway can meet.
 
     HeadwayError
-    ├── ConfigError        a recipe, an option or an argument: unknown key, value out of range, parts that do not fit
-    ├── DataError          a corpus: missing, empty, not UTF-8, files of different lengths, a bad row
-    ├── LengthError        a sequence longer than what a model or a limit allows
-    ├── BundleError        a model folder: missing, truncated, foreign or damaged file
-    ├── CheckpointError    a run folder that cannot be resumed as asked
-    ├── TrainingError      training that cannot go on (out of memory, nothing to train on)
-    │   └── DivergenceError  its loss or gradients stay infinite
-    ├── MissingPackageError  an optional package that a command needs and that is not installed
-    └── OutputError        a file that cannot be written (disk full, no permission)
+    ├── ConfigError          a recipe, an option or an argument: unknown key, value out of range, parts that do not fit
+    ├── DataError            a corpus: missing, empty, not UTF-8, files of different lengths, a bad row
+    ├── LengthError          a sequence longer than what a model or a limit allows
+    ├── BundleError          a model folder: missing, truncated, foreign or damaged file
+    ├── CheckpointError      a run folder that cannot be resumed as asked
+    ├── TrainingError        training that cannot continue (out of memory, nothing to train on)
+    │   └── DivergenceError  the loss or the gradients stay infinite
+    ├── MissingPackageError  an optional package that a command needs is not installed
+    └── OutputError          a file that cannot be written (disk full, no permission)
 
 Each message is one line that says what was wrong, where (file, line, key), what is accepted and what to try. The
 command line prints it and exits with code 2; a traceback appears only with ``--debug``.
 """
+
+from __future__ import annotations
+
+from typing import ClassVar
 
 __all__ = [
     "BundleError",
@@ -30,7 +34,33 @@ __all__ = [
 
 
 class HeadwayError(Exception):
-    """The root of all errors that a user can cause or meet."""
+    """The base of all errors that a user can cause or meet; this module's docstring shows the tree.
+
+    The message reads ``where: what; expected accepted; hint``. Parts that are not given are left out.
+
+    Args:
+        what: What was wrong.
+        where: The file, line, key or option at fault.
+        accepted: What is accepted there.
+        hint: What to try instead.
+    """
+
+    def __init__(
+        self, what: str = "", *, where: str | None = None, accepted: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(what)
+        self.what, self.where, self.accepted, self.hint = what, where, accepted, hint
+
+    def __str__(self) -> str:
+        start = f"{self.where}: {self.what}" if self.where else self.what
+        return "; ".join([start, *([f"expected {self.accepted}"] if self.accepted else []), *filter(None, [self.hint])])
+
+    def at(self, where: str) -> HeadwayError:
+        """Return a copy of this error that names where it happened, in front of what it says already."""
+        copy = type(self).__new__(type(self), *self.args)
+        copy.args = self.args
+        copy.__dict__.update(self.__dict__, where=f"{where}: {self.where}" if self.where else where)
+        return copy
 
 
 class ConfigError(HeadwayError):
@@ -46,7 +76,7 @@ class LengthError(HeadwayError):
 
 
 class BundleError(HeadwayError):
-    """A model folder is missing, damaged or not one of ours."""
+    """A model folder is missing, damaged or not one of Headway's."""
 
 
 class CheckpointError(HeadwayError):
@@ -54,7 +84,7 @@ class CheckpointError(HeadwayError):
 
 
 class TrainingError(HeadwayError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class DivergenceError(TrainingError):
@@ -65,17 +95,29 @@ class MissingPackageError(HeadwayError):
     """An optional package is not installed.
 
     Args:
-        purpose: What needs it, as the start of the message.
-        package: Its name.
-        extra: The extra of Headway's that installs it.
+        purpose: What needs the package: the subject of the message.
+        package: The name of the package.
+        extra: The extra of Headway that installs it; None: the one that :data:`EXTRAS` lists.
     """
 
-    def __init__(self, purpose: str, package: str, extra: str) -> None:
-        super().__init__(purpose, package, extra)  # which pickles keep
+    EXTRAS: ClassVar[dict[str, str]] = {
+        "babel": "quickstart",
+        "ctranslate2": "ctranslate2",
+        "matplotlib": "plots",
+        "onnx": "onnx",
+        "onnxruntime": "onnx",
+        "sacremoses": "moses",
+        "sentencepiece": "sentencepiece",
+        "tensorboard": "tensorboard",
+        "transformers": "huggingface",
+    }
 
-    def __str__(self) -> str:
-        purpose, package, extra = self.args
-        return f"{purpose} needs the package {package!r}, which is not installed; pip install 'headway[{extra}]'"
+    def __init__(self, purpose: str, package: str, extra: str | None = None) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed",
+            hint=f"pip install 'headway[{extra or self.EXTRAS[package]}]'",
+        )
+        self.args = (purpose, package, extra)  # as pickle passes them to the constructor
 
 
 class OutputError(HeadwayError):

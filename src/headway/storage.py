@@ -1,12 +1,8 @@
-"""Files and folders that appear whole or not at all: written aside, flushed to the disk, then renamed into place.
-
-And checksums, and locks for what one process at a time may do.
-"""
+"""Atomic writes of files and folders (written aside, flushed to disk, renamed into place), checksums and file locks."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
@@ -15,22 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from headway.errors import CheckpointError, OutputError
 
-__all__ = ["checksum", "held_folder", "locked", "replaced_file", "replaced_folder"]
+__all__ = ["atomic_write", "atomic_write_folder", "checksum", "locked", "locked_folder"]
 
 
 def checksum(path: Path) -> str:
-    """The BLAKE2b hash of a file's content, in hexadecimal."""
+    """Return the BLAKE2b hash of a file's content, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 @contextmanager
-def replaced_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on leaving it becomes ``path``. On any error ``path`` stays as it was.
+def atomic_write(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
-    A link is followed. What is neither a file nor absent (a pipe, a device) cannot be replaced: it is written to.
+    A symbolic link is followed. A pipe or a device cannot be replaced, so it is written to directly.
     """
     path = path.resolve()
     if path.exists() and not path.is_file() and not path.is_dir():
@@ -45,18 +43,18 @@ def replaced_file(path: Path) -> Iterator[Path]:
             shutil.copymode(path, aside)
         aside.replace(path)
     except OSError as error:
-        raise _explained(path, error) from None
+        raise _cannot_write(path, error) from None
     finally:
         with suppress(OSError):
             aside.unlink()
 
 
 @contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; on leaving it becomes ``path``. On any error ``path`` stays as it was.
+def atomic_write_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty temporary folder, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
-    A process that dies leaves at most ``.NAME.part`` and ``.NAME.old``; the next call puts the old folder back if it
-    died between the two renames, and removes the rest.
+    A process that is killed leaves at most ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder if
+    the process was killed between the two renames, and removes the rest.
     """
     aside, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
@@ -72,7 +70,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
         aside.rename(path)
         _flush(path.parent)
     except OSError as error:
-        raise _explained(path, error) from None
+        raise _cannot_write(path, error) from None
     finally:
         with suppress(OSError):
             _recover(path, aside, old)
@@ -80,69 +78,62 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; other processes, on other machines that share the file system too, wait.
+    """Hold the lock file ``path``; other processes wait, also those of other machines that share the file system.
 
-    A process that dies lets go of it. The file stays.
+    The system releases the lock when the process ends, however it ends. The file stays.
     """
-    descriptor = _opened_lock(path)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        except OSError as error:
-            _warn_of_no_locks(path.parent, error)
+    with _acquired(path):
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
-def held_folder(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this training alone; :class:`CheckpointError` where another process holds it.
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Reserve ``folder`` for this training run; raise :class:`CheckpointError` if another process holds it.
 
-    The file ``lock`` in it is locked with flock(2) and tells who holds it; the system frees it when that process ends,
-    however it ends. What a killed holder left of :func:`replaced_file` is removed.
+    ``lock`` in the folder is the lock file, and ``lock.pid`` names the process that holds it. Files that a killed
+    holder left half-written by :func:`atomic_write` are removed.
     """
-    descriptor = _opened_lock(folder / "lock")
+    holder = folder / "lock.pid"
     try:
-        _hold(descriptor, folder)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-        for stray in folder.glob(".*.part"):
-            if stray.is_file():
-                stray.unlink(missing_ok=True)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _hold(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "?"
+        with _acquired(folder / "lock", wait=False):
+            holder.write_text(f"{os.getpid()}\n", encoding="ascii")
+            for stray in folder.glob(".*.part"):
+                if stray.is_file():
+                    stray.unlink(missing_ok=True)
+            yield
+    except Timeout:
+        pid = "?"
+        with suppress(OSError):
+            pid = holder.read_text(encoding="ascii", errors="replace").strip() or pid
         raise CheckpointError(
-            f"{folder}: process {holder} is training there; wait for it, stop it (kill {holder}: it saves first), or "
+            f"{folder}: process {pid} is training there; wait for it, stop it (kill {pid}: it saves first), or "
             "choose another --run"
         ) from None
-    except OSError as error:
-        _warn_of_no_locks(folder, error)
 
 
-def _warn_of_no_locks(folder: Path, error: OSError) -> None:
-    """Some file systems on a network have none."""
-    warnings.warn(
-        f"{folder}: this file system has no locks ({error.strerror}); see to it that one training at a time "
-        "works there",
-        stacklevel=5,
-    )
-
-
-def _opened_lock(path: Path) -> int:
+@contextmanager
+def _acquired(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Acquire a lock file. If it is taken, wait, or raise Timeout; on a file system without locks, warn."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        path.touch()
     except OSError as error:
-        raise _explained(path, error) from None
+        raise _cannot_write(path, error) from None
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=wait)
+    except Timeout:
+        raise
+    except OSError as error:
+        warnings.warn(
+            f"{path.parent}: this file system has no locks ({error.strerror}); make sure that only one training run "
+            "at a time uses this folder",
+            stacklevel=5,
+        )
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _recover(path: Path, aside: Path, old: Path) -> None:
@@ -152,12 +143,14 @@ def _recover(path: Path, aside: Path, old: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _explained(path: Path, error: OSError) -> OutputError:
+def _cannot_write(path: Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error.strerror or error}); what was there before is unchanged")
 
 
 def _flush(path: Path) -> None:
     """Force a file, or a folder's entries, from the cache to the disk."""
+    if os.name == "nt" and path.is_dir():
+        return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -131,6 +131,11 @@ def command_name(command: CommandInfo) -> str:
     return command.name or command.callback.__name__
 
 
+def test_the_version_is_printed() -> None:
+    ended = run("--version")
+    assert (ended.code, ended.out, ended.err) == (0, f"headway {headway.__version__}\n", "")
+
+
 class TestHelp:
     def test_lists_every_command(self) -> None:
         ended = run("--help")

@@ -9,14 +9,14 @@ from pathlib import Path
 
 LOST = """
 import os, signal, sys, time
-from headway.cli.interruption import never_lost
+from headway.cli.interruption import repeat_lost_interrupts
 
 class Finalised:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
 
 def come_to_an_end():
-    with never_lost():
+    with repeat_lost_interrupts():
         Finalised()
         print("lost", flush=True)
         os.read(0, 1)
@@ -39,14 +39,14 @@ def test_what_a_finaliser_loses_is_heard_while_waiting_for_input() -> None:
 def test_other_errors_are_told_and_everything_is_put_back() -> None:
     script = """
 import sys
-from headway.cli.interruption import never_lost
+from headway.cli.interruption import repeat_lost_interrupts
 
 class Failing:
     def __del__(self):
         raise ValueError("in a finaliser")
 
 before = sys.unraisablehook
-with never_lost():
+with repeat_lost_interrupts():
     Failing()
 assert sys.unraisablehook is before
 """

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from headway.bundle import read_weights
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError, HeadwayError, OutputError, TrainingError
-from headway.storage import held_folder
+from headway.storage import locked_folder
 from headway.train import distributed, loop, state
 from headway.train.distributed import World, joined
 from headway.train.loop import Result, train
@@ -278,7 +278,7 @@ class TestTheCourseIsThatOfOneProcess:
 
 class TestRunFolder:
     def test_held_by_another_training(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
-        with held_folder(tmp_path):
+        with locked_folder(tmp_path):
             first, second = pair(train, recipe(corpus), tmp_path)
         assert isinstance(first, CheckpointError)
         assert isinstance(second, TrainingError)

@@ -25,7 +25,7 @@ from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
 from headway.predict import load_translator
-from headway.storage import held_folder
+from headway.storage import locked_folder
 from headway.train import loop, state
 from headway.train.average import average
 from headway.train.checkpoints import Checkpoints
@@ -255,7 +255,10 @@ class TestResumeIsRefused:
         assert not train(recipe(corpus), run).interrupted  # the run's own recipe was not overwritten
 
     def test_while_another_process_trains_there(self, corpus: Path, run: Path) -> None:
-        with held_folder(run), pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training there; wait"):
+        with (
+            locked_folder(run),
+            pytest.raises(CheckpointError, match=rf"process {os.getpid()} is training there; wait"),
+        ):
             train(recipe(corpus), run)
         assert not train(recipe(corpus), run).interrupted
 

@@ -1,8 +1,7 @@
-"""The command line: one plain function for each command, in a file of its own; heavy imports stand inside the
-functions.
+"""The command line: one plain function for each command, in a file of its own, with heavy imports inside.
 
-Results go to standard output, progress and messages to standard error. Exit codes: 0 done, 2 an error that the user
-can mend (one line, a traceback only with ``--debug``), 130 interrupted.
+Results go to standard output, progress and messages to standard error. Exit codes: 0 success, 2 an error that the user
+can correct (one line; a traceback only with ``--debug``), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from headway.cli.export import export
 from headway.cli.import_ import import_
 from headway.cli.info import info
 from headway.cli.inspect import inspect
-from headway.cli.interruption import never_lost
+from headway.cli.interruption import repeat_lost_interrupts
 from headway.cli.prepare import prepare
 from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
@@ -36,7 +35,7 @@ from headway.cli.shortlist import shortlist
 from headway.cli.tokenize import tokenize
 from headway.cli.train import train
 from headway.cli.translate import translate
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, MissingPackageError
 
 __all__ = ["app", "main"]
 
@@ -73,9 +72,21 @@ for command in (
 app.command(name="import")(import_)  # a function cannot have that name
 
 
+def _print_version(wanted: bool) -> bool:
+    if wanted:
+        from headway import __version__
+
+        print(f"headway {__version__}")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
 def _options(
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    version: bool = typer.Option(
+        False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+    ),
 ) -> None:
     """Options before the command; :func:`main` reads ``--debug``."""
 
@@ -86,29 +97,42 @@ def main() -> None:
     debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn
     try:
-        with never_lost():
+        with repeat_lost_interrupts():
             app(arguments)
-    except HeadwayError as error:
-        if debug:
+    except (HeadwayError, OSError, ImportError, MemoryError, RuntimeError) as error:
+        message = _message(error, next((word for word in arguments if not word.startswith("-")), ""))
+        if debug or message is None:
             raise
-        print(f"headway: {leave_to_main()}{error}", file=sys.stderr)
+        print(f"headway: {leave_to_main()}{message}", file=sys.stderr)
+        if isinstance(error, OSError):
+            _drop_standard_output()
         sys.exit(2)
-    except OSError as error:
-        if debug:
-            raise
-        place = leave_to_main() + (error.filename or "standard output")
-        print(f"headway: {place}: {error.strerror or error}", file=sys.stderr)
-        _drop_standard_output()
-        sys.exit(2)
-    except SystemExit as end:  # Typer makes these of what happened, without a word
-        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has gone, as with `| head`
+    except SystemExit as end:  # Typer turns what happened into one, silently
+        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output is gone, as with `| head`
             sys.exit(141)
         if end.code:
             leave_to_main()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
-            exec("")  # else `python -m headway` ends by SIGINT where that came while Python executed a string
+            exec("")  # else `python -m headway` ends by SIGINT if that came while Python executed a string
         raise
+
+
+def _message(error: Exception, command: str) -> str | None:
+    """Return the line that tells a user about an error, or None if it is a defect of Headway."""
+    if isinstance(error, HeadwayError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'standard output'}: {error.strerror or error}"
+    if isinstance(error, ImportError):
+        package = (error.name or "").partition(".")[0]
+        return (
+            str(MissingPackageError(f"headway {command}", package)) if package in MissingPackageError.EXTRAS else None
+        )
+    if isinstance(error, MemoryError) or "memory" in str(error):
+        detail = str(error).partition("\n")[0] or "the system has no more"
+        return f"out of memory ({detail}); try shorter texts, or fewer --workers"
+    return None
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
@@ -117,5 +141,5 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _drop_standard_output() -> None:
-    """What could not be written must not be tried again, with a traceback, when Python ends."""
+    """Redirect standard output to the null device, so that Python does not fail again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

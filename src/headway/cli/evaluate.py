@@ -159,7 +159,7 @@ def _evaluate_classifier(
     found: list[Classification] = []
     for number, each in enumerate(classifier.classify_each([text for text, _ in examples]), start=1):
         if isinstance(each, HeadwayError):
-            raise type(each)(f"{data}, example {number:,}: {each}")
+            raise each.at(f"{data}, example {number:,}")
         found.append(each)
     seconds = time.perf_counter() - begin
     report = evaluate_classes(

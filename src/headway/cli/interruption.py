@@ -1,4 +1,4 @@
-"""Ctrl-C stops a command, whatever it is doing at the moment."""
+"""Ctrl-C stops a command whatever it is doing: a lost KeyboardInterrupt is repeated."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["never_lost"]
+__all__ = ["repeat_lost_interrupts"]
 
 _SOON = 0.01  # seconds
 
 
 @contextmanager
-def never_lost() -> Iterator[None]:
-    """Interrupt once more where an interruption was lost, if the command has not ended by then.
+def repeat_lost_interrupts() -> Iterator[None]:
+    """Interrupt again if an interrupt was lost and the command has not ended.
 
-    Python throws away what is raised in a finaliser (``__del__``) or in a callback from compiled code, a
-    ``KeyboardInterrupt`` as well; compilers run many of both, and a command that then waits for its input would wait
-    for ever.
+    Python discards exceptions raised in a finalizer (``__del__``) or in a callback from compiled code, including
+    ``KeyboardInterrupt``. Compilers run many of both, and a command that then waits for its input would never end.
     """
     main = threading.main_thread().ident
-    if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # Windows has it not
+    if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # missing on Windows
         yield
         return
     report, timers = sys.unraisablehook, list[threading.Timer]()
@@ -31,7 +30,7 @@ def never_lost() -> Iterator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
             return
-        # Not now, or it would be lost again in here; and as a signal to the thread, which ends its waiting.
+        # Later, because it would be lost again here; and as a signal to the thread, which ends a blocking read.
         timers.append(threading.Timer(_SOON, signal.pthread_kill, (main, signal.SIGINT)))
         timers[-1].daemon = True
         timers[-1].start()

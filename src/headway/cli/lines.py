@@ -15,15 +15,10 @@ if TYPE_CHECKING:
     from headway.predict import Source, Translation
     from headway.predict.classifier import Classification
 
-__all__ = ["LineReader", "Report", "in_place", "located"]
+__all__ = ["LineReader", "Report", "in_place"]
 
 Read = TypeVar("Read")
 Made = TypeVar("Made")
-
-
-def located(error: HeadwayError, place: str, number: int) -> HeadwayError:
-    """The same kind of error with its line in front."""
-    return type(error)(f"{place}, line {number}: {error}")
 
 
 def in_place(
@@ -116,7 +111,7 @@ class Report:
         """Take note of the next lines."""
         for number, each in enumerate(found, start=self.lines + 1):
             if isinstance(each, HeadwayError):
-                error = located(each, self._place, number)
+                error = each.at(f"{self._place}, line {number}")
                 if self._on_error == "stop":
                     raise error
                 self._say(str(error))

@@ -13,7 +13,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from headway.cli.lines import located
 from headway.cli.text import input_lines, output_file
 from headway.cli.translate import From, More, To, load_models
 from headway.errors import DataError, HeadwayError
@@ -53,7 +52,7 @@ def score(
             for each in translator.score_each(sources, targets, target_language=to, source_language=from_):
                 done += 1
                 if isinstance(each, HeadwayError):
-                    raise located(each, f"{source} and {target}", done)
+                    raise each.at(f"{source} and {target}, line {done}")
                 counted += len(each.token_log_probabilities)
                 total += each.log_probability
                 if form == "json":

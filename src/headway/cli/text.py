@@ -78,14 +78,14 @@ def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[list[bytes]]:
 @contextmanager
 def output_file(path: Path | None) -> Iterator[IO[str]]:
     """Standard output (also "-"), or a file that appears whole when all is written and not at all after an error."""
-    from headway.storage import replaced_file
+    from headway.storage import atomic_write
 
     if path is None or path == _STANDARD:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
         yield sys.stdout
         sys.stdout.flush()
         return
-    with replaced_file(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
         yield file
 
 

@@ -15,7 +15,7 @@ import typer
 
 from headway.cli.processes import is_first_start, is_main, may_be_restarted
 from headway.errors import HeadwayError
-from headway.storage import held_folder
+from headway.storage import locked_folder
 
 if TYPE_CHECKING:
     from headway.train.loop import Result
@@ -98,7 +98,7 @@ def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterat
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    with held_folder(folder):  # no training that is still going on is moved away
+    with locked_folder(folder):  # no training that is still going on is moved away
         folder.rename(aside)
     say(f"the earlier run is now {aside}")
     try:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from headway.data.store import SIDES, FilterConfig, FilterCounts, Piece
 from headway.errors import OutputError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 from headway.text.packed import Packed
 
 __all__ = ["Encoder", "Sampler", "Side", "Work", "load_piece", "save_piece"]
@@ -153,7 +153,7 @@ def save_piece(piece: Piece, path: Path) -> None:
     arrays = {f"{side}_tokens": piece.tokens[side] for side in SIDES}
     arrays |= {f"{side}_lengths": piece.lengths[side] for side in SIDES}
     counts = piece.counts
-    with replaced_file(path) as aside, aside.open("wb") as file:
+    with atomic_write(path) as aside, aside.open("wb") as file:
         np.savez(file, allow_pickle=False, counts=list(astuple(counts)), **arrays)
 
 

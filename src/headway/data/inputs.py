@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from headway.errors import DataError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["ContentHashes", "fingerprint"]
 
@@ -50,6 +50,6 @@ class ContentHashes:
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
         if settled:
             self._known[place] = [state.st_size, state.st_mtime_ns, digest]
-            with replaced_file(self._memory) as aside:
+            with atomic_write(self._memory) as aside:
                 aside.write_text(json.dumps(self._known, indent=2) + "\n", encoding="utf-8")
         return digest

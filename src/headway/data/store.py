@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.config import Config
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 
 __all__ = ["SIDES", "FilterConfig", "FilterCounts", "Piece", "TokenStore", "join", "open_store"]
 
@@ -172,7 +172,7 @@ def _is_whole(folder: Path, side: str, dtype: str) -> bool:
 def join(folder: Path, key: str, segmentations: int, dtype: np.dtype[Any], pieces: Iterable[Piece]) -> TokenStore:
     """Write the store ``folder`` from the pieces of its corpus in their order, whole or not at all."""
     counts = FilterCounts(0, 0, 0, 0)
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         with ExitStack() as stack:
             tokens = {side: stack.enter_context((aside / f"{side}.tokens").open("wb")) for side in SIDES}
             offsets = {side: stack.enter_context((aside / f"{side}.offsets").open("wb")) for side in SIDES}

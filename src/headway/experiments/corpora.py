@@ -24,7 +24,7 @@ from headway.data.inputs import fingerprint
 from headway.data.readers import Corpus, read_examples
 from headway.errors import ConfigError
 from headway.experiments.experiment import Settings
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 
 __all__ = ["JOINED", "MULTI30K", "Corpora", "Pair", "corpora", "draw_sentence", "joined", "joined_by"]
 
@@ -159,7 +159,7 @@ def _written(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], wor
     """A folder with the texts, two files each; named by their content, so that no other text is taken for them."""
     folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
     if not folder.is_dir():
-        with replaced_folder(folder) as aside:
+        with atomic_write_folder(folder) as aside:
             for (name, pairs), (side, suffix) in product(texts.items(), enumerate(suffixes)):
                 (aside / f"{name}.{suffix}").write_text("".join(f"{pair[side]}\n" for pair in pairs), encoding="utf-8")
     return folder

@@ -31,7 +31,7 @@ from headway.errors import DataError
 from headway.experiments.code import code_of
 from headway.experiments.drawing import save, styled
 from headway.hardware import processor_name
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 from headway.train.environment import commit
 
 __all__ = [
@@ -109,7 +109,7 @@ class Settings:
         if path.is_file():
             return _read(path)
         numbers: Numbers = plain(compute())
-        with replaced_file(path) as aside:
+        with atomic_write(path) as aside:
             aside.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
         return numbers
 
@@ -188,7 +188,7 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     explanation = experiment.explain(numbers)
     found = (experiment.name, experiment.title, experiment.claims, verdicts, explanation)
     record = Record(*found, numbers, how, where, date, seconds, command)
-    with replaced_file(path) as aside:  # first: the numbers are what took the time
+    with atomic_write(path) as aside:  # first: the numbers are what took the time
         aside.write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     with styled():
         picture = experiment.draw(numbers)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.experiments.experiment import Record
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["write_report"]
 
@@ -77,7 +77,7 @@ def write_report(records: Sequence[Record], folder: Path, path: Path) -> None:
         f"<title>Every claim, measured</title><style>{_STYLE}</style></head>\n"
         f"<body>\n{chr(10).join(body)}\n</body></html>\n"
     )
-    with replaced_file(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(page, encoding="utf-8")
 
 

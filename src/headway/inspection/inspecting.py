@@ -17,7 +17,7 @@ from headway.inspection.plots import draw
 from headway.inspection.results import Inspection
 from headway.inspection.translation import ALTERNATIVES, inspect_translation
 from headway.predict import Classifier, Translator
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["check_output", "inspect", "write"]
 
@@ -99,6 +99,6 @@ def write(
         text = page(inspection, kind, layer, head)
     else:
         text = inspection.only(kind, layer, head).as_json() + "\n"
-    with replaced_file(output) as aside:
+    with atomic_write(output) as aside:
         aside.write_text(text, encoding="utf-8", newline="\n")
     return None

@@ -17,7 +17,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from headway.errors import ConfigError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["COLOURS", "DASHES", "FORMATS", "MARKERS", "PLOT", "picture_format", "save", "styled"]
 
@@ -73,7 +73,7 @@ def save(picture: Figure, output: Path) -> None:
         ConfigError: Another kind of file.
     """
     form = picture_format(output)
-    with styled(), replaced_file(output) as aside, warnings.catch_warnings():
+    with styled(), atomic_write(output) as aside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
         if picture.get_layout_engine() is not None:  # once: laying out again moves everything a little
             picture.draw_without_rendering()

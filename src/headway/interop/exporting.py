@@ -12,7 +12,7 @@ from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.card import exported_card, exported_classifier_card
 from headway.interop.transformer import transformer_of
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 from headway.text.exporting import token_names, tokenizer_files
 from headway.text.framing import Frame
 from headway.text.moses import MosesTokenizer
@@ -74,7 +74,7 @@ def export_to(
     files = tokenizer_files(
         bundle.source_tokenizer, bundle.target_tokenizer, frame, (task.source_language, task.target_language)
     )
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         if form == "huggingface":
             _write_huggingface(bundle, aside, frame)
         else:

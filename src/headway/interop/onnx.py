@@ -31,7 +31,7 @@ from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, 
 from headway.interop.transformer import transformer_of
 from headway.models.classifier import ClassifierConfig
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -79,7 +79,7 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
     if max_length < 2:
         raise ConfigError(f"max_length = {max_length}: expected at least 2 tokens, one and the end symbol")
     limit = bundle.model.max_length or max_length
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         replace(bundle, model=copy.deepcopy(bundle.model).float()).save(
             aside, exported_card(bundle, "onnxruntime", _use(limit))
         )

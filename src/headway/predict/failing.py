@@ -16,5 +16,5 @@ def without_errors(found: Sequence[Result | HeadwayError], what: str | None, fir
     """The results; the first error is raised, with the number of its text where there may be several."""
     for number, each in enumerate(found, start=first):
         if isinstance(each, HeadwayError):
-            raise each if what is None else type(each)(f"{what} {number}: {each}")
+            raise each if what is None else each.at(f"{what} {number}")
     return [each for each in found if not isinstance(each, HeadwayError)]

@@ -56,7 +56,7 @@ def rank_by_models(
         )
         for place, ((number, _), each) in enumerate(zip(flat, found, strict=True)):
             if isinstance(each, HeadwayError):
-                raise type(each)(f"source {number + 1}: {each}")
+                raise each.at(f"source {number + 1}")
             totals[place] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
     scores = iter(totals)
     return [_best_first([Ranked(text, next(scores)) for text in texts]) for texts in candidates]

@@ -14,7 +14,7 @@ from headway.bundle import Bundle
 from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError, DataError
 from headway.predict.members import no_faster_form
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["SHORTLIST", "Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage", "write_shortlist"]
 
@@ -63,7 +63,7 @@ def learn_shortlist(
 
 def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
     """Put it into a model folder."""
-    with replaced_file(folder / SHORTLIST) as aside:
+    with atomic_write(folder / SHORTLIST) as aside:
         arrays = {"always": shortlist.always, "table": shortlist.table}
         save_file(arrays, aside, {"vocabularies": shortlist.vocabularies})
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError, ConfigError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 from headway.text.tokenizer import NUM_SPECIAL, MergeStep
 
 __all__ = ["FORMAT", "VERSION", "ForeignTokenizer"]
@@ -84,7 +84,7 @@ class ForeignTokenizer:
 
     def save(self, folder: Path, name: str) -> None:
         """Write ``folder/name.json``, whole or not at all."""
-        with replaced_file(folder / f"{name}.json") as aside:
+        with atomic_write(folder / f"{name}.json") as aside:
             aside.write_text(self.content, encoding="utf-8", newline="\n")
 
     def merges_applied(self, text: str) -> list[MergeStep]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError, MissingPackageError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 from headway.text.foreign import ForeignTokenizer
 from headway.text.tokenizer import UNK, refuse_surrogates
 
@@ -67,7 +67,7 @@ class SentencePieceTokenizer(ForeignTokenizer):
 
     def save(self, folder: Path, name: str) -> None:
         """Write ``folder/name.json`` and the model beside it, ``folder/name.spm``."""
-        with replaced_file(folder / f"{name}.spm") as aside:
+        with atomic_write(folder / f"{name}.spm") as aside:
             aside.write_bytes(self._model)
         super().save(folder, name)
 

@@ -37,7 +37,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError, DataError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = [
     "BOS",
@@ -238,7 +238,7 @@ class Tokenizer:
 
     def save(self, folder: Path, name: str) -> None:
         """Write ``folder/name.json``, whole or not at all; the folder is made where it is missing."""
-        with replaced_file(folder / f"{name}.json") as aside:
+        with atomic_write(folder / f"{name}.json") as aside:
             aside.write_text(self._content, encoding="utf-8", newline="\n")
 
     @classmethod

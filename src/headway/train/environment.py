@@ -21,7 +21,7 @@ import torch
 import headway
 from headway.errors import CheckpointError
 from headway.hardware import computes_bfloat16, processor_name
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["Environment", "commit", "note_start"]
 
@@ -81,7 +81,7 @@ def note_start(run: Path, device: torch.device, precision: str, *, step: int, pr
             stacklevel=2,
         )
     _warn_of_changes(before, asdict(now))
-    with replaced_file(run / _FILE) as aside:
+    with atomic_write(run / _FILE) as aside:
         aside.write_text(json.dumps([*entries, asdict(now)], indent=2) + "\n", encoding="utf-8")
     return now
 

@@ -11,7 +11,7 @@ from headway.config import listed
 from headway.data.inputs import ContentHashes, fingerprint
 from headway.data.labels import count_labels
 from headway.errors import ConfigError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.state import checkpoint_folders
@@ -35,7 +35,7 @@ def run_labels(recipe: Recipe, run: Path, hashes: ContentHashes, listener: Liste
     if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
         counts = count_labels(corpora, folder)
         counts = counts if start is None else _ordered(counts, Path(start))
-        with replaced_file(path) as aside:
+        with atomic_write(path) as aside:
             aside.write_text(json.dumps({"key": key, "labels": counts}, ensure_ascii=False), encoding="utf-8")
     if single := [label for label, count in counts.items() if count < 2]:
         shown = ", ".join(map(repr, single[:_SHOWN])) + (", …" if len(single) > _SHOWN else "")

@@ -31,7 +31,7 @@ from headway.models.classifier import EncoderClassifier
 from headway.models.recurrent import RecurrentConfig
 from headway.models.registry import Model, build_model
 from headway.models.transformer import Transformer
-from headway.storage import held_folder, replaced_file
+from headway.storage import atomic_write, locked_folder
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World, joined
 from headway.train.ema import MovingAverage
@@ -85,7 +85,7 @@ def train(recipe: Recipe, run: Path, *, validate: Validate | None = None, listen
     """
     keep_freed_memory()
     with joined(recipe.training.device) as world, ExitStack() as stack:
-        world.on_main(lambda: stack.enter_context(held_folder(run)))
+        world.on_main(lambda: stack.enter_context(locked_folder(run)))
         recipe = world.on_main(partial(completed, recipe, run))
         world.on_main(partial(_check_recipe, recipe, run))
         listener = (listener if world.is_main else None) or Silence()
@@ -116,7 +116,7 @@ def _check_recipe(recipe: Recipe, run: Path) -> None:
     path = run / "recipe.toml"
     if begun := begun_recipe(run):
         refuse_changes(begun, recipe, run)
-    with replaced_file(path) as aside:
+    with atomic_write(path) as aside:
         aside.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
 
 

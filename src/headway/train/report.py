@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import IO, TYPE_CHECKING, Protocol, runtime_checkable
 
-from torch.utils.tensorboard.writer import SummaryWriter
+from headway.errors import MissingPackageError, OutputError
+from headway.storage import atomic_write
 
-from headway.errors import OutputError
-from headway.storage import replaced_file
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
 
 __all__ = ["Listener", "Metrics", "Silence"]
 
@@ -62,11 +64,11 @@ class Metrics:
     def __init__(self, run: Path, step: int) -> None:
         self._path = run / "metrics.jsonl"
         if self._path.exists():
-            with replaced_file(self._path) as aside:
+            with atomic_write(self._path) as aside:
                 aside.write_text("".join(_lines_up_to(self._path, step)), encoding="utf-8")
         with _explained(self._path):
             self._file: IO[str] = self._path.open("a", encoding="utf-8")
-            self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
+            self._board = _event_writer(run / "tensorboard", step)
 
     def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
         """Append a record of ``kind`` ("train", "dev", or "average" and "ema" at the end)."""
@@ -74,6 +76,8 @@ class Metrics:
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
             self._file.flush()
             os.fsync(self._file.fileno())  # a checkpoint that outlives a power cut must find its records
+            if self._board is None:
+                return
             for key, value in record.items():
                 if isinstance(value, (int, float)) and math.isfinite(value):
                     self._board.add_scalar(f"{kind}/{key}", value, step)
@@ -81,9 +85,19 @@ class Metrics:
 
     def close(self) -> None:
         """Close both. What is not written by now is lost, and :meth:`write` has told so."""
-        for output in (self._file, self._board):
+        for output in filter(None, (self._file, self._board)):
             with suppress(OSError):
                 output.close()
+
+
+def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
+    """Return a writer of TensorBoard events after ``step``; None, with a warning, if TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:
+        warnings.warn(str(MissingPackageError("writing TensorBoard events", "tensorboard")), stacklevel=2)
+        return None
+    return SummaryWriter(str(folder), purge_step=step + 1)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from headway.errors import OutputError
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 from headway.train import state
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
@@ -77,7 +77,7 @@ class ShardedCheckpoints(Checkpoints):
         header = state.header_of(snapshot)
         try:
             with ExitStack() as stack:
-                aside = self._writers.on_main(lambda: stack.enter_context(replaced_folder(path)))
+                aside = self._writers.on_main(lambda: stack.enter_context(atomic_write_folder(path)))
                 save(shards, storage_writer=FileSystemWriter(aside / state.SHARDS), process_group=self._group)
 
                 def finish() -> None:

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from headway.bundle import load_weights, placed_like, read_weights, write_weights
 from headway.errors import BundleError, CheckpointError
-from headway.storage import checksum, replaced_folder
+from headway.storage import atomic_write_folder, checksum
 
 __all__ = [
     "DamageError",
@@ -113,7 +113,7 @@ def write(folder: Path, snapshot: Snapshot) -> Path:
     if snapshot.ema is not None:
         tensors[_EMA] = snapshot.ema
     path = folder / f"step-{snapshot.progress.step}"
-    with replaced_folder(path) as aside:
+    with atomic_write_folder(path) as aside:
         for name, content in tensors.items():
             write_weights(content, aside / name)
         write_header(aside, header_of(snapshot))

@@ -14,7 +14,7 @@ from headway.data.inputs import ContentHashes, fingerprint
 from headway.data.labels import read_labelled
 from headway.data.readers import count_lines, read_examples
 from headway.errors import BundleError, CheckpointError, ConfigError
-from headway.storage import locked, replaced_folder
+from headway.storage import atomic_write_folder, locked
 from headway.text.framing import Framing, LanguageSide
 from headway.text.interface import TextTokenizer
 from headway.text.loading import load_tokenizer
@@ -155,7 +155,7 @@ def _saved(recipe: Recipe, run: Path, key: str) -> Tokenizers | None:
 
 def _save(tokenizers: Tokenizers, recipe: Recipe, run: Path, key: str) -> Tokenizers:
     source, target = _names(recipe)
-    with replaced_folder(run / "tokenizer") as aside:
+    with atomic_write_folder(run / "tokenizer") as aside:
         tokenizers.source.save(aside, source)
         if target != source:
             tokenizers.target.save(aside, target)

@@ -35,7 +35,7 @@ from headway.data.builtin.quantities import (
     percentage_forms,
 )
 from headway.errors import ConfigError
-from headway.storage import replaced_file
+from headway.storage import atomic_write
 
 __all__ = ["CATEGORIES", "BuiltinCorpus", "BuiltinPair", "build_corpus", "write_corpus"]
 
@@ -289,5 +289,5 @@ def write_corpus(corpus: BuiltinCorpus, folder: Path, source_language: str, targ
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with replaced_file(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+    with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(f"{line}\n" for line in lines)

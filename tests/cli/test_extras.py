@@ -1,0 +1,82 @@
+"""Optional packages: a command that misses one says in one line how to install it; training needs none of them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from headway.errors import MissingPackageError
+
+EXTRAS = MissingPackageError.EXTRAS
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+COMMANDS = {
+    "babel": ["quickstart", "--run", "RUN"],
+    "matplotlib": ["curves", "RUN"],
+    "ctranslate2": ["export", "MODEL", "--to", "ctranslate2", "-o", "RUN"],
+    "onnx": ["export", "MODEL", "--to", "onnx", "-o", "RUN"],
+    "onnxruntime": ["export", "MODEL", "--to", "onnx", "-o", "RUN"],
+}
+
+
+def without(package: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where ``package`` cannot be imported."""
+    code = f"import sys\nsys.modules[{package!r}] = None\nimport headway.cli\nheadway.cli.main()"
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+
+
+def installs(extra: str) -> set[str]:
+    """The packages of an extra, those of the extras inside it included."""
+    found = set()
+    for requirement in PROJECT["optional-dependencies"][extra]:
+        name, _, inner = requirement.partition("[")
+        if name == "headway":
+            found |= {package for part in inner.rstrip("]").split(",") for package in installs(part)}
+        else:
+            found.add(re.split(r"[<>=;\[ ]", name)[0])
+    return found
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_the_extra_of_a_message_installs_the_package(package: str) -> None:
+    assert package in installs(EXTRAS[package])
+    assert not any(requirement.startswith(package) for requirement in PROJECT["dependencies"])
+
+
+def test_the_extras_of_earlier_versions_are_still_there() -> None:
+    assert {"sentencepiece", "moses", "huggingface", "ctranslate2", "onnx"} <= PROJECT["optional-dependencies"].keys()
+
+
+@pytest.mark.parametrize("package", COMMANDS)
+def test_a_missing_package_is_named_with_the_command_that_installs_it(
+    package: str, tmp_path: Path, make_translator: object
+) -> None:
+    make_translator().bundle.save(tmp_path / "model", "# Card")  # type: ignore[operator]
+    paths = {"RUN": str(tmp_path / "run"), "MODEL": str(tmp_path / "model")}
+    done = without(package, *(paths.get(word, word) for word in COMMANDS[package]))
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert re.fullmatch(rf"headway: .* needs the package '{package}', which is not installed; "
+                        rf"pip install 'headway\[{EXTRAS[package]}\]'", line), done.stderr  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_tensorboard_training_says_so_once_and_writes_the_other_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headway.train.report import Metrics
+
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.warns(UserWarning, match=r"TensorBoard events .* pip install 'headway\[tensorboard\]'"):
+        metrics = Metrics(tmp_path, 0)
+    metrics.write("train", 1, {"loss": 2.0})
+    metrics.close()
+    assert '"loss": 2.0' in (tmp_path / "metrics.jsonl").read_text()
+    assert not (tmp_path / "tensorboard").exists()
