@@ -85,9 +85,11 @@ class Metrics:
 
     def close(self) -> None:
         """Close both. What is not written by now is lost, and :meth:`write` has told so."""
-        for output in filter(None, (self._file, self._board)):
+        with suppress(OSError):
+            self._file.close()
+        if self._board is not None:
             with suppress(OSError):
-                output.close()
+                self._board.close()
 
 
 def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
