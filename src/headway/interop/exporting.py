@@ -103,7 +103,7 @@ def _export_classifier(form: str, bundle: ClassifierBundle, folder: Path) -> Non
         raise ConfigError(f"a {bundle.tokenizer.kind} tokenizer of a classifier cannot be exported to `transformers`")
     settings = json.loads(files["tokenizer_config.json"]) | {"model_max_length": bundle.model.max_length}
     files["tokenizer_config.json"] = (json.dumps(settings, ensure_ascii=False) + "\n").encode()
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         export_classifier(bundle, aside)
         card = exported_classifier_card(bundle, "Hugging Face `transformers`", _HUGGINGFACE_CLASSIFIER)
         (aside / "README.md").write_text(card, encoding="utf-8")

@@ -44,7 +44,7 @@ from headway.interop.onnx_graph import (
     position_table,
 )
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
-from headway.storage import replaced_folder
+from headway.storage import atomic_write_folder
 
 if TYPE_CHECKING:
     import onnx
@@ -68,7 +68,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
     require("onnx", "onnxruntime")
     import onnx
 
-    with replaced_folder(folder) as aside:
+    with atomic_write_folder(folder) as aside:
         model = copy.deepcopy(bundle.model).float()
         replace(bundle, model=model).save(
             aside, exported_classifier_card(bundle, "onnxruntime", _usage(model.max_length))
