@@ -221,7 +221,7 @@ def _product_seconds(rows: int, inner: int, columns: int, precision: str, device
     x, weight = torch.randn(rows, inner), torch.randn(columns, inner)
     run: Callable[[], object]
     if precision == "int8":
-        from headway.kernels.linear import QuantizedLinear
+        from headway.kernels.int8_linear import QuantizedLinear
 
         run = partial(QuantizedLinear(weight.numpy()), x.numpy())
     else:

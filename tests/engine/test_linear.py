@@ -22,10 +22,10 @@ from headway.kernels.arrays import numbers, seen
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
-from headway.kernels import pairs
+from headway.kernels import bf16_tiles
 
 by_each = pytest.mark.usefixtures("threads")
-needs_instruction = pytest.mark.skipif(not pairs.available(), reason="no AVX-512 BF16")
+needs_instruction = pytest.mark.skipif(not bf16_tiles.has_bf16_dot(), reason="no AVX-512 BF16")
 BFLOAT16 = torch.bfloat16
 SHAPES = [
     (1, 32, 2),

@@ -51,7 +51,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("size", [2, 17, 300, 8_000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_logits_become_the_gradient_of_their_loss(dtype: torch.dtype, size: int, smoothing: float) -> None:
-    from headway.kernels.loss import replace_by_errors
+    from headway.kernels.cross_entropy import cross_entropy_
 
     torch.manual_seed(size)
     logits, targets = (torch.randn(9, size) * 5).to(dtype), torch.randint(size, (9,))
@@ -60,7 +60,7 @@ def test_logits_become_the_gradient_of_their_loss(dtype: torch.dtype, size: int,
     expected = (log_sum - (1 - smoothing) * chosen).sum()
     expected.backward()  # type: ignore[no-untyped-call]
     bits = logits.view(torch.uint16) if dtype == torch.bfloat16 else logits
-    assert replace_by_errors(bits.numpy(), targets.numpy(), smoothing) == pytest.approx(expected.item(), rel=1e-6)
+    assert cross_entropy_(bits.numpy(), targets.numpy(), smoothing) == pytest.approx(expected.item(), rel=1e-6)
     assert exact.grad is not None
     rtol, atol = (2**-8, 1e-6) if dtype == torch.bfloat16 else (1e-5, 1e-7)
     torch.testing.assert_close(logits.double(), exact.grad, rtol=rtol, atol=atol)
@@ -68,23 +68,23 @@ def test_logits_become_the_gradient_of_their_loss(dtype: torch.dtype, size: int,
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_logit_that_is_no_number_makes_a_loss_that_is_none(dtype: torch.dtype) -> None:
-    from headway.kernels.loss import replace_by_errors
+    from headway.kernels.cross_entropy import cross_entropy_
 
     for broken in (math.nan, -math.nan, math.inf):
         logits = torch.randn(2, 40).to(dtype)
         logits[1, 7] = broken
         bits = logits.view(torch.uint16) if dtype == torch.bfloat16 else logits
-        assert not math.isfinite(replace_by_errors(bits.numpy(), np.array([3, 4]), 0.1))
+        assert not math.isfinite(cross_entropy_(bits.numpy(), np.array([3, 4]), 0.1))
         assert logits[0].isfinite().all()
         assert logits[1].isnan().any()
 
 
 def test_unlikely_targets_and_large_logits_keep_their_loss() -> None:
-    from headway.kernels.loss import replace_by_errors
+    from headway.kernels.cross_entropy import cross_entropy_
 
     logits = torch.zeros(1, 20)
     logits[0, 3], logits[0, 4] = 1e4, -1e4
-    assert replace_by_errors(logits.numpy(), np.array([4]), 0.0) == pytest.approx(2e4)
+    assert cross_entropy_(logits.numpy(), np.array([4]), 0.0) == pytest.approx(2e4)
     assert logits[0, 3] == 1
     assert logits[0, 4] == -1
 
@@ -178,7 +178,7 @@ def test_masks_follow_from_the_generator_alone(threads: int) -> None:
 
 
 def test_random_words_are_those_of_splitmix64() -> None:
-    from headway.kernels.dropout import thin
+    from headway.kernels.dropout import dropout
 
     def words(seed: int, count: int) -> list[int]:
         found, state, bits = [], seed, 2**64 - 1
@@ -192,7 +192,7 @@ def test_random_words_are_those_of_splitmix64() -> None:
     assert words(0, 1) == [0xE220A8397B1DCDAF], "what its authors' program prints first"
     halves = [(word >> shift) & 0xFFFF for word in words(12345, 5_000) for shift in (0, 16, 32, 48)]
     out = np.empty(19_998, dtype=np.float32)
-    thin(np.ones(19_998, dtype=np.float32), out, 12345, 2**14)
+    dropout(np.ones(19_998, dtype=np.float32), out, 12345, 2**14)
     assert out.tolist() == [np.float32(4 / 3) if half >= 2**14 else 0.0 for half in halves[:19_998]]
 
 
@@ -339,7 +339,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
     dtype: torch.dtype, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: which of the two compiled forms runs may change within a run."""
-    from headway.kernels import dropout, heads, norm, softmax
+    from headway.kernels import dropout, head_layout, layer_norm, softmax
 
     def run_serial(kernel: Any, *arguments: object) -> None:
         kernel.serial(*arguments)
@@ -362,7 +362,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
 
     torch.set_num_threads(2)  # for products too
     together = results()
-    for module in (dropout, heads, norm, softmax):
+    for module in (dropout, head_layout, layer_norm, softmax):
         monkeypatch.setattr(module, "run_threaded", run_serial)
     assert all(torch.equal(*pair) for pair in zip(together, results(), strict=True))
 

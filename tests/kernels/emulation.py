@@ -65,15 +65,15 @@ def write_out(name: str, builder: ir.IRBuilder, arguments: Any) -> None:
 
 
 def emulate(processor: str) -> None:
-    """Have :mod:`headway.kernels.tiles` made for it; what is compiled must not be found again."""
+    """Make :mod:`headway.kernels.int8_gemm` use another processor's instructions, with a temporary code cache."""
     config: Any = numba.config
     config.CACHE_DIR = tempfile.mkdtemp()
     numba.njit(lambda x: x)(1)  # Numba itself asks what processor this is
     features = dict(llvmlite.binding.get_host_cpu_features()) | HIDDEN | PROCESSORS[processor]
     llvmlite.binding.get_host_cpu_features = lambda: features
-    from headway.kernels import emitting
+    from headway.kernels import llvm
 
-    real = emitting.function
+    real = llvm.llvm_function
 
     def function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
         if not name.startswith("llvm.x86"):
@@ -84,20 +84,20 @@ def emulate(processor: str) -> None:
             write_out(name, ir.IRBuilder(written.append_basic_block()), written.args)
         return written
 
-    emitting.function = function
+    llvm.llvm_function = function
 
 
 def check_attention(random: np.random.Generator, width: int, count: int) -> None:
     """Two sentences, three queries each, of two heads, over so many places."""
-    from headway.kernels.attention import attend, place, room
+    from headway.kernels.decode_attention import attend, padded_width, write_kv
 
     query, keys, values = (
         random.standard_normal((rows, 2 * width), dtype=np.float32) for rows in (6, 2 * count, 2 * count)
     )
     homes, out = np.arange(2), np.empty_like(query)
-    kept_keys, kept_values = (np.zeros((4, count, room(width)), dtype=np.int16) for _ in range(2))
+    kept_keys, kept_values = (np.zeros((4, count, padded_width(width)), dtype=np.int16) for _ in range(2))
     for rows, kept in ((keys, kept_keys), (values, kept_values)):
-        place(rows, 0, width, 2, kept, homes, 0)
+        write_kv(rows, 0, width, 2, kept, homes, 0)
     attend(query, 2, width, kept_keys, kept_values, homes, count, np.zeros((0, 0, 0), dtype=np.int16), out)
     query, keys, values = (x.reshape(2, -1, 2, width) for x in (query, keys, values))
     scores = np.exp(np.einsum("bqhk,bchk->bqhc", query, keys))
@@ -108,22 +108,22 @@ def check_attention(random: np.random.Generator, width: int, count: int) -> None
 def main() -> None:
     processor = sys.argv[1]
     emulate(processor)
-    from headway.kernels import tiles
-    from headway.kernels.linear import QuantizedLinear, quantize
-    from headway.kernels.tiles import OFFSET, as_integers
+    from headway.kernels import int8_gemm
+    from headway.kernels.int8_gemm import INPUT_OFFSET, quantize_weight
+    from headway.kernels.int8_linear import QuantizedLinear, quantize_rows
 
-    made_for = tiles.BLOCK, tiles._ADDS_FOUR
+    made_for = int8_gemm.BLOCK, int8_gemm._ADDS_FOUR
     assert made_for == (32 if "512" in processor else 16, "vnni" in processor)
     random = np.random.default_rng(0)
     for outputs, inputs in SHAPES:
         weight, bias = random.standard_normal((outputs, inputs), dtype=np.float32), random.random(outputs, np.float32)
         layer = QuantizedLinear(weight, bias)
-        integers, scale = as_integers(weight)
+        integers, scale = quantize_weight(weight)
         for rows in ROWS:
             x = random.standard_normal((rows, inputs), dtype=np.float32)
             levels, scales = np.empty((rows, inputs), np.uint8), np.empty(rows, np.float32)
-            quantize(x, levels, scales)
-            sums = (levels.astype(np.int32) - OFFSET) @ integers.T.astype(np.int32)
+            quantize_rows(x, levels, scales)
+            sums = (levels.astype(np.int32) - INPUT_OFFSET) @ integers.T.astype(np.int32)
             np.testing.assert_allclose(layer(x), sums * scale * scales[:, None] + bias, rtol=1e-5, atol=1e-6)
     for width, count in ((5, 1), (16, 9), (64, 20), (72, 33)):
         check_attention(random, width, count)

@@ -141,9 +141,9 @@ class _MaskedSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
-        from headway.kernels.softmax import replace_by_weights  # imports Numba
+        from headway.kernels.softmax import masked_softmax_  # imports Numba
 
-        replace_by_weights(numbers(scores), mask.numpy())
+        masked_softmax_(numbers(scores), mask.numpy())
         ctx.mark_dirty(scores)
         ctx.save_for_backward(scores)
         return scores
@@ -176,7 +176,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, projected: Tensor, memory: Tensor | None, bias: Tensor, mask: Tensor, num_heads: int
     ) -> Tensor:
-        from headway.kernels.softmax import replace_by_weights  # imports Numba
+        from headway.kernels.softmax import masked_softmax_  # imports Numba
 
         batch, length, _ = projected.shape
         width = len(bias) // 3
@@ -191,19 +191,19 @@ class _Attention(torch.autograd.Function):
         weights = torch.bmm(query, key.mT)
         ctx.num_heads, ctx.joined, ctx.scale = num_heads, memory is None, query.size(-1) ** -0.5
         by_sentence = weights.view(batch, num_heads, length, key.size(1))
-        replace_by_weights(numbers(by_sentence), mask.contiguous().numpy(), ctx.scale)
+        masked_softmax_(numbers(by_sentence), mask.contiguous().numpy(), ctx.scale)
         ctx.save_for_backward(query, key, value, weights)
         return torch.bmm(weights, value).view(batch, num_heads, length, width // num_heads).transpose(1, 2).flatten(2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        from headway.kernels.softmax import replace_by_gradient
+        from headway.kernels.softmax import softmax_backward_
 
         query, key, value, weights = ctx.saved_tensors
         grad = torch.unflatten(grad_output, -1, (ctx.num_heads, -1)).transpose(1, 2).flatten(0, 1)
         errors = torch.bmm(grad, value.mT)
-        replace_by_gradient(numbers(errors.flatten(0, 1)), numbers(weights.flatten(0, 1)), ctx.scale)
+        softmax_backward_(numbers(errors.flatten(0, 1)), numbers(weights.flatten(0, 1)), ctx.scale)
         sides = [grad.new_empty(3, *query.shape)]
         if not ctx.joined:
             sides = [grad.new_empty(1, *query.shape), grad.new_empty(2, *key.shape)]
@@ -223,7 +223,7 @@ def attend_in_pairs(
 ) -> Float[Tensor, "B T C"]:
     """The same in bfloat16, of projections that have their bias, by one kernel each way, a head at a time.
 
-    Heads are a multiple of 32 numbers wide, and the processor has what :mod:`headway.kernels.pairs` needs.
+    Heads are a multiple of 32 numbers wide, and the processor has what :mod:`headway.kernels.bf16_tiles` needs.
     """
     return cast(Tensor, _InPairs.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
 
@@ -231,7 +231,7 @@ def attend_in_pairs(
 class _InPairs(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: int) -> Tensor:
-        from headway.kernels.heads_in_pairs import attend  # imports Numba
+        from headway.kernels.bf16_attention import attention_forward  # imports Numba
 
         queries = projected.contiguous()
         side = queries if memory is None else memory.contiguous()
@@ -243,7 +243,7 @@ class _InPairs(torch.autograd.Function):
         opened = F.pad(mask, (0, filling)).contiguous()
         weights = queries.new_empty(batch, num_heads, length, side.size(1) + filling)
         out = queries.new_empty(batch, length, width)
-        attend(
+        attention_forward(
             *(numbers(queries), numbers(side), ctx.at, opened.numpy(), ctx.scale),
             *(numbers(weights), numbers(out)),
         )
@@ -253,13 +253,13 @@ class _InPairs(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        from headway.kernels.heads_in_pairs import attend_back
+        from headway.kernels.bf16_attention import attention_backward
 
         queries, memory, weights = ctx.saved_tensors
         side = queries if memory is None else memory
         of_queries = torch.empty_like(queries)
         of_memory = of_queries if memory is None else torch.empty_like(memory)
-        attend_back(
+        attention_backward(
             *(numbers(grad_output.contiguous()), numbers(queries), numbers(side), ctx.at, ctx.scale),
             *(numbers(weights), numbers(of_queries), numbers(of_memory)),
         )
@@ -270,18 +270,18 @@ def _apart(
     joined: Float[Tensor, "B T _"], bias: Float[Tensor, " _"], num_heads: int, parts: int
 ) -> tuple[Float[Tensor, "R T K"], ...]:
     """The heads of each part, B * H one after the other."""
-    from headway.kernels.heads import part
+    from headway.kernels.head_layout import split_heads
 
     batch, length, width = joined.shape
     apart = joined.new_empty(parts, batch * num_heads, length, width // (parts * num_heads))
-    part(numbers(joined.contiguous()), seen(bias), numbers(apart))
+    split_heads(numbers(joined.contiguous()), seen(bias), numbers(apart))
     return apart.unbind(0)
 
 
 def _joined(apart: Float[Tensor, "P R T K"], num_heads: int) -> tuple[Float[Tensor, "B T _"], Float[Tensor, " _"]]:
     """All heads side by side, and the gradient of what was added to all positions."""
-    from headway.kernels.heads import join
+    from headway.kernels.head_layout import merge_heads
 
     parts, rows, length, width = apart.shape
     joined = apart.new_empty(rows // num_heads, length, parts * num_heads * width)
-    return joined, torch.from_numpy(join(numbers(apart), numbers(joined)))
+    return joined, torch.from_numpy(merge_heads(numbers(apart), numbers(joined)))

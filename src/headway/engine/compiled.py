@@ -15,10 +15,10 @@ from headway.decode.ranking import Best, best_of
 from headway.engine.preparer import Activation, Layer, Preparer, Residual, Rows
 from headway.engine.vocabulary import SentenceVocabulary, Vocabulary
 from headway.hardware import keep_freed_memory
-from headway.kernels.attention import attend, place, room
-from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
-from headway.kernels.ranking import rank, rank_logits, rank_sentences
-from headway.kernels.tiles import BLOCK, as_integers, pack_chosen, starts_of
+from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
+from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 from headway.nn.blocks import PostNorm
 from headway.nn.prefix_tree import PrefixTree
 from headway.nn.sentence_buffers import SentenceBuffers
@@ -108,12 +108,13 @@ class CompiledPreparer(Preparer):
         """See :meth:`Preparer.prefix_attention`."""
         homes, keys, values = _kept(prefix.slots, layer)
         heads = prefix.slots.heads
-        place(rows, widths[0], widths[1] // heads, heads, keys, homes, prefix.filled)
-        place(rows, widths[0] + widths[1], widths[2] // heads, heads, values, homes, prefix.filled)
+        write_kv(rows, widths[0], widths[1] // heads, heads, keys, homes, prefix.filled)
+        write_kv(rows, widths[0] + widths[1], widths[2] // heads, heads, values, homes, prefix.filled)
         return _attended(rows, widths, heads, keys, values, homes, prefix.filled + prefix.beams, _bits(prefix.bias))
 
     def memory(self, rows: Rows, widths: Sequence[int], heads: int, sentences: int) -> list[Float[Tensor, "BH S _"]]:
-        """See :meth:`Preparer.memory`: in 16 bits, with the zeros of :func:`~headway.kernels.attention.room`."""
+        """See :meth:`Preparer.memory`: float16, zero-padded to
+        :func:`~headway.kernels.decode_attention.padded_width`."""
         return _places(rows, 0, widths, heads, sentences)
 
     def cross_attention(
@@ -143,8 +144,8 @@ def _places(
     parts, homes = [], np.arange(sentences)
     for width in widths:
         each = width // heads
-        part = torch.empty(sentences * heads, len(rows) // max(1, sentences), room(each), dtype=torch.float16)
-        place(rows, column, each, heads, _bits(part), homes, 0)
+        part = torch.empty(sentences * heads, len(rows) // max(1, sentences), padded_width(each), dtype=torch.float16)
+        write_kv(rows, column, each, heads, _bits(part), homes, 0)
         column += width
         parts.append(part)
     return parts
@@ -180,7 +181,7 @@ class _QuantizedVocabulary:
 
     def best(self, hidden: Rows, count: int, forbidden: Sequence[int], end: int) -> Best:
         layer, rows = self._layer, len(hidden)
-        count = min(count, layer.outputs)
+        count = min(count, layer.out_features)
         if not 0 < count <= _RANKED:
             return best_of(self.logits(hidden), count, forbidden, end)
         log_probs = np.empty((rows, count), dtype=np.float32)
@@ -188,10 +189,10 @@ class _QuantizedVocabulary:
         ending = np.empty(rows, dtype=np.float32)
         excluded = np.array(forbidden, dtype=np.int64)
         if rows <= _TOGETHER:
-            rank_logits(layer(hidden), excluded, end, log_probs, tokens, ending)
+            topk_logits(layer(hidden), excluded, end, log_probs, tokens, ending)
         else:
-            rank(
-                *(hidden, layer.weights, layer.starts, layer.scale, layer.bias, layer.outputs),
+            topk_projection(
+                *(hidden, layer.weights, layer.accumulator_init, layer.scale, layer.bias, layer.out_features),
                 *(excluded, end, log_probs, tokens, ending),
             )
         return Best(torch.from_numpy(log_probs), torch.from_numpy(tokens), torch.from_numpy(ending))
@@ -201,16 +202,16 @@ class _QuantizedSentenceVocabulary:
     """The numbers are those of :class:`_QuantizedVocabulary`, token by token."""
 
     def __init__(self, projection: nn.Linear) -> None:
-        self._levels, self._scale = as_integers(_array(projection.weight))
+        self._levels, self._scale = quantize_weight(_array(projection.weight))
         bias: Tensor | None = projection.bias
         self._bias = np.zeros_like(self._scale) if bias is None else _array(bias)
-        self._starts = starts_of(self._levels)
+        self._starts = accumulator_init(self._levels)
 
     def gather(self, tokens: Int[Tensor, "B U"]) -> SentenceBuffers:
         """Tokens, weights, where sums begin, scales and biases, by blocks of tokens."""
         blocks = torch.unflatten(F.pad(tokens, (0, -tokens.size(1) % BLOCK)), 1, (-1, BLOCK))
         at = blocks.numpy()
-        parts = pack_chosen(self._levels, at), self._starts[at], self._scale[at], self._bias[at]
+        parts = pack_weight_rows(self._levels, at), self._starts[at], self._scale[at], self._bias[at]
         return SentenceBuffers([blocks, *(torch.from_numpy(part) for part in parts)], heads=1)
 
     def best(self, hidden: Rows, gathered: SentenceBuffers, count: int, forbidden: Sequence[int], end: int) -> Best:
@@ -219,14 +220,16 @@ class _QuantizedSentenceVocabulary:
         count = min(count, tokens.shape[1] * BLOCK)
         log_probs, found = np.empty((len(hidden), count), np.float32), np.empty((len(hidden), count), np.int64)
         ending = np.empty(len(hidden), dtype=np.float32)
-        rank_sentences(
+        topk_projection_per_sentence(
             *(hidden, weights, starts, scale, bias, tokens, gathered.homes.numpy()),
             *(np.array(forbidden, dtype=np.int64), end, log_probs, found, ending),
         )
         return Best(torch.from_numpy(log_probs), torch.from_numpy(found), torch.from_numpy(ending))
 
 
-def _quantized(weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: Norm | None = None) -> QuantizedLinear:
+def _quantized(
+    weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: LayerNormParams | None = None
+) -> QuantizedLinear:
     return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
 
 
@@ -234,7 +237,7 @@ def _array(x: Tensor) -> Array:
     return x.detach().float().contiguous().numpy()
 
 
-def _norm(module: nn.Module) -> Norm | None:
+def _norm(module: nn.Module) -> LayerNormParams | None:
     if not isinstance(module, nn.LayerNorm):
         return None
-    return Norm(_array(module.weight), _array(module.bias), module.eps)
+    return LayerNormParams(_array(module.weight), _array(module.bias), module.eps)

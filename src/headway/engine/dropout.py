@@ -74,23 +74,23 @@ class _Dropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, residual: Tensor | None, seed: int, threshold: int) -> Tensor:
-        from headway.kernels.dropout import add_thinned, thin  # imports Numba
+        from headway.kernels.dropout import dropout, dropout_add  # imports Numba
 
         ctx.seed, ctx.threshold, ctx.adds = seed, threshold, residual is not None
         out = x.new_empty(x.shape)
         if residual is None:
-            thin(_flat(x), _flat(out), seed, threshold)
+            dropout(_flat(x), _flat(out), seed, threshold)
         else:
-            add_thinned(_flat(x), _flat(residual), _flat(out), seed, threshold)
+            dropout_add(_flat(x), _flat(residual), _flat(out), seed, threshold)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        from headway.kernels.dropout import thin
+        from headway.kernels.dropout import dropout
 
         grad = grad_output.new_empty(grad_output.shape)
-        thin(_flat(grad_output), _flat(grad), ctx.seed, ctx.threshold)
+        dropout(_flat(grad_output), _flat(grad), ctx.seed, ctx.threshold)
         return grad, grad_output if ctx.adds else None, None, None
 
 
@@ -99,22 +99,22 @@ class _ReluDropout(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, seed: int, threshold: int) -> Tensor:
-        from headway.kernels.dropout import thin_rectified  # imports Numba
+        from headway.kernels.dropout import bias_relu_dropout  # imports Numba
 
         ctx.threshold = threshold
         out = x.new_empty(x.shape)
-        thin_rectified(_rows(x), seen(bias), _rows(out), seed, threshold)
+        bias_relu_dropout(_rows(x), seen(bias), _rows(out), seed, threshold)
         ctx.save_for_backward(out)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        from headway.kernels.dropout import thin_rectified_gradients
+        from headway.kernels.dropout import bias_relu_dropout_backward
 
         (out,) = ctx.saved_tensors
         grad = torch.empty_like(out)
-        bias_grad = thin_rectified_gradients(_rows(grad_output), _rows(out), _rows(grad), ctx.threshold)
+        bias_grad = bias_relu_dropout_backward(_rows(grad_output), _rows(out), _rows(grad), ctx.threshold)
         return grad, torch.from_numpy(bias_grad), None, None
 
 

@@ -1,6 +1,6 @@
 """Linear layers by compiled kernels, for training in bfloat16 on a CPU.
 
-:mod:`headway.kernels.products` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, from
+:mod:`headway.kernels.bf16_gemm` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, from
 float32 weights and into float32 gradients of them. Autocast alone would make a bfloat16 copy of the weight and convert
 a bfloat16 gradient to float32.
 """
@@ -89,30 +89,30 @@ class PackedWeight:
 
     @functools.cached_property
     def _rows(self) -> Any:
-        from headway.kernels.products import pack_rows  # imports Numba
+        from headway.kernels.bf16_gemm import pack_rows  # imports Numba
 
         return pack_rows(seen(self._weight))
 
     @functools.cached_property
     def _columns(self) -> Any:
-        from headway.kernels.products import pack_columns
+        from headway.kernels.bf16_gemm import pack_columns
 
         return pack_columns(seen(self._weight))
 
 
 def _product(x: Tensor, panels: Any, outputs: int, bias: Tensor | None) -> Tensor:
-    from headway.kernels.products import multiply
+    from headway.kernels.bf16_gemm import matmul
 
     out = x.new_empty(len(x), outputs)
-    multiply(numbers(x.contiguous()), panels, None if bias is None else seen(bias), numbers(out))
+    matmul(numbers(x.contiguous()), panels, None if bias is None else seen(bias), numbers(out))
     return out
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:
     """Add y^T x to ``total`` in float32; M is N rounded up to a multiple of eight."""
-    from headway.kernels.products import add_outer
+    from headway.kernels.bf16_gemm import add_outer_product
 
-    add_outer(numbers(y.contiguous()), numbers(x.contiguous()), numbers(total))
+    add_outer_product(numbers(y.contiguous()), numbers(x.contiguous()), numbers(total))
 
 
 def zeros_for_gradient(weight: Float[Tensor, "N K"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:
@@ -147,6 +147,6 @@ class _Linear(torch.autograd.Function):
 
 @functools.cache
 def _available() -> bool:
-    from headway.kernels.pairs import available
+    from headway.kernels.bf16_tiles import has_bf16_dot
 
-    return available()
+    return has_bf16_dot()

@@ -129,9 +129,9 @@ def _sum_and_gradients(
         product = x @ cast.T if packed is None else packed.product(x)
         logits = product.view(-1, passes, len(weight))
         if by_kernel:
-            from headway.kernels.loss import replace_by_errors  # imports Numba
+            from headway.kernels.cross_entropy import cross_entropy_  # imports Numba
 
-            total += replace_by_errors(numbers(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
+            total += cross_entropy_(numbers(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
         else:
             for part, target in zip(torch.split(logits, block), torch.split(targets[rows], block), strict=True):
                 total += _replace_by_error(part, target.view(-1, 1, 1), smoothing, alpha, prior.dtype)

@@ -1,4 +1,4 @@
-"""Layer normalization (Ba et al. 2016) by compiled kernels (:mod:`headway.kernels.norm`)."""
+"""Layer normalization (Ba et al. 2016) by compiled kernels (:mod:`headway.kernels.layer_norm`)."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ class KernelLayerNorm(nn.LayerNorm):
 class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
-        from headway.kernels.norm import normalise  # imports Numba
+        from headway.kernels.layer_norm import layer_norm_forward  # imports Numba
 
         rows = x.contiguous().view(-1, x.size(-1))
         out, moments = x.new_empty(x.shape), weight.new_empty(2, len(rows))
-        normalise(numbers(rows), seen(weight), seen(bias), epsilon, numbers(out.view(rows.shape)), numbers(moments))
+        layer_norm_forward(
+            numbers(rows), seen(weight), seen(bias), epsilon, numbers(out.view(rows.shape)), numbers(moments)
+        )
         ctx.save_for_backward(rows, weight, moments)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        from headway.kernels.norm import normalise_gradients
+        from headway.kernels.layer_norm import layer_norm_backward
 
         rows, weight, moments = ctx.saved_tensors
         grad = torch.empty_like(rows)
-        weight_grad, bias_grad = normalise_gradients(
+        weight_grad, bias_grad = layer_norm_backward(
             *(numbers(grad_output.contiguous().view(rows.shape)), numbers(rows), seen(weight)),
             *(numbers(moments), numbers(grad)),
         )

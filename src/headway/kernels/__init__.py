@@ -1,31 +1,34 @@
-"""Inner loops of decoding and training on a CPU, written in Python and compiled by Numba when they are first called.
+"""CPU kernels for decoding and training, written in Python and compiled by Numba when they are first called.
 
-PyTorch's operations each read their inputs from memory, write their result and cost some microseconds to start. A step
-of decoding has hundreds of them on little data, so that starting them, not computing, takes most of the time. Here a
-loop does in one pass what belongs together: a linear layer with its quantisation, bias, activation, residual and norm;
-attention with its keys' places; ranking with its product.
+Each PyTorch operation reads its inputs from memory, writes its result to memory and takes microseconds to start. A
+decoding step has hundreds of operations on little data, so starting them takes longer than computing. A kernel does in
+one pass what belongs together, such as a linear layer with its quantization, bias, activation, residual and norm.
 
-- :mod:`headway.kernels.tiles`: products of integers, the innermost loops, made of vector instructions.
-- :mod:`headway.kernels.sums`: those of attention.
-- :mod:`headway.kernels.emitting`, :mod:`headway.kernels.bits`: what these are made of.
-- :mod:`headway.kernels.linear`: linear layers in 8-bit integers, and layer norms.
-- :mod:`headway.kernels.attention`: attention of a few queries over places that a mask opens.
-- :mod:`headway.kernels.ranking`: the best tokens of an output projection.
-- :mod:`headway.kernels.products`, :mod:`headway.kernels.heads_in_pairs`: linear layers and attention of training in
-  bfloat16, made of the tiles of :mod:`headway.kernels.pairs`.
-- :mod:`headway.kernels.loss`, :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`,
-  :mod:`headway.kernels.norm`, :mod:`headway.kernels.heads`: what training has around them: the softmax of logits and of
-  attention, dropout with the ReLU before it or the sum after it, layer norms, and the layout of heads with their
-  biases. :mod:`headway.kernels.row_sums` adds up rows for them, :mod:`headway.kernels.arrays` is how tensors come to
-  them.
+Decoding with 8-bit weights:
 
-The kernels take and return NumPy arrays, float32 and contiguous unless said otherwise. They do not hold Python's lock,
-so that several threads can decode at once, each on its own rows; only products of few rows, and what training has, are
-shared by threads (:mod:`headway.kernels.threads`). What a row comes to depends on that row alone, bit for bit, whatever
-is beside it.
+- :mod:`headway.kernels.int8_linear`: linear layers and layer norms; :mod:`headway.kernels.int8_gemm`: their products.
+- :mod:`headway.kernels.decode_attention`: attention of a few queries over cached keys and values in float16, made of
+  the inner loops of :mod:`headway.kernels.fp16_dot`.
+- :mod:`headway.kernels.vocab_topk`: the k most probable tokens of an output projection.
 
-Compiled code is kept on disk (Numba's cache, beside the modules or in the user's cache directory), so only the first
-run on a machine waits for the compiler, some 5 seconds, of training some 25.
+Training in float32 or bfloat16:
+
+- :mod:`headway.kernels.bf16_gemm` and :mod:`headway.kernels.bf16_attention`: linear layers and attention in bfloat16,
+  made of the tiles of :mod:`headway.kernels.bf16_tiles`.
+- :mod:`headway.kernels.softmax`, :mod:`headway.kernels.cross_entropy`, :mod:`headway.kernels.dropout`,
+  :mod:`headway.kernels.layer_norm`, :mod:`headway.kernels.head_layout`: what surrounds the products, forward and
+  backward.
+
+What these are made of:
+
+- :mod:`headway.kernels.jit`: compilation and its cache; :mod:`headway.kernels.threads`: running a kernel on threads;
+  :mod:`headway.kernels.cpu_features`: the processor features that kernels are chosen by.
+- :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
+  :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
+
+Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release Python's lock, so
+several threads can decode at once, each with its own rows. Only products of few rows and the training kernels use
+threads themselves. The result of a row depends only on that row, bit for bit, whatever else is in the batch.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import narrowed, widened
+from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import jit_inline, jit_serial_and_parallel
 from headway.kernels.threads import run_threaded
 
-__all__ = ["add_thinned", "thin", "thin_rectified", "thin_rectified_gradients"]
+__all__ = ["bias_relu_dropout", "bias_relu_dropout_backward", "dropout", "dropout_add"]
 
 Array = npt.NDArray[Any]
 
@@ -31,17 +31,17 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _ZERO = np.float32(0)
 
 
-def thin(x: Array, out: Array, seed: int, dropped: int) -> None:
+def dropout(x: Array, out: Array, seed: int, dropped: int) -> None:
     """``out`` = x / (1 - p), or 0 with the probability p = ``dropped`` / 2^16."""
     run_threaded(_thin, x, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
-def add_thinned(x: Array, residual: Array, out: Array, seed: int, dropped: int) -> None:
+def dropout_add(x: Array, residual: Array, out: Array, seed: int, dropped: int) -> None:
     """``out`` = residual + what :func:`thin` makes of x."""
     run_threaded(_add_thinned, x, residual, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
-def thin_rectified(x: Array, bias: Array, out: Array, seed: int, dropped: int) -> None:
+def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, dropped: int) -> None:
     """``out`` = max(0, x + bias) / (1 - p), or 0 with the probability p; x and out (N, D), ``bias`` (D,) of float32.
 
     Each row begins with new random bits.
@@ -49,8 +49,8 @@ def thin_rectified(x: Array, bias: Array, out: Array, seed: int, dropped: int) -
     run_threaded(_thin_rectified, x, bias, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
-def thin_rectified_gradients(gradient: Array, y: Array, out: Array, dropped: int) -> Array:
-    """``out`` = the gradient with respect to x where ``y`` is the output of :func:`thin_rectified`: 0 where that is.
+def bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, dropped: int) -> Array:
+    """``out`` = the gradient with respect to x where ``y`` is the output of :func:`bias_relu_dropout`: 0 where that is.
 
     Returns the gradient with respect to the bias.
     """
@@ -82,8 +82,8 @@ def _thin(x: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
         bits = _random_bits(part * (_PART // 4), _PART, seed)
         of_x, of_out = x[part * _PART : (part + 1) * _PART], out[part * _PART : (part + 1) * _PART]
         for i in range(len(of_x)):
-            kept = widened(of_x[i]) * scale if bits[i] >= dropped else _ZERO
-            of_out[i] = narrowed(kept, of_out[i])
+            kept = to_float32(of_x[i]) * scale if bits[i] >= dropped else _ZERO
+            of_out[i] = cast_like(kept, of_out[i])
 
 
 @jit_serial_and_parallel
@@ -93,8 +93,8 @@ def _add_thinned(x: Array, residual: Array, out: Array, seed: Any, dropped: Any,
         of_x, of_out = x[part * _PART : (part + 1) * _PART], out[part * _PART : (part + 1) * _PART]
         of_residual = residual[part * _PART : (part + 1) * _PART]
         for i in range(len(of_x)):
-            kept = widened(of_x[i]) * scale if bits[i] >= dropped else _ZERO
-            of_out[i] = narrowed(widened(of_residual[i]) + kept, of_out[i])
+            kept = to_float32(of_x[i]) * scale if bits[i] >= dropped else _ZERO
+            of_out[i] = cast_like(to_float32(of_residual[i]) + kept, of_out[i])
 
 
 @jit_serial_and_parallel
@@ -104,15 +104,15 @@ def _thin_rectified(x: Array, bias: Array, out: Array, seed: Any, dropped: Any, 
         of_x, of_out = x[row], out[row]
         if dropped == 0:
             for i in range(width):
-                number = widened(of_x[i]) + bias[i]
+                number = to_float32(of_x[i]) + bias[i]
                 # NaN is not below zero: damage stays to be seen.
-                of_out[i] = narrowed(_ZERO if number <= _ZERO else number, of_out[i])  # noqa: FURB136
+                of_out[i] = cast_like(_ZERO if number <= _ZERO else number, of_out[i])  # noqa: FURB136
         else:
             bits = _random_bits(row * (-(-width // 4)), width, seed)
             for i in range(width):
-                number = widened(of_x[i]) + bias[i]
+                number = to_float32(of_x[i]) + bias[i]
                 kept = _ZERO if number <= _ZERO or bits[i] < dropped else number * scale
-                of_out[i] = narrowed(kept, of_out[i])
+                of_out[i] = cast_like(kept, of_out[i])
 
 
 @jit_serial_and_parallel
@@ -124,7 +124,7 @@ def _rectified_gradients(gradient: Array, y: Array, out: Array, sums: Array, sca
         for row in range(part * _ROWS, min((part + 1) * _ROWS, rows)):
             of_gradient, of_y, of_out = gradient[row], y[row], out[row]
             for i in range(width):
-                passed = widened(of_gradient[i]) * scale
-                passed = _ZERO if widened(of_y[i]) <= _ZERO else passed
+                passed = to_float32(of_gradient[i]) * scale
+                passed = _ZERO if to_float32(of_y[i]) <= _ZERO else passed
                 total[i] += passed
-                of_out[i] = narrowed(passed, of_out[i])
+                of_out[i] = cast_like(passed, of_out[i])

@@ -1,12 +1,12 @@
-"""Sums of products of a few places' vectors, in registers: the innermost loops of attention.
+"""The innermost loops of decoding attention: dot products with float16 keys and weighted sums of float16 values.
 
-Compilers turn a dot product's loop into one vector of partial sums, and adding its lanes up takes longer than the
-products did. :func:`dot_products` has :data:`PLACES` of them side by side and adds the lanes of all in one tree of
-shuffles. :func:`weighted_sum` keeps up to eight vectors in registers while it goes over the places.
+A compiler turns the loop of a dot product into one vector of partial sums, and adding its lanes takes longer than the
+products. :func:`dot_products` computes the scores of :data:`KEYS_PER_DOT` keys at once and adds the lanes of all of
+them in one tree of shuffles. :func:`weighted_sum` keeps up to eight vectors in registers while it visits all values.
 
-Places hold 16-bit floats, half of what would be read otherwise: a few sentences' keys and values are more than caches
-take. A beam's places lie here and there, so each loop says which it will need next: the same ones of the next head. All
-sums are in 32 bits. Widths are whole vectors.
+Keys and values are float16, which halves the memory that is read: the keys and values of a few sentences exceed the
+caches. A beam's cache entries are scattered, so each loop prefetches what is needed next: the same entries of the next
+head. All sums are float32. Widths are multiples of the vector length.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from typing import Any, cast
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import (
+from headway.kernels.llvm import (
+    CACHE_LINE,
     FLOAT,
-    FLOATS,
+    FLOAT_VECTOR,
     INT32,
     INT64,
     LANES,
-    LINE,
+    alloca,
+    broadcast,
     constant,
-    emitted,
-    everywhere,
-    fetch,
-    function,
+    for_range,
+    intrinsic,
+    llvm_function,
     load,
+    prefetch,
     store,
-    times,
-    variable,
 )
 
-__all__ = ["PLACES", "as_halves", "dot_products", "weighted_sum"]
+__all__ = ["KEYS_PER_DOT", "dot_products", "to_float16", "weighted_sum"]
 
-PLACES = 8  # whose products are added at a time
+KEYS_PER_DOT = 8  # whose products are added at a time
 
 _HALVES = ir.VectorType(ir.HalfType(), LANES)
-_ZEROS = constant(FLOATS, 0.0)
+_ZEROS = constant(FLOAT_VECTOR, 0.0)
 _TOGETHER = (8, 4, 1)  # vectors of a sum that are kept in registers
 
 
@@ -54,25 +54,26 @@ def _dot_products() -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         vector, vectors, rows, width, chosen, ahead, out = arguments
         starts = [
-            builder.add(rows, builder.mul(load(builder, chosen, INT64, INT64(place)), width)) for place in range(PLACES)
+            builder.add(rows, builder.mul(load(builder, chosen, INT64, INT64(place)), width))
+            for place in range(KEYS_PER_DOT)
         ]
-        sums = _no_sums(builder, PLACES)
-        with times(builder, builder.sdiv(builder.add(width, INT64(LINE - 1)), INT64(LINE))) as loop:
+        sums = _no_sums(builder, KEYS_PER_DOT)
+        with for_range(builder, builder.sdiv(builder.add(width, INT64(CACHE_LINE - 1)), INT64(CACHE_LINE))) as loop:
             for start in starts:
-                fetch(builder, builder.add(builder.add(start, ahead), builder.mul(loop.index, INT64(LINE))))
-        with times(builder, vectors) as loop:
-            factor = load(builder, vector, FLOATS, loop.index)
+                prefetch(builder, builder.add(builder.add(start, ahead), builder.mul(loop.index, INT64(CACHE_LINE))))
+        with for_range(builder, vectors) as loop:
+            factor = load(builder, vector, FLOAT_VECTOR, loop.index)
             for total, start in zip(sums, starts, strict=True):
                 _add_product(builder, total, factor, load(builder, start, _HALVES, loop.index))
         store(builder, _lanes_added(builder, [builder.load(total) for total in sums]), out, INT64(0))
         return context.get_dummy_value()
 
-    return emitted(typing)
+    return intrinsic(typing)
 
 
 def _no_sums(builder: ir.IRBuilder, count: int) -> list[ir.Value]:
     """Variables, vectors of zeros at first."""
-    sums = [variable(builder, FLOATS) for _ in range(count)]
+    sums = [alloca(builder, FLOAT_VECTOR) for _ in range(count)]
     for total in sums:
         builder.store(_ZEROS, total)
     return sums
@@ -80,8 +81,10 @@ def _no_sums(builder: ir.IRBuilder, count: int) -> list[ir.Value]:
 
 def _add_product(builder: ir.IRBuilder, total: ir.Value, factor: ir.Value, row: ir.Value) -> None:
     """Add ``factor`` times a part of a row, in one instruction."""
-    multiply_add = function(builder, f"llvm.fma.v{LANES}f32", FLOATS, FLOATS, FLOATS, FLOATS)
-    builder.store(builder.call(multiply_add, [factor, builder.fpext(row, FLOATS), builder.load(total)]), total)
+    multiply_add = llvm_function(
+        builder, f"llvm.fma.v{LANES}f32", FLOAT_VECTOR, FLOAT_VECTOR, FLOAT_VECTOR, FLOAT_VECTOR
+    )
+    builder.store(builder.call(multiply_add, [factor, builder.fpext(row, FLOAT_VECTOR), builder.load(total)]), total)
 
 
 def _lanes_added(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
@@ -95,8 +98,8 @@ def _lanes_added(builder: ir.IRBuilder, vectors: list[ir.Value]) -> ir.Value:
         picked = (builder.shuffle_vector(a, b, ir.Constant(kind, list(lanes))) for lanes in (even, odd))
         return builder.fadd(*picked)
 
-    if LANES > PLACES:
-        vectors = [added(vector, vector, range(PLACES), range(PLACES, LANES)) for vector in vectors]
+    if LANES > KEYS_PER_DOT:
+        vectors = [added(vector, vector, range(KEYS_PER_DOT), range(KEYS_PER_DOT, LANES)) for vector in vectors]
     # Within the halves of a register, as `vhaddps` does.
     even, odd = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
     while len(vectors) > 2:
@@ -122,18 +125,18 @@ def _weighted_sum() -> Any:
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         weights, vectors, rows, width, chosen, count, ahead, out = arguments
-        done = variable(builder, INT64)
+        done = alloca(builder, INT64)
         builder.store(INT64(0), done)
         for size in _TOGETHER:
-            with times(builder, builder.sdiv(builder.sub(vectors, builder.load(done)), INT64(size))):
+            with for_range(builder, builder.sdiv(builder.sub(vectors, builder.load(done)), INT64(size))):
                 first = builder.load(done)
                 sums = _no_sums(builder, size)
-                with times(builder, count) as loop:
-                    factor = everywhere(builder, load(builder, weights, FLOAT, loop.index), LANES)
+                with for_range(builder, count) as loop:
+                    factor = broadcast(builder, load(builder, weights, FLOAT, loop.index), LANES)
                     row = builder.add(rows, builder.mul(load(builder, chosen, INT64, loop.index), width))
-                    for place in range(0, size, LINE // (2 * LANES)):
+                    for place in range(0, size, CACHE_LINE // (2 * LANES)):
                         offset = builder.mul(builder.add(first, INT64(place)), INT64(2 * LANES))
-                        fetch(builder, builder.add(builder.add(row, ahead), offset))
+                        prefetch(builder, builder.add(builder.add(row, ahead), offset))
                     for place, total in enumerate(sums):
                         _add_product(
                             builder, total, factor, load(builder, row, _HALVES, builder.add(first, INT64(place)))
@@ -143,7 +146,7 @@ def _weighted_sum() -> Any:
                 builder.store(builder.add(first, INT64(size)), done)
         return context.get_dummy_value()
 
-    return emitted(typing)
+    return intrinsic(typing)
 
 
 def _as_halves() -> Any:
@@ -152,19 +155,19 @@ def _as_halves() -> Any:
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         vectors, numbers, out = arguments
-        with times(builder, vectors) as loop:
-            half = builder.fptrunc(load(builder, numbers, FLOATS, loop.index), _HALVES)
+        with for_range(builder, vectors) as loop:
+            half = builder.fptrunc(load(builder, numbers, FLOAT_VECTOR, loop.index), _HALVES)
             store(builder, half, out, loop.index)
         return context.get_dummy_value()
 
-    return emitted(typing)
+    return intrinsic(typing)
 
 
-as_halves = cast(Callable[[int, int, int], None], _as_halves())
+to_float16 = cast(Callable[[int, int, int], None], _as_halves())
 """``(vectors, numbers, out)``: write so many vectors of float32 numbers, at an address, to another in 16 bits each."""
 
 dot_products = cast(Callable[[int, int, int, int, int, int, int], None], _dot_products())
-"""``(vector, vectors, rows, width, chosen, ahead, out)``: the products of a vector with PLACES chosen rows.
+"""``(vector, vectors, rows, width, chosen, ahead, out)``: the products of a vector with KEYS_PER_DOT chosen rows.
 
 ``vector`` is the address of ``vectors`` times LANES numbers, ``rows`` that of row 0, ``width`` the bytes from a row to
 the next, ``chosen`` the address of the rows' indices, and ``out`` that of the products. Rows are of 16-bit floats, all

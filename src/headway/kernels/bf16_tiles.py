@@ -5,7 +5,7 @@ products are loops of it over pairs: a pair of a row, in all lanes, meets the pa
 together in a panel; up to eight rows by two vectors of sums stay in registers (Zen 5: 490 GFLOP/s a thread of 510).
 
 Functions take addresses, counts and bytes, so that pairs may lie anywhere: those of neighbours in a row, or those that
-:data:`interleaved` makes of two rows.
+:data:`interleave` makes of two rows.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import (
+from headway.kernels.jit import jit
+from headway.kernels.llvm import (
     FEATURES,
-    FLOATS,
+    FLOAT_VECTOR,
     INT32,
     INT64,
-    INTS,
+    INT_VECTOR,
     LANES,
+    alloca,
+    broadcast,
     constant,
-    emitted,
-    everywhere,
-    fetch,
-    function,
+    for_range,
+    intrinsic,
+    llvm_function,
     load,
+    prefetch,
     store,
-    times,
-    variable,
 )
-from headway.kernels.jit import jit
 
 __all__ = [
     "BLOCK",
-    "MANY",
-    "PAIR",
-    "available",
-    "emit_narrow",
-    "interleaved",
-    "interleaved_lanes",
-    "multiply_and_add",
+    "PAIR_BYTES",
+    "TILE_ROWS",
+    "emit_to_bfloat16",
+    "has_bf16_dot",
+    "interleave",
+    "interleave_lanes",
+    "multiply_accumulate",
     "multiply_rows",
-    "multiply_rows_wide",
+    "multiply_rows_float32",
 ]
 
 _VECTORS = 2  # of sums, beside each other
 BLOCK = _VECTORS * LANES  # columns
-PAIR = 4  # bytes
-MANY = 8  # rows
+PAIR_BYTES = 4  # bytes
+TILE_ROWS = 8  # rows
 _SUM = 4  # bytes
 _BFLOAT_SINCE = 18  # of LLVM
 
@@ -77,13 +77,13 @@ _VDPBF16PS = "llvm.x86.avx512bf16.dpbf16ps.512"
 _Tile = Callable[[int, int, int, int, int, int, int, int], None]
 
 
-def available() -> bool:
+def has_bf16_dot() -> bool:
     """Whether the processor has the instruction, and none that is faster (AMX), and the compiler knows bfloat16."""
     compiles = llvmlite.binding.llvm_version_info[0] >= _BFLOAT_SINCE
     return compiles and LANES == 16 and "avx512bf16" in FEATURES and "amx-bf16" not in FEATURES
 
 
-def emit_narrow(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+def emit_to_bfloat16(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     """The bits of the nearest numbers of bfloat16."""
     return builder.bitcast(builder.fptrunc(vector, _NARROW), _WORDS)
 
@@ -115,36 +115,36 @@ def _tile(rows: int, vectors: int, end: Literal["narrow", "wide", "add"]) -> _Ti
         starts = [builder.add(x, builder.mul(row_stride, INT64(row))) for row in range(rows)]
         ends = [builder.add(out, builder.mul(out_stride, INT64(row))) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(vectors)]
-        sums = {place: variable(builder, FLOATS) for place in places}
+        sums = {place: alloca(builder, FLOAT_VECTOR) for place in places}
         for (row, vector), total in sums.items():
             if end == "add":
-                fetch(builder, builder.add(ends[row], INT64(vector * LANES * _SUM)))
-            first = load(builder, bias, FLOATS, INT64(vector)) if end == "narrow" else constant(FLOATS, 0.0)
+                prefetch(builder, builder.add(ends[row], INT64(vector * LANES * _SUM)))
+            first = load(builder, bias, FLOAT_VECTOR, INT64(vector)) if end == "narrow" else constant(FLOAT_VECTOR, 0.0)
             builder.store(first, total)
-        add_pairs = function(builder, _VDPBF16PS, FLOATS, FLOATS, _HALVES, _HALVES)
-        with times(builder, pairs) as loop:
+        add_pairs = llvm_function(builder, _VDPBF16PS, FLOAT_VECTOR, FLOAT_VECTOR, _HALVES, _HALVES)
+        with for_range(builder, pairs) as loop:
             line = builder.mul(loop.index, INT64(vectors))
             w = [
-                builder.bitcast(load(builder, panel, INTS, builder.add(line, INT64(vector))), _HALVES)
+                builder.bitcast(load(builder, panel, INT_VECTOR, builder.add(line, INT64(vector))), _HALVES)
                 for vector in range(vectors)
             ]
             place = builder.mul(loop.index, pair_stride)
             for row in range(rows):
                 pair = load(builder, builder.add(starts[row], place), INT32, INT64(0))
-                halves = builder.bitcast(everywhere(builder, pair, LANES), _HALVES)
+                halves = builder.bitcast(broadcast(builder, pair, LANES), _HALVES)
                 for vector in range(vectors):
                     total = sums[row, vector]
                     builder.store(builder.call(add_pairs, [builder.load(total), halves, w[vector]]), total)
         for row, vector in places:
             total = builder.load(sums[row, vector])
             if end == "narrow":
-                total = emit_narrow(builder, total)
+                total = emit_to_bfloat16(builder, total)
             elif end == "add":
-                total = builder.fadd(total, load(builder, ends[row], FLOATS, INT64(vector)))
+                total = builder.fadd(total, load(builder, ends[row], FLOAT_VECTOR, INT64(vector)))
             store(builder, total, ends[row], INT64(vector))
         return context.get_dummy_value()
 
-    return emitted(typing)
+    return intrinsic(typing)
 
 
 def _interleave(columns: int) -> Callable[[int, int, int], None]:
@@ -160,16 +160,16 @@ def _interleave(columns: int) -> Callable[[int, int, int], None]:
             store(builder, mixed, arguments[2], INT64(vector))
         return context.get_dummy_value()
 
-    return emitted(typing)
+    return intrinsic(typing)
 
 
-interleaved, interleaved_lanes = _interleave(BLOCK), _interleave(LANES)
+interleave, interleave_lanes = _interleave(BLOCK), _interleave(LANES)
 """``(even, odd, out)``: the numbers of BLOCK, or LANES, columns of two rows as pairs."""
 
-_many, _four, _two, _one = (_tile(rows, _VECTORS, "narrow") for rows in (MANY, 4, 2, 1))
-_wide_many, _wide_four, _wide_two, _wide_one = (_tile(rows, 1, "wide") for rows in (MANY, 4, 2, 1))
+_many, _four, _two, _one = (_tile(rows, _VECTORS, "narrow") for rows in (TILE_ROWS, 4, 2, 1))
+_wide_many, _wide_four, _wide_two, _wide_one = (_tile(rows, 1, "wide") for rows in (TILE_ROWS, 4, 2, 1))
 
-multiply_and_add = _tile(MANY, _VECTORS, "add")
+multiply_accumulate = _tile(TILE_ROWS, _VECTORS, "add")
 """Eight rows times one panel, added to sums in float32; the bias is not read."""
 
 
@@ -191,10 +191,10 @@ def multiply_rows(
     addresses.
     """
     row = 0
-    while rows - row >= MANY:
+    while rows - row >= TILE_ROWS:
         begin, place = x + row * row_stride, out + row * out_stride
         _many(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
-        row += MANY
+        row += TILE_ROWS
     if rows - row >= 4:
         begin, place = x + row * row_stride, out + row * out_stride
         _four(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
@@ -209,21 +209,23 @@ def multiply_rows(
 
 
 @jit
-def multiply_rows_wide(panel: int, pairs: int, x: int, row_stride: int, out: int, out_stride: int, rows: int) -> None:
+def multiply_rows_float32(
+    panel: int, pairs: int, x: int, row_stride: int, out: int, out_stride: int, rows: int
+) -> None:
     """Rows, whose pairs are neighbours, times one panel of LANES columns, as float32."""
     row = 0
-    while rows - row >= MANY:
+    while rows - row >= TILE_ROWS:
         begin, place = x + row * row_stride, out + row * out_stride
-        _wide_many(panel, pairs, begin, row_stride, PAIR, panel, place, out_stride)
-        row += MANY
+        _wide_many(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
+        row += TILE_ROWS
     if rows - row >= 4:
         begin, place = x + row * row_stride, out + row * out_stride
-        _wide_four(panel, pairs, begin, row_stride, PAIR, panel, place, out_stride)
+        _wide_four(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
         row += 4
     if rows - row >= 2:
         begin, place = x + row * row_stride, out + row * out_stride
-        _wide_two(panel, pairs, begin, row_stride, PAIR, panel, place, out_stride)
+        _wide_two(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
         row += 2
     if row < rows:
         begin, place = x + row * row_stride, out + row * out_stride
-        _wide_one(panel, pairs, begin, row_stride, PAIR, panel, place, out_stride)
+        _wide_one(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)

@@ -16,23 +16,23 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import (
+from headway.kernels.llvm import (
     FLOAT,
-    FLOATS,
+    FLOAT_VECTOR,
     INT32,
     INT64,
-    INTS,
+    INT_VECTOR,
     LANES,
-    add_lanes,
+    alloca,
+    broadcast,
     constant,
-    emitted,
-    everywhere,
+    for_range,
+    intrinsic,
     load,
-    times,
-    variable,
+    sum_lanes,
 )
 
-__all__ = ["emit_number", "products_with_deviations", "sum_of", "sum_of_products", "sum_of_squares"]
+__all__ = ["dot_product", "emit_load_float32", "row_sum", "sum_squared_deviations", "weighted_deviation_dot"]
 
 _HALF = 16  # bits
 _Load = Callable[[ir.Value, Any], ir.Value]
@@ -40,29 +40,31 @@ _Load = Callable[[ir.Value, Any], ir.Value]
 
 def _emit_sum(builder: ir.IRBuilder, count: ir.Value, term: Callable[[_Load, Callable[..., Any]], ir.Value]) -> Any:
     """The sum of ``count`` terms; ``term`` makes one, or a vector of them, of what it loads and of what it spreads."""
-    total, rest = variable(builder, FLOATS), variable(builder, FLOAT)
-    builder.store(constant(FLOATS, 0.0), total)
+    total, rest = alloca(builder, FLOAT_VECTOR), alloca(builder, FLOAT)
+    builder.store(constant(FLOAT_VECTOR, 0.0), total)
     builder.store(constant(FLOAT, 0.0), rest)
     vectors = builder.udiv(count, INT64(LANES))
-    with times(builder, vectors) as loop:
+    with for_range(builder, vectors) as loop:
         terms = term(
-            lambda address, like: emit_number(builder, address, like, loop.index, FLOATS),
-            lambda number: everywhere(builder, number, LANES),
+            lambda address, like: emit_load_float32(builder, address, like, loop.index, FLOAT_VECTOR),
+            lambda number: broadcast(builder, number, LANES),
         )
         builder.store(builder.fadd(builder.load(total), terms), total)
     first = builder.mul(vectors, INT64(LANES))
-    with times(builder, builder.sub(count, first)) as loop:
+    with for_range(builder, builder.sub(count, first)) as loop:
         index = builder.add(first, loop.index)
-        terms = term(lambda address, like: emit_number(builder, address, like, index, FLOAT), lambda number: number)
+        terms = term(
+            lambda address, like: emit_load_float32(builder, address, like, index, FLOAT), lambda number: number
+        )
         builder.store(builder.fadd(builder.load(rest), terms), rest)
-    return builder.fadd(add_lanes(builder, builder.load(total)), builder.load(rest))
+    return builder.fadd(sum_lanes(builder, builder.load(total)), builder.load(rest))
 
 
-def emit_number(builder: ir.IRBuilder, address: ir.Value, like: Any, index: ir.Value, kind: ir.Type) -> ir.Value:
+def emit_load_float32(builder: ir.IRBuilder, address: ir.Value, like: Any, index: ir.Value, kind: ir.Type) -> ir.Value:
     """The number at ``index`` of those that are like a type, or the vector of them, in float32."""
     if like == types.float32:
         return load(builder, address, kind, index)
-    narrow, wide = (ir.IntType(16), INT32) if kind == FLOAT else (ir.VectorType(ir.IntType(16), LANES), INTS)
+    narrow, wide = (ir.IntType(16), INT32) if kind == FLOAT else (ir.VectorType(ir.IntType(16), LANES), INT_VECTOR)
     bits = builder.zext(load(builder, address, narrow, index), wide)
     return builder.bitcast(builder.shl(bits, constant(wide, _HALF)), kind)
 
@@ -109,17 +111,17 @@ def _products_with_deviations(
     return types.float32(address, like, address, address, types.intp, types.float32), generate
 
 
-sum_of = cast(Callable[[int, Any, int], np.float32], emitted(_sum_of))
+row_sum = cast(Callable[[int, Any, int], np.float32], intrinsic(_sum_of))
 """``(numbers, like, count)``."""
 
-sum_of_squares = cast(Callable[[int, Any, int, np.float32], np.float32], emitted(_sum_of_squares))
+sum_squared_deviations = cast(Callable[[int, Any, int, np.float32], np.float32], intrinsic(_sum_of_squares))
 """``(numbers, like, count, mean)``: of what they are more than the mean."""
 
-sum_of_products = cast(Callable[[int, Any, int, Any, int], np.float32], emitted(_sum_of_products))
+dot_product = cast(Callable[[int, Any, int, Any, int], np.float32], intrinsic(_sum_of_products))
 """``(numbers, like, others, like_others, count)``."""
 
-products_with_deviations = cast(
-    Callable[[int, Any, int, int, int, np.float32], np.float32], emitted(_products_with_deviations)
+weighted_deviation_dot = cast(
+    Callable[[int, Any, int, int, int, np.float32], np.float32], intrinsic(_products_with_deviations)
 )
 """``(numbers, like, weights, deviating, count, mean)``: the sum of numbers times weights, of float32, times what others
 are more than the mean."""

@@ -12,31 +12,31 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
+from numba import extending
 from numba.core import cgutils as untyped_cgutils
-from numba.extending import intrinsic
 
 from headway.kernels.cpu_features import cpu_features
 
 __all__ = [
     "BYTE",
+    "CACHE_LINE",
     "FEATURES",
     "FLOAT",
-    "FLOATS",
+    "FLOAT_VECTOR",
     "INT32",
     "INT64",
-    "INTS",
+    "INT_VECTOR",
     "LANES",
-    "LINE",
-    "add_lanes",
+    "alloca",
+    "broadcast",
     "constant",
-    "emitted",
-    "everywhere",
-    "fetch",
-    "function",
+    "for_range",
+    "intrinsic",
+    "llvm_function",
     "load",
+    "prefetch",
     "store",
-    "times",
-    "variable",
+    "sum_lanes",
 ]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -45,13 +45,13 @@ _cgutils: Any = untyped_cgutils
 BYTE, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
 FEATURES = cpu_features()
 LANES = 16 if "avx512bw" in FEATURES else 8  # of 32 bits, in a vector
-LINE = 64  # bytes that come into a cache together
-FLOATS, INTS = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
+CACHE_LINE = 64  # bytes that come into a cache together
+FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
-def emitted(typing: Callable[..., Any]) -> Callable[..., Any]:
+def intrinsic(typing: Callable[..., Any]) -> Callable[..., Any]:
     """The function that compiled code calls; ``typing`` gives its signature and what emits its instructions."""
-    return cast(Callable[..., Any], intrinsic(inspect.unwrap(typing)))  # without the type checks of tests
+    return cast(Callable[..., Any], extending.intrinsic(inspect.unwrap(typing)))  # without the type checks of tests
 
 
 def constant(kind: ir.Type, value: int | float) -> ir.Value:
@@ -59,17 +59,17 @@ def constant(kind: ir.Type, value: int | float) -> ir.Value:
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
-def function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
+def llvm_function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
     """One of LLVM's or the processor's own functions."""
     return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, taken), name)
 
 
-def times(builder: ir.IRBuilder, count: ir.Value) -> Any:
+def for_range(builder: ir.IRBuilder, count: ir.Value) -> Any:
     """A loop: a context manager whose value has the ``index``."""
     return _cgutils.for_range(builder, count)
 
 
-def variable(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
+def alloca(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
     """A place for a value that changes in loops; LLVM makes it a register."""
     return _cgutils.alloca_once(builder, kind)
 
@@ -84,20 +84,20 @@ def store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value, index: ir.V
     builder.store(value, builder.gep(builder.inttoptr(address, value.type.as_pointer()), [index]), align=1)
 
 
-def everywhere(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
+def broadcast(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
     """A vector whose lanes are all ``value``."""
     alone = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
     lane = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
     return builder.shuffle_vector(builder.insert_element(alone, value, INT32(0)), alone, lane)
 
 
-def fetch(builder: ir.IRBuilder, address: ir.Value) -> None:
+def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
     """Have what is there, with all of its cache line, brought into the second-level cache; it may be any address."""
-    prefetch = function(builder, "llvm.prefetch.p0i8", ir.VoidType(), BYTE.as_pointer(), INT32, INT32, INT32)
+    prefetch = llvm_function(builder, "llvm.prefetch.p0i8", ir.VoidType(), BYTE.as_pointer(), INT32, INT32, INT32)
     builder.call(prefetch, [builder.inttoptr(address, BYTE.as_pointer()), INT32(0), INT32(2), INT32(1)])
 
 
-def add_lanes(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
+def sum_lanes(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
     """The sum of a vector's lanes: of its halves, then of theirs."""
     lanes = vector.type.count
     nothing = ir.Constant(vector.type, ir.Undefined)

@@ -11,12 +11,12 @@ from headway import kernels
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
-from headway.kernels.attention import attend, place, room
+from headway.kernels.decode_attention import attend, padded_width, write_kv
 
 
 def placed(numbers: np.ndarray) -> np.ndarray:
     """(B * H, C, K) as what :func:`attend` reads."""
-    padding = room(numbers.shape[2]) - numbers.shape[2]
+    padding = padded_width(numbers.shape[2]) - numbers.shape[2]
     return np.pad(numbers.astype(np.float16), ((0, 0), (0, 0), (0, padding))).view(np.int16)
 
 
@@ -106,9 +106,9 @@ def test_damaged_keys_and_values_are_seen(damage: float) -> None:
     """What 16 bits do not hold becomes infinite, not something else."""
     rows = np.ones((1, 24), dtype=np.float32)
     rows[0, 9] = rows[0, 20] = damage
-    keys, values = np.zeros((1, 2, room(8)), dtype=np.int16), np.zeros((1, 2, room(8)), dtype=np.int16)
-    place(rows, 8, 8, 1, keys, np.arange(1), 1)
-    place(rows, 16, 8, 1, values, np.arange(1), 1)
+    keys, values = np.zeros((1, 2, padded_width(8)), dtype=np.int16), np.zeros((1, 2, padded_width(8)), dtype=np.int16)
+    write_kv(rows, 8, 8, 1, keys, np.arange(1), 1)
+    write_kv(rows, 16, 8, 1, values, np.arange(1), 1)
     out = np.empty((1, 8), dtype=np.float32)
     attend(rows, 1, 8, keys, values, np.arange(1), 2, np.zeros((1, 1, 2), dtype=np.int16), out)
     assert not np.isfinite(out[0, 4])
@@ -118,9 +118,9 @@ def test_damaged_keys_and_values_are_seen(damage: float) -> None:
 def test_new_keys_go_to_their_places_and_nothing_else_does(width: int) -> None:
     heads, beams, column = 2, 2, 6
     rows = np.arange(4 * (column + heads * width), dtype=np.float32).reshape(4, -1)
-    places = np.full((3 * heads, 7, room(width)), -1, dtype=np.float16)
+    places = np.full((3 * heads, 7, padded_width(width)), -1, dtype=np.float16)
     homes = np.array([2, 0])
-    place(rows, column, width, heads, places.view(np.int16), homes, 4)
+    write_kv(rows, column, width, heads, places.view(np.int16), homes, 4)
     for row in range(4):
         for head in range(heads):
             first = column + head * width

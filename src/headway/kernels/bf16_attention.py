@@ -21,35 +21,35 @@ import numpy.typing as npt
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import (
+from headway.kernels.bf16_tiles import (
+    BLOCK,
+    PAIR_BYTES,
+    emit_to_bfloat16,
+    interleave,
+    interleave_lanes,
+    multiply_rows,
+    multiply_rows_float32,
+)
+from headway.kernels.exp import emit_exp_and_sum
+from headway.kernels.jit import jit_inline, jit_serial_and_parallel
+from headway.kernels.llvm import (
     BYTE,
-    FLOATS,
+    FLOAT_VECTOR,
     INT64,
     LANES,
-    add_lanes,
+    alloca,
+    broadcast,
     constant,
-    emitted,
-    everywhere,
+    for_range,
+    intrinsic,
     load,
     store,
-    times,
-    variable,
+    sum_lanes,
 )
-from headway.kernels.exponential import emit_exponentials
-from headway.kernels.jit import jit_inline, jit_serial_and_parallel
-from headway.kernels.pairs import (
-    BLOCK,
-    PAIR,
-    emit_narrow,
-    interleaved,
-    interleaved_lanes,
-    multiply_rows,
-    multiply_rows_wide,
-)
-from headway.kernels.row_sums import emit_number
+from headway.kernels.reductions import emit_load_float32
 from headway.kernels.threads import run_threaded
 
-__all__ = ["attend", "attend_back"]
+__all__ = ["attention_backward", "attention_forward"]
 
 Array = npt.NDArray[Any]
 
@@ -61,21 +61,25 @@ def _emit_softmax(context: Any, scores: Any, opened: Any, count: Any, factor: An
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         scores, opened, count, factor, out = arguments
-        vectors, zeros, ones = builder.udiv(count, INT64(LANES)), constant(FLOATS, 0.0), constant(FLOATS, 1.0)
+        vectors, zeros, ones = (
+            builder.udiv(count, INT64(LANES)),
+            constant(FLOAT_VECTOR, 0.0),
+            constant(FLOAT_VECTOR, 1.0),
+        )
 
         def is_open(index: ir.Value) -> ir.Value:
             flags = load(builder, opened, ir.VectorType(BYTE, LANES), index)
             return builder.icmp_unsigned("!=", flags, constant(flags.type, 0))
 
-        with times(builder, vectors) as loop:
-            scaled = builder.fmul(load(builder, scores, FLOATS, loop.index), everywhere(builder, factor, LANES))
+        with for_range(builder, vectors) as loop:
+            scaled = builder.fmul(load(builder, scores, FLOAT_VECTOR, loop.index), broadcast(builder, factor, LANES))
             store(builder, scaled, scores, loop.index)
-        whole = everywhere(builder, emit_exponentials(builder, scores, vectors, is_open), LANES)
+        whole = broadcast(builder, emit_exp_and_sum(builder, scores, vectors, is_open), LANES)
         # Where none is open, the sum is zero, and so are they; NaN stays.
         scale = builder.fdiv(ones, builder.select(builder.fcmp_ordered("==", whole, zeros), ones, whole))
-        with times(builder, vectors) as loop:
-            weight = builder.fmul(load(builder, scores, FLOATS, loop.index), scale)
-            store(builder, emit_narrow(builder, weight), out, loop.index)
+        with for_range(builder, vectors) as loop:
+            weight = builder.fmul(load(builder, scores, FLOAT_VECTOR, loop.index), scale)
+            store(builder, emit_to_bfloat16(builder, weight), out, loop.index)
         return context.get_dummy_value()
 
     address = types.uintp
@@ -87,31 +91,31 @@ def _emit_softmax_back(context: Any, errors: Any, weights: Any, count: Any, scal
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
         errors, weights, count, scale, out = arguments
-        vectors, total = builder.udiv(count, INT64(LANES)), variable(builder, FLOATS)
-        builder.store(constant(FLOATS, 0.0), total)
+        vectors, total = builder.udiv(count, INT64(LANES)), alloca(builder, FLOAT_VECTOR)
+        builder.store(constant(FLOAT_VECTOR, 0.0), total)
 
         def weight(index: ir.Value) -> ir.Value:
-            return emit_number(builder, weights, types.uint16, index, FLOATS)
+            return emit_load_float32(builder, weights, types.uint16, index, FLOAT_VECTOR)
 
-        with times(builder, vectors) as loop:
-            product = builder.fmul(load(builder, errors, FLOATS, loop.index), weight(loop.index))
+        with for_range(builder, vectors) as loop:
+            product = builder.fmul(load(builder, errors, FLOAT_VECTOR, loop.index), weight(loop.index))
             builder.store(builder.fadd(builder.load(total), product), total)
-        mean = everywhere(builder, add_lanes(builder, builder.load(total)), LANES)
-        with times(builder, vectors) as loop:
-            error = builder.fsub(load(builder, errors, FLOATS, loop.index), mean)
-            error = builder.fmul(builder.fmul(error, weight(loop.index)), everywhere(builder, scale, LANES))
-            store(builder, emit_narrow(builder, error), out, loop.index)
+        mean = broadcast(builder, sum_lanes(builder, builder.load(total)), LANES)
+        with for_range(builder, vectors) as loop:
+            error = builder.fsub(load(builder, errors, FLOAT_VECTOR, loop.index), mean)
+            error = builder.fmul(builder.fmul(error, weight(loop.index)), broadcast(builder, scale, LANES))
+            store(builder, emit_to_bfloat16(builder, error), out, loop.index)
         return context.get_dummy_value()
 
     address = types.uintp
     return types.void(address, address, types.intp, types.float32, address), generate
 
 
-_softmax = cast(Callable[[int, int, int, np.float32, int], None], emitted(_emit_softmax))
-_softmax_back = cast(Callable[[int, int, int, np.float32, int], None], emitted(_emit_softmax_back))
+_softmax = cast(Callable[[int, int, int, np.float32, int], None], intrinsic(_emit_softmax))
+_softmax_back = cast(Callable[[int, int, int, np.float32, int], None], intrinsic(_emit_softmax_back))
 
 
-def attend(
+def attention_forward(
     queries: Array, memory: Array, at: tuple[int, int, int], mask: Array, scale: float, weights: Array, out: Array
 ) -> None:
     """``weights`` = softmax(``scale`` q k^T) where ``mask`` (B or 1, T or 1, P) is True, else 0; ``out`` (B, T, H K) =
@@ -119,7 +123,7 @@ def attend(
     run_threaded(_attend, queries, memory, at, mask, np.float32(scale), weights, out)
 
 
-def attend_back(
+def attention_backward(
     gradient: Array,
     queries: Array,
     memory: Array,
@@ -157,7 +161,7 @@ def _attend(queries: Array, memory: Array, at: Any, mask: Array, factor: Any, we
                 _softmax(scores[query].ctypes.data, opened.ctypes.data, padded, factor, of_head[query].ctypes.data)
             _by_rows(of_memory, at[2] + column, none, values)
             place = out[sentence].ctypes.data + 2 * column
-            _multiply(values, of_head.ctypes.data, 2 * padded, PAIR, none, place, 2 * out.shape[2], length)
+            _multiply(values, of_head.ctypes.data, 2 * padded, PAIR_BYTES, none, place, 2 * out.shape[2], length)
 
 
 @jit_serial_and_parallel
@@ -192,18 +196,18 @@ def _attend_back(
                 _softmax_back(error.ctypes.data, weight.ctypes.data, padded, scale, put.ctypes.data)
             _by_rows(memory[sentence], at[1] + column, none, keys)
             place = of_queries[sentence].ctypes.data + 2 * (at[0] + column)
-            _multiply(keys, narrow.ctypes.data, 2 * padded, PAIR, none, place, 2 * of_queries.shape[2], length)
+            _multiply(keys, narrow.ctypes.data, 2 * padded, PAIR_BYTES, none, place, 2 * of_queries.shape[2], length)
             _pair_up(narrow, pairs)
             _by_rows(queries[sentence], at[0] + column, none, panels)
             place = of_memory[sentence].ctypes.data + 2 * (at[1] + column)
-            _multiply(panels, pairs.ctypes.data, PAIR, PAIR * padded, none, place, step, places)
+            _multiply(panels, pairs.ctypes.data, PAIR_BYTES, PAIR_BYTES * padded, none, place, step, places)
             for query in range(length):
                 for key in range(padded):
                     narrow[query, key] = of_head[query, key]
             _pair_up(narrow, pairs)
             _by_rows(gradient[sentence], column, none, panels)
             place = of_memory[sentence].ctypes.data + 2 * (at[2] + column)
-            _multiply(panels, pairs.ctypes.data, PAIR, PAIR * padded, none, place, step, places)
+            _multiply(panels, pairs.ctypes.data, PAIR_BYTES, PAIR_BYTES * padded, none, place, step, places)
 
 
 @jit_inline
@@ -224,9 +228,9 @@ def _by_rows(x: Array, first: int, zeros: Array, panels: Array) -> None:
         place = x.ctypes.data + 2 * (first + block * BLOCK)
         for pair in range(rows // 2):
             even = place + 2 * pair * step
-            interleaved(even, even + step, panels[block, pair].ctypes.data)
+            interleave(even, even + step, panels[block, pair].ctypes.data)
         if rows % 2:
-            interleaved(place + (rows - 1) * step, zeros.ctypes.data, panels[block, rows // 2].ctypes.data)
+            interleave(place + (rows - 1) * step, zeros.ctypes.data, panels[block, rows // 2].ctypes.data)
 
 
 @jit_inline
@@ -235,14 +239,14 @@ def _pair_up(x: Array, pairs: Array) -> None:
     for pair in range(len(pairs)):
         even, odd, put = x[2 * pair].ctypes.data, x[2 * pair + 1].ctypes.data, pairs[pair].ctypes.data
         for first in range(0, pairs.shape[1], LANES):
-            interleaved_lanes(even + 2 * first, odd + 2 * first, put + PAIR * first)
+            interleave_lanes(even + 2 * first, odd + 2 * first, put + PAIR_BYTES * first)
 
 
 @jit_inline
 def _multiply_wide(panels: Array, x: int, x_stride: int, out: Array) -> None:
     for block in range(len(panels)):
         place = out.ctypes.data + _WIDE * LANES * block
-        multiply_rows_wide(
+        multiply_rows_float32(
             panels[block].ctypes.data, panels.shape[1], x, x_stride, place, _WIDE * out.shape[1], len(out)
         )
 

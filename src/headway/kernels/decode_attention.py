@@ -18,23 +18,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.emitting import LANES
-from headway.kernels.exponential import exponentials
+from headway.kernels.exp import exp_and_sum
+from headway.kernels.fp16_dot import KEYS_PER_DOT, dot_products, to_float16, weighted_sum
 from headway.kernels.jit import jit
-from headway.kernels.sums import PLACES, as_halves, dot_products, weighted_sum
+from headway.kernels.llvm import LANES
 
-__all__ = ["attend", "place", "room"]
+__all__ = ["attend", "padded_width", "write_kv"]
 
 Array = npt.NDArray[Any]
 
 
-def room(width: int) -> int:
+def padded_width(width: int) -> int:
     """How many numbers a place has for a key or value of ``width``."""
     return width + -width % LANES
 
 
 @jit
-def place(rows: Array, column: int, width: int, heads: int, places: Array, homes: Array, start: int) -> None:
+def write_kv(rows: Array, column: int, width: int, heads: int, places: Array, homes: Array, start: int) -> None:
     """Copy each head's ``width`` numbers, from ``column`` of ``rows`` on, to ``places`` from ``start`` on.
 
     ``places`` (homes * H, C, K2), contiguous, are the bits of 16-bit floats; what these do not hold becomes infinite.
@@ -55,7 +55,7 @@ def place(rows: Array, column: int, width: int, heads: int, places: Array, homes
                     numbers[k] = rows[r, first + k]
                 start_of_head = numbers.ctypes.data
             at = ((homes[sentence] * heads + h) * places.shape[1] + start + beam) * size
-            as_halves(size // LANES, start_of_head, places.ctypes.data + 2 * at)
+            to_float16(size // LANES, start_of_head, places.ctypes.data + 2 * at)
 
 
 @jit
@@ -78,7 +78,7 @@ def attend(
     value_width = out.shape[1] // heads
     sentences = len(homes)
     beams = len(rows) // max(1, sentences)
-    places = np.empty((beams, count + PLACES), dtype=np.int64)
+    places = np.empty((beams, count + KEYS_PER_DOT), dtype=np.int64)
     opened = np.empty(beams, dtype=np.int64)
     query, result = np.empty(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
     for k in range(key_width, len(query)):
@@ -99,13 +99,13 @@ def attend(
                 to = weights.ctypes.data + 4 * beam * weights.shape[1]
                 for k in range(key_width):
                     query[k] = rows[sentence * beams + beam, head * key_width + k]
-                for first in range(0, opened[beam], PLACES):
+                for first in range(0, opened[beam], KEYS_PER_DOT):
                     dot_products(
                         *(query.ctypes.data, len(query) // LANES, keys_of_head, key_bytes, chosen + 8 * first),
                         *(next_keys, to + 4 * first),
                     )
             for beam in range(beams):
-                totals[beam] = exponentials(weights.ctypes.data + 4 * beam * weights.shape[1], opened[beam])
+                totals[beam] = exp_and_sum(weights.ctypes.data + 4 * beam * weights.shape[1], opened[beam])
             for beam in range(beams):
                 chosen = places.ctypes.data + 8 * beam * places.shape[1]
                 weighted_sum(
@@ -119,12 +119,12 @@ def attend(
 
 @jit
 def _open(mask: Array, sentence: int, beam: int, count: int, places: Array) -> int:
-    """Write down which of the first places are open, and PLACES - 1 times the last of them; how many are open."""
+    """Write down which of the first places are open, and KEYS_PER_DOT - 1 times the last of them; how many are open."""
     opened = 0
     for c in range(count):
         if not len(mask) or mask[sentence, beam, c] == 0:
             places[opened] = c
             opened += 1
     last = places[opened - 1] if opened else 0
-    places[opened : opened + PLACES - 1] = last
+    places[opened : opened + KEYS_PER_DOT - 1] = last
     return opened

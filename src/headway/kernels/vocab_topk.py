@@ -1,7 +1,7 @@
 """The best tokens of an output projection, without a softmax over the vocabulary.
 
 Logits are computed for a part of the vocabulary at a time, and ranked and summed while that is in the cache: a running
-sum of exponentials, over the largest logit so far, gives the normaliser; a logit that is larger than the least of the
+sum of exp_and_sum, over the largest logit so far, gives the normaliser; a logit that is larger than the least of the
 best so far takes its place among them. Of equal logits the first token comes first.
 """
 
@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import LOWEST, as_float, as_int, in_order
-from headway.kernels.exponential import LOG2_E, power_of_two
+from headway.kernels.exp import LOG2_E, exp2
+from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, ordered_int
+from headway.kernels.int8_gemm import BLOCK, multiply_block
+from headway.kernels.int8_linear import quantize_rows
 from headway.kernels.jit import jit, jit_inline
-from headway.kernels.linear import quantize
-from headway.kernels.tiles import BLOCK, multiply
 
-__all__ = ["rank", "rank_logits", "rank_sentences"]
+__all__ = ["topk_logits", "topk_projection", "topk_projection_per_sentence"]
 
 Array = npt.NDArray[Any]
 
@@ -28,7 +28,7 @@ _ANY = np.float32(-np.inf)
 
 
 @jit
-def rank(
+def topk_projection(
     hidden: Array,
     weights: Array,
     starts: Array,
@@ -43,10 +43,10 @@ def rank(
 ) -> None:
     """Write the log-probabilities of each row's best tokens, best first, into ``best`` and ``tokens`` (R, C).
 
-    That of ``end`` comes into ``ending`` (R,). ``hidden`` (R, D) is multiplied by a layer as in
-    :class:`~headway.kernels.linear.QuantizedLinear`. ``forbidden`` tokens are not chosen, but have their share of the
-    probability; where fewer than C are left, the rest have log-probability -inf. Where a logit is NaN, all of its row
-    are.
+    The log-probability of ``end`` is written to ``ending`` (R,). The layer that ``hidden`` (R, D) is multiplied by is
+    given as in :class:`~headway.kernels.int8_linear.QuantizedLinear`. ``forbidden`` tokens are never chosen but keep
+    their share of the probability. If fewer than C tokens are left, the rest have log-probability -inf. If a logit is
+    NaN, so are all results of its row.
     """
     rows = len(hidden)
     levels = np.empty((rows, 4 * weights.shape[1]), dtype=np.uint8)
@@ -54,20 +54,20 @@ def rank(
     logits = np.empty((rows, _PART * BLOCK), dtype=np.float32)
     largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
     _clear(largest, totals, best, tokens, ending)
-    quantize(hidden, levels, scales)
+    quantize_rows(hidden, levels, scales)
     for first in range(0, len(weights), _PART):
         for block in range(first, min(first + _PART, len(weights))):
             place = logits.ctypes.data + 4 * (block - first) * BLOCK
             w, s, f, b = weights.ctypes.data, starts.ctypes.data, scale.ctypes.data, bias.ctypes.data
             q, c, stride = levels.ctypes.data, scales.ctypes.data, 4 * logits.shape[1]
-            multiply(w, s, f, b, block, q, levels.shape[1], c, rows, _ANY, place, stride)
+            multiply_block(w, s, f, b, block, q, levels.shape[1], c, rows, _ANY, place, stride)
         width = min(_PART * BLOCK, vocabulary - first * BLOCK)
         _rank_part(logits, 0, width, first * BLOCK, forbidden, end, largest, totals, best, tokens, ending)
     _normalize(largest, totals, best, ending)
 
 
 @jit
-def rank_sentences(
+def topk_projection_per_sentence(
     hidden: Array,
     weights: Array,
     starts: Array,
@@ -101,7 +101,7 @@ def rank_sentences(
                     ruled_out += 1
             size += 1
         rows, used = slice(sentence * beams, (sentence + 1) * beams), -(-size // BLOCK)
-        rank(
+        topk_projection(
             *(hidden[rows], weights[home, :used], starts[home], scale[home], bias[home], size),
             *(excluded[:ruled_out], end_place, best[rows], found[rows], ending[rows]),
         )
@@ -111,7 +111,7 @@ def rank_sentences(
 
 
 @jit
-def rank_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: Array, ending: Array) -> None:
+def topk_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: Array, ending: Array) -> None:
     """The same of logits (R, V)."""
     rows, vocabulary = logits.shape
     largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
@@ -151,16 +151,16 @@ def _rank_part(
     for r in range(len(logits)):
         if end_column >= 0:
             ending[r] = logits[r, end_column]
-        highest = LOWEST
+        highest = MIN_INT32
         for n in range(column, column + width):
-            highest = max(highest, in_order(as_int(logits[r, n])))
-        top = as_float(in_order(highest))
+            highest = max(highest, ordered_int(float_to_bits(logits[r, n])))
+        top = bits_to_float(ordered_int(highest))
         if top > largest[r]:
-            totals[r] *= power_of_two((largest[r] - top) * LOG2_E)
+            totals[r] *= exp2((largest[r] - top) * LOG2_E)
             largest[r] = top
         base, total = largest[r], np.float32(0)
         for n in range(column, column + width):
-            total += power_of_two((logits[r, n] - base) * LOG2_E)
+            total += exp2((logits[r, n] - base) * LOG2_E)
         totals[r] += total
         if top > best[r, last]:
             _insert(logits[r, column : column + width], start, forbidden, best[r], tokens[r])

@@ -1,7 +1,7 @@
 """Linear layers in 8-bit integers, and layer norms.
 
 A weight matrix W (N, K) is kept as integers with one scale for each of its rows: W[n] ~ w[n] * s_w[n]
-(:func:`headway.kernels.tiles.as_integers`). Inputs are made integers as they come, with one scale for each row:
+(:func:`headway.kernels.int8_gemm.as_integers`). Inputs are made integers as they come, with one scale for each row:
 x[r] ~ q[r] * s_x[r], s_x[r] = max |x[r]| / 127. So
 
     y[r, n] = s_x[r] * s_w[n] * sum over k of q[r, k] * w[n, k] + b[n]
@@ -22,12 +22,12 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Float32
 
-from headway.kernels.bits import MAGNITUDE, as_float, as_int
+from headway.kernels.float_bits import ABS_MASK, bits_to_float, float_to_bits
+from headway.kernels.int8_gemm import BLOCK, INPUT_OFFSET, multiply_block, pack_weight, quantize_weight
 from headway.kernels.jit import SerialAndParallel, jit, jit_inline, jit_parallel
 from headway.kernels.threads import run_threaded_if_few_rows
-from headway.kernels.tiles import BLOCK, OFFSET, as_integers, multiply, pack
 
-__all__ = ["Norm", "QuantizedLinear", "layer_norm", "quantize"]
+__all__ = ["LayerNormParams", "QuantizedLinear", "layer_norm", "quantize_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -41,7 +41,7 @@ _NO_WEIGHTS = np.zeros(0, dtype=np.float32)
 
 
 @dataclass(frozen=True)
-class Norm:
+class LayerNormParams:
     """A layer norm (Ba et al. 2016) over D features."""
 
     weight: Float32[Array, " D"]
@@ -49,7 +49,7 @@ class Norm:
     epsilon: float
 
 
-_NO_NORM = Norm(_NO_WEIGHTS, _NO_WEIGHTS, 0.0)
+_NO_NORM = LayerNormParams(_NO_WEIGHTS, _NO_WEIGHTS, 0.0)
 
 
 class QuantizedLinear:
@@ -61,31 +61,31 @@ class QuantizedLinear:
         bias: Float32[Array, " N"] | None = None,
         *,
         relu: bool = False,
-        norm: Norm | None = None,
+        norm: LayerNormParams | None = None,
     ) -> None:
-        self.outputs, self.inputs = weight.shape
-        levels, scale = as_integers(weight)
-        self.weights, self.starts = pack(levels)
-        padding = (0, -self.outputs % BLOCK)
+        self.out_features, self.in_features = weight.shape
+        levels, scale = quantize_weight(weight)
+        self.weights, self.accumulator_init = pack_weight(levels)
+        padding = (0, -self.out_features % BLOCK)
         self.scale = np.pad(scale, padding)
-        self.bias = np.pad(np.zeros(self.outputs, np.float32) if bias is None else bias, padding)
+        self.bias = np.pad(np.zeros(self.out_features, np.float32) if bias is None else bias, padding)
         norm = norm or _NO_NORM
-        self._before = (self.weights, self.starts, self.scale, self.bias, relu)
+        self._before = (self.weights, self.accumulator_init, self.scale, self.bias, relu)
         self._after = (norm.weight, norm.bias, norm.epsilon)
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
     ) -> Float32[Array, "R N"]:
         """The layer's output, ``residual`` added before the norm."""
-        if x.shape[1] != self.inputs:
-            raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.inputs}")
-        out = np.empty((len(x), self.outputs), dtype=np.float32)
+        if x.shape[1] != self.in_features:
+            raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.in_features}")
+        out = np.empty((len(x), self.out_features), dtype=np.float32)
         entered = _NOTHING if residual is None else residual
         run_threaded_if_few_rows(len(x), _linear, x, *self._before, entered, *self._after, out)
         return out
 
 
-def layer_norm(x: Float32[Array, "R D"], norm: Norm) -> Float32[Array, "R D"]:
+def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
     """Each row less its mean, over its standard deviation."""
     out = x.copy()
     _layer_norm(out, norm.weight, norm.bias, norm.epsilon)
@@ -93,8 +93,8 @@ def layer_norm(x: Float32[Array, "R D"], norm: Norm) -> Float32[Array, "R D"]:
 
 
 @jit
-def quantize(x: Array, levels: Array, scales: Array) -> None:
-    """Rows of ``x`` (R, K) as integers from -127 to 127, plus OFFSET, in ``levels`` (R, >= K).
+def quantize_rows(x: Array, levels: Array, scales: Array) -> None:
+    """Rows of ``x`` (R, K) as integers from -127 to 127, plus INPUT_OFFSET, in ``levels`` (R, >= K).
 
     The largest magnitude is found among bits, which are ordered as magnitudes are, NaN above all: its scale is NaN,
     and so is what is computed with it.
@@ -102,12 +102,12 @@ def quantize(x: Array, levels: Array, scales: Array) -> None:
     for r in range(len(x)):
         largest = np.int32(0)
         for k in range(x.shape[1]):
-            largest = max(largest, np.int32(as_int(x[r, k]) & MAGNITUDE))
-        scale = as_float(largest) * _LEVEL + _TINY
+            largest = max(largest, np.int32(float_to_bits(x[r, k]) & ABS_MASK))
+        scale = bits_to_float(largest) * _LEVEL + _TINY
         scales[r] = scale
         inverse = np.float32(1) / scale
         for k in range(x.shape[1]):
-            levels[r, k] = np.uint8(np.int32(np.rint(x[r, k] * inverse)) + OFFSET)
+            levels[r, k] = np.uint8(np.int32(np.rint(x[r, k] * inverse)) + INPUT_OFFSET)
 
 
 def _multiplied(
@@ -133,13 +133,13 @@ def _multiplied(
     least = np.float32(0) if relu else np.float32(-np.inf)
     for first in range(0, rows, max(each, 1)):
         count = min(each, rows - first)
-        quantize(x[first : first + count], levels, scales)
+        quantize_rows(x[first : first + count], levels, scales)
         w, s, f, b = weights.ctypes.data, starts.ctypes.data, scale.ctypes.data, bias.ctypes.data
         q, c, y, rest = levels.ctypes.data, scales.ctypes.data, out.ctypes.data + 4 * first * outputs, last.ctypes.data
         for index in numba.prange(-(-outputs // BLOCK)):
             block: Any = np.intp(index)  # the parallel form's index is unsigned: multiply would be compiled again
             place, stride = (y + 4 * block * BLOCK, 4 * outputs) if block < whole else (rest, 4 * BLOCK)
-            multiply(w, s, f, b, block, q, width, c, count, least, place, stride)
+            multiply_block(w, s, f, b, block, q, width, c, count, least, place, stride)
         for row in range(count):
             for column in range(whole * BLOCK, outputs):
                 out[first + row, column] = last[row, column - whole * BLOCK]

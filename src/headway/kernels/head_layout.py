@@ -12,21 +12,21 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import narrowed, widened
+from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import jit_serial_and_parallel
 from headway.kernels.threads import run_threaded
 
-__all__ = ["join", "part"]
+__all__ = ["merge_heads", "split_heads"]
 
 Array = npt.NDArray[Any]
 
 
-def part(joined: Array, bias: Array, apart: Array) -> None:
+def split_heads(joined: Array, bias: Array, apart: Array) -> None:
     """``apart`` = the heads of ``joined``, after ``bias`` (P * H * K,) of float32 has been added to all positions."""
     run_threaded(_part, joined, bias, apart)
 
 
-def join(apart: Array, joined: Array) -> Array:
+def merge_heads(apart: Array, joined: Array) -> Array:
     """``joined`` = the heads side by side; returns their sum over all positions, in float32."""
     sums = np.empty((len(joined), joined.shape[2]), dtype=np.float32)
     run_threaded(_join, apart, joined, sums)
@@ -48,7 +48,7 @@ def _part(joined: Array, bias: Array, apart: Array) -> None:
                     taken = joined[sentence, position, first : first + width]
                     put = apart[kind, sentence * heads + head, position]
                     for i in range(width):
-                        put[i] = narrowed(widened(taken[i]) + of_bias[i], put[i])
+                        put[i] = cast_like(to_float32(taken[i]) + of_bias[i], put[i])
 
 
 @jit_serial_and_parallel
@@ -66,5 +66,5 @@ def _join(apart: Array, joined: Array, sums: Array) -> None:
                     taken = apart[kind, sentence * heads + head, position]
                     put = joined[sentence, position, first : first + width]
                     for i in range(width):
-                        total[i] += widened(taken[i])
+                        total[i] += to_float32(taken[i])
                         put[i] = taken[i]

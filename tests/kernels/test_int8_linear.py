@@ -18,9 +18,9 @@ if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 from headway.kernels import threads
+from headway.kernels.int8_gemm import BLOCK, quantize_weight
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
 from headway.kernels.jit import SerialAndParallel
-from headway.kernels.linear import Norm, QuantizedLinear, layer_norm
-from headway.kernels.tiles import BLOCK, as_integers
 
 GROUP = 8  # inputs whose products are added in 16 bits, in two halves
 
@@ -67,7 +67,7 @@ def test_weights_of_any_magnitude(magnitude: float) -> None:
 
 def test_of_weights_like_a_trained_layers_most_of_the_levels_are_used() -> None:
     weight = normal(300, 512)
-    levels, scale = as_integers(weight)
+    levels, scale = quantize_weight(weight)
     assert np.abs(levels).max(axis=1).mean() > 70
     error = np.abs(levels * scale[:, None] - weight)
     assert (error <= 1.001 * scale[:, None]).all(), "rounded towards zero where the sum would be too large"
@@ -78,7 +78,7 @@ def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
     x[3] *= 1e4
     x[4] = 0
     found = QuantizedLinear(weight, bias)(x)
-    levels, level_w = as_integers(weight)
+    levels, level_w = quantize_weight(weight)
     level_x = np.abs(x).max(1, keepdims=True) / 127
     bound = 0.5 * level_x * np.abs(levels * level_w[:, None]).sum(1)
     bound += np.abs(x) @ np.abs(levels * level_w[:, None] - weight).T
@@ -88,7 +88,7 @@ def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
 
 def test_a_row_depends_on_itself_alone() -> None:
     """Whatever is beside it, however many rows are cached at a time, and in whatever tile it falls: bit for bit."""
-    norm = Norm(normal(24), normal(24, seed=1), 1e-5)
+    norm = LayerNormParams(normal(24), normal(24, seed=1), 1e-5)
     layer = QuantizedLinear(normal(24, 512, seed=2), normal(24, seed=3), norm=norm)
     x = normal(300, 512, seed=4) * np.logspace(-3, 3, 300, dtype=np.float32)[:, None]
     entered = normal(300, 24, seed=5)
@@ -163,7 +163,7 @@ def test_what_follows_a_product_is_what_it_is_called() -> None:
     norm = torch.nn.LayerNorm(40, eps=1e-3)
     torch.nn.init.normal_(norm.weight)
     torch.nn.init.normal_(norm.bias)
-    as_arrays = Norm(norm.weight.detach().numpy(), norm.bias.detach().numpy(), 1e-3)
+    as_arrays = LayerNormParams(norm.weight.detach().numpy(), norm.bias.detach().numpy(), 1e-3)
     x, entered = normal(9, 32, seed=2), normal(9, 40, seed=3)
     product = torch.from_numpy(QuantizedLinear(weight, bias)(x))
     assert torch.equal(torch.from_numpy(QuantizedLinear(weight, bias, relu=True)(x)), F.relu(product))

@@ -13,12 +13,21 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import FLOAT, INT32, constant, emitted
+from headway.kernels.llvm import FLOAT, INT32, constant, intrinsic
 
-__all__ = ["LOWEST", "MAGNITUDE", "as_float", "as_int", "emit_in_order", "in_order", "narrowed", "widened"]
+__all__ = [
+    "ABS_MASK",
+    "MIN_INT32",
+    "bits_to_float",
+    "cast_like",
+    "emit_ordered_int",
+    "float_to_bits",
+    "ordered_int",
+    "to_float32",
+]
 
-MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
-LOWEST = np.int32(-(2**31))  # where a search for the highest integer begins
+ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
+MIN_INT32 = np.int32(-(2**31))  # where a search for the highest integer begins
 _SIGN = 31
 _HALF = 16  # bits
 _BELOW_MIDDLE = 0x7FFF  # of what is rounded away
@@ -38,24 +47,24 @@ def _as_int(context: Any, number: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-as_float = cast(Callable[[np.int32], np.float32], emitted(_as_float))
-as_int = cast(Callable[[np.float32], np.int32], emitted(_as_int))
+bits_to_float = cast(Callable[[np.int32], np.float32], intrinsic(_as_float))
+float_to_bits = cast(Callable[[np.float32], np.int32], intrinsic(_as_int))
 
 
-def emit_in_order(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """:data:`in_order` of the bits of a float, or of a vector of floats."""
+def emit_ordered_int(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
+    """:data:`ordered_int` of the bits of a float, or of a vector of floats."""
     negative = builder.ashr(bits, constant(bits.type, _SIGN))
-    return builder.xor(bits, builder.and_(negative, constant(bits.type, int(MAGNITUDE))))
+    return builder.xor(bits, builder.and_(negative, constant(bits.type, int(ABS_MASK))))
 
 
 def _in_order(context: Any, bits: Any) -> Any:
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        return emit_in_order(builder, arguments[0])
+        return emit_ordered_int(builder, arguments[0])
 
     return types.int32(types.int32), generate
 
 
-in_order = cast(Callable[[np.int32], np.int32], emitted(_in_order))
+ordered_int = cast(Callable[[np.int32], np.int32], intrinsic(_in_order))
 """An integer for a float's bits, ordered as floats are, NaN at the ends; and for such an integer the bits."""
 
 
@@ -80,9 +89,9 @@ def _narrowed(context: Any, number: Any, like: Any) -> Any:
     return like(types.float32, like), generate
 
 
-widened = cast(Callable[[Any], np.float32], emitted(_widened))
+to_float32 = cast(Callable[[Any], np.float32], intrinsic(_widened))
 """The float32 of a float32, or of a bfloat16's bits (uint16)."""
 
-narrowed = cast(Callable[[np.float32, Any], Any], emitted(_narrowed))
+cast_like = cast(Callable[[np.float32, Any], Any], intrinsic(_narrowed))
 """``(number, like)``: the number as what ``like`` is, itself or the bits of the nearest bfloat16, of two the even one;
 NaN of a processor's own making stays NaN."""

@@ -4,14 +4,14 @@ PyTorch's library for them (oneDNN) brings its operands into another order befor
 two transposed ones, and writes gradients of weights in bfloat16, from which they are made float32 again. Here weights
 are packed straight from float32, and gradients summed straight in it.
 
-They are made of rows of pairs and panels of such pairs (:mod:`headway.kernels.pairs`), BLOCK columns in each:
+They are made of rows of pairs and panels of such pairs (:mod:`headway.kernels.bf16_tiles`), BLOCK columns in each:
 
     y = x W^T + b     pairs of neighbouring inputs; panels of W's rows                     :func:`pack_rows`
     x = y W           pairs of neighbouring outputs; panels of W's columns                 :func:`pack_columns`
-    W = y^T x         pairs of neighbouring rows of both, which are packed as they come    :func:`add_outer`
+    W = y^T x         pairs of neighbouring rows of both, which are packed as they come    :func:`add_outer_product`
 
-Matrices are contiguous; bfloat16 is uint16, its bits. Sums are taken in the order of the pairs (rows of ``add_outer``
-256 at a time), whatever the number of threads.
+Matrices are contiguous; bfloat16 is uint16, its bits. Sums are taken in the order of the pairs (rows of
+``add_outer_product`` 256 at a time), whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from headway.kernels.bits import narrowed
+from headway.kernels.bf16_tiles import BLOCK, PAIR_BYTES, TILE_ROWS, interleave, multiply_accumulate, multiply_rows
+from headway.kernels.float_bits import cast_like
 from headway.kernels.jit import jit, jit_inline, jit_serial_and_parallel
-from headway.kernels.pairs import BLOCK, MANY, PAIR, interleaved, multiply_and_add, multiply_rows
 from headway.kernels.threads import run_threaded
 
-__all__ = ["add_outer", "multiply", "pack_columns", "pack_rows"]
+__all__ = ["add_outer_product", "matmul", "pack_columns", "pack_rows"]
 
 Array = npt.NDArray[Any]
 
@@ -36,12 +36,12 @@ _PART = 64  # rows that meet all panels before the next ones do: a second-level 
 _SUMMED = 256  # rows whose pairs a cache holds
 _APART = _SUMMED // 2 + 1  # pairs from a panel to the next; a power of two would have them compete for places there
 _KEPT, _FEWEST = 128, 4  # blocks of sums that a cache holds, and of them beside each other
-_LINE = BLOCK * PAIR  # bytes of a panel's pair
+_LINE = BLOCK * PAIR_BYTES  # bytes of a panel's pair
 _SUM = 4  # bytes
 _NAN = np.uint16(0x7FC0)  # whatever its other bits were
 
 
-def multiply(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
+def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
     """``out`` (R, N) = x (R, K) times what is packed in ``panels``, and ``bias`` (N,) of float32; K is even."""
     padded = np.zeros(len(panels) * BLOCK, dtype=np.float32)
     if bias is not None:
@@ -65,7 +65,7 @@ def pack_columns(weight: Array) -> Array:
     return panels
 
 
-def add_outer(y: Array, x: Array, out: Array) -> None:
+def add_outer_product(y: Array, x: Array, out: Array) -> None:
     """``out`` += y^T x: y (R, N), x (R, K), ``out`` (at least N rows, a multiple of eight; K) of float32.
 
     K is a multiple of BLOCK.
@@ -86,12 +86,12 @@ def _multiply(x: Array, panels: Array, bias: Array, out: Array) -> None:
         for block in range(outputs // BLOCK):
             panel, shift = panels.ctypes.data + block * pairs * _LINE, bias.ctypes.data + block * BLOCK * _SUM
             place = out.ctypes.data + 2 * (first * outputs + block * BLOCK)
-            multiply_rows(panel, pairs, begin, stride, PAIR, shift, place, 2 * outputs, count)
+            multiply_rows(panel, pairs, begin, stride, PAIR_BYTES, shift, place, 2 * outputs, count)
         if outputs % BLOCK:
             block = outputs // BLOCK
             last = np.empty((count, BLOCK), dtype=np.uint16)
             panel, shift = panels.ctypes.data + block * pairs * _LINE, bias.ctypes.data + block * BLOCK * _SUM
-            multiply_rows(panel, pairs, begin, stride, PAIR, shift, last.ctypes.data, 2 * BLOCK, count)
+            multiply_rows(panel, pairs, begin, stride, PAIR_BYTES, shift, last.ctypes.data, 2 * BLOCK, count)
             for row in range(count):
                 for column in range(outputs - block * BLOCK):
                     out[first + row, block * BLOCK + column] = last[row, column]
@@ -101,8 +101,8 @@ def _multiply(x: Array, panels: Array, bias: Array, out: Array) -> None:
 def _paired(first: Any, second: Any) -> Any:
     """Two numbers as bfloat16 in 32 bits."""
     half = np.uint16(0)
-    low = narrowed(first, half) if first == first else _NAN
-    high = narrowed(second, half) if second == second else _NAN
+    low = cast_like(first, half) if first == first else _NAN
+    high = cast_like(second, half) if second == second else _NAN
     return np.uint32(low) | np.uint32(high) << np.uint32(16)
 
 
@@ -141,7 +141,7 @@ def _add_outer(y: Array, x: Array, out: Array, row_strips: int, column_strips: i
         for group in range(first_y, last_y, together):
             blocks = min(together, last_y - group)
             place = out.ctypes.data + _SUM * BLOCK * (group * inputs + first_x)
-            tiles = -(-min(blocks * BLOCK, outputs - group * BLOCK) // MANY)
+            tiles = -(-min(blocks * BLOCK, outputs - group * BLOCK) // TILE_ROWS)
             for first in range(0, rows, _SUMMED):
                 count = min(_SUMMED, rows - first)
                 _pair_up(y[first : first + count], group * BLOCK, y_pairs[:blocks])
@@ -158,7 +158,7 @@ def _pair_up(x: Array, start: int, pairs: Array) -> None:
         even = x.ctypes.data + 2 * (2 * pair * width + start)
         for block in range(whole):
             place = even + block * 2 * BLOCK
-            interleaved(place, place + 2 * width, pairs[block, pair].ctypes.data)
+            interleave(place, place + 2 * width, pairs[block, pair].ctypes.data)
         for block in range(whole, len(pairs)):
             last = pairs[block, pair]
             last[:] = 0
@@ -180,5 +180,7 @@ def _add_blocks(y_pairs: Array, x_pairs: Array, pairs: int, out: int, out_stride
     for block in range(len(x_pairs)):
         w = x_pairs.ctypes.data + block * panel
         for tile in range(tiles):
-            x = y_pairs.ctypes.data + tile // (BLOCK // MANY) * panel + tile % (BLOCK // MANY) * MANY * PAIR
-            multiply_and_add(w, pairs, x, PAIR, _LINE, w, out + tile * MANY * out_stride + block * _LINE, out_stride)
+            first_row = tile * TILE_ROWS
+            x = y_pairs.ctypes.data + first_row // BLOCK * panel + first_row % BLOCK * PAIR_BYTES
+            place = out + first_row * out_stride + block * _LINE
+            multiply_accumulate(w, pairs, x, PAIR_BYTES, _LINE, w, place, out_stride)

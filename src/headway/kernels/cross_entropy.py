@@ -12,18 +12,18 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from headway.kernels.bits import LOWEST, as_float, as_int, in_order, narrowed, widened
-from headway.kernels.emitting import LANES
-from headway.kernels.exponential import exponentials
+from headway.kernels.exp import exp_and_sum
+from headway.kernels.float_bits import MIN_INT32, bits_to_float, cast_like, float_to_bits, ordered_int, to_float32
 from headway.kernels.jit import jit_serial_and_parallel
+from headway.kernels.llvm import LANES
 from headway.kernels.threads import run_threaded
 
-__all__ = ["replace_by_errors"]
+__all__ = ["cross_entropy_"]
 
 Array = npt.NDArray[Any]
 
 
-def replace_by_errors(logits: Array, targets: Array, smoothing: float) -> float:
+def cross_entropy_(logits: Array, targets: Array, smoothing: float) -> float:
     """The sum of log sum exp z - (1 - smoothing) z_t over rows z with target t; its gradient replaces the logits.
 
     ``logits`` (R, V), contiguous, are float32, or uint16: the bits of bfloat16. ``targets`` are (R,).
@@ -38,17 +38,17 @@ def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
     for r in numba.prange(len(logits)):
         row, size = logits[r], logits.shape[1]
         powers = np.empty(size + LANES, dtype=np.float32)
-        highest = LOWEST
+        highest = MIN_INT32
         for v in range(size):
-            powers[v] = widened(row[v])
-            highest = max(highest, in_order(as_int(powers[v])))
+            powers[v] = to_float32(row[v])
+            highest = max(highest, ordered_int(float_to_bits(powers[v])))
         target = powers[targets[r]]
-        total = exponentials(powers.ctypes.data, size)
+        total = exp_and_sum(powers.ctypes.data, size)
         scale = np.float32(1) / total
         for v in range(size):
             powers[v] *= scale
         powers[targets[r]] -= weight
-        surprise = np.log(np.float64(total)) + np.float64(as_float(in_order(highest)))
+        surprise = np.log(np.float64(total)) + np.float64(bits_to_float(ordered_int(highest)))
         losses[r] = surprise - np.float64(weight) * np.float64(target)
         for v in range(size):
-            row[v] = narrowed(powers[v], row[v])
+            row[v] = cast_like(powers[v], row[v])

@@ -18,9 +18,9 @@ from headway.nn.attention import MultiHeadAttention
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
-from headway.kernels import heads_in_pairs, pairs
+from headway.kernels import bf16_attention, bf16_tiles
 
-if not pairs.available():
+if not bf16_tiles.has_bf16_dot():
     pytest.skip("no AVX-512 BF16", allow_module_level=True)
 
 BFLOAT16 = torch.bfloat16
@@ -121,7 +121,7 @@ def test_a_sentence_comes_to_the_same_bits_in_any_batch_and_with_any_threads(mon
 
     together = results(0, 6)
     assert all(torch.equal(whole[2:4], part) for whole, part in zip(together, results(2, 4), strict=True))
-    monkeypatch.setattr(heads_in_pairs, "share", lambda _shared, alone, *arguments: alone(*arguments))
+    monkeypatch.setattr(bf16_attention, "run_threaded", lambda kernel, *arguments: kernel.serial(*arguments))
     assert all(torch.equal(*pair) for pair in zip(together, results(0, 6), strict=True))
 
 
@@ -144,13 +144,13 @@ def test_multi_head_attention_trains_by_it(bias: bool, to_memory: bool, monkeypa
         return [out.detach().float(), *(each.grad for each in attention.parameters() if each.grad is not None)]
 
     calls: list[int] = []
-    attend = heads_in_pairs.attend
+    attend = bf16_attention.attention_forward
 
     def counted(*arguments: Any) -> None:
         calls.append(1)
         attend(*arguments)
 
-    monkeypatch.setattr(heads_in_pairs, "attend", counted)
+    monkeypatch.setattr(bf16_attention, "attention_forward", counted)
     found = gradients()
     assert len(calls) == 1
     monkeypatch.setattr(kernels, "available", lambda: False)

@@ -5,7 +5,7 @@ The innermost loops of a matrix product in integers, given to LLVM as vector ope
     out[r, n] = sum over k of q[r, k] * w[n, k]
 
 for a few rows r and one block of outputs n. The processor multiplies unsigned bytes with signed ones, so rows hold
-u = q + 128 (:data:`OFFSET`), and sums begin at -128 * sum over k of w[n, k], which is known ahead.
+u = q + 128 (:data:`INPUT_OFFSET`), and sums begin at -128 * sum over k of w[n, k], which is known ahead.
 
 Weights are packed so that what one instruction reads lies together (:func:`pack`): of each block of :data:`BLOCK`
 outputs, for each four neighbouring k, those of all outputs. A vector of weights meets the four inputs of a row, which
@@ -13,7 +13,7 @@ stand in all lanes. ``vpdpbusd`` adds the four products of each output to its su
 not, ``pmaddubsw`` adds two in 16 bits, another addition makes that four, and only then ``pmaddwd`` widens them: half as
 much work as with 16-bit inputs, whose products ``pmaddwd`` takes two at a time.
 
-Sums of 16 bits would overflow if weights were any bytes. :func:`as_integers` chooses each output's scale so that no
+Sums of 16 bits would overflow if weights were any bytes. :func:`quantize_weight` chooses each output's scale so that no
 four weights that are added there can, whatever the inputs: 255 times those of one sign is at most 2^15 - 1. For weights
 that are distributed as a trained layer's are, this costs less than one bit of the eight on average. ``vpdpbusd`` would
 not need it; but so all processors have the same integers.
@@ -42,29 +42,37 @@ from jaxtyping import Float32, Int8, Int32, Int64
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.emitting import (
+from headway.kernels.jit import jit
+from headway.kernels.llvm import (
     BYTE,
+    CACHE_LINE,
     FEATURES,
     FLOAT,
-    FLOATS,
+    FLOAT_VECTOR,
     INT32,
     INT64,
-    INTS,
+    INT_VECTOR,
     LANES,
-    LINE,
+    alloca,
+    broadcast,
     constant,
-    emitted,
-    everywhere,
-    fetch,
-    function,
+    for_range,
+    intrinsic,
+    llvm_function,
     load,
+    prefetch,
     store,
-    times,
-    variable,
 )
-from headway.kernels.jit import jit
 
-__all__ = ["BLOCK", "OFFSET", "as_integers", "multiply", "pack", "pack_chosen", "starts_of"]
+__all__ = [
+    "BLOCK",
+    "INPUT_OFFSET",
+    "accumulator_init",
+    "multiply_block",
+    "pack_weight",
+    "pack_weight_rows",
+    "quantize_weight",
+]
 
 Array = npt.NDArray[Any]
 
@@ -72,7 +80,7 @@ _ADDS_FOUR = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 _VECTORS = 2  # of sums, beside each other
 BLOCK = _VECTORS * LANES  # outputs
 
-OFFSET = np.int32(128)  # of the inputs
+INPUT_OFFSET = np.int32(128)  # of the inputs
 _LEVELS = 127  # the largest magnitude of a weight
 _FOUR = 4  # inputs in a lane
 _GROUP = 2  # times four inputs: what is added in 16 bits is one product of each half of them
@@ -88,7 +96,7 @@ _PMADDWD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LAN
 _VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}[LANES]
 
 
-def as_integers(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
+def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
     """Weights as integers times a scale for each output; the sums that :func:`multiply` makes of them do not overflow.
 
     Where rounding would take a group's sum too far, its weights are rounded towards zero. Of weights that are NaN or
@@ -121,20 +129,20 @@ def _largest_sums(groups: Array) -> Array:
     return np.maximum(add_pairs(np.maximum(groups, 0)), -add_pairs(np.minimum(groups, 0)))
 
 
-def pack(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
+def pack_weight(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
     """Weights in the order of :func:`multiply`, and where sums begin. Zeros fill the last block and group."""
     outputs, inputs = levels.shape
     filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUPED)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), starts_of(filled)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), accumulator_init(filled)
 
 
-def starts_of(levels: Int8[Array, "N K"]) -> Int32[Array, " N"]:
+def accumulator_init(levels: Int8[Array, "N K"]) -> Int32[Array, " N"]:
     """Where the sum of each output begins."""
-    return cast(Array, -OFFSET * levels.sum(axis=1, dtype=np.int32))
+    return cast(Array, -INPUT_OFFSET * levels.sum(axis=1, dtype=np.int32))
 
 
-def pack_chosen(
+def pack_weight_rows(
     levels: Int8[Array, "N K"], outputs: Int64[Array, "B blocks block"]
 ) -> Int8[Array, "B blocks fours block 4"]:
     """The weights of chosen outputs as :func:`pack` orders them, for each of several choices."""
@@ -187,60 +195,60 @@ def _tile(rows: int, lines: int) -> _Tile:
         starts, input_scales, scales, bias, least, out, out_stride = arguments[5:]
         starts_of_rows = [builder.add(inputs, builder.mul(inputs_stride, INT64(row))) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
-        sums = {place: variable(builder, INTS) for place in places}
+        sums = {place: alloca(builder, INT_VECTOR) for place in places}
         for (_, vector), total in sums.items():
-            builder.store(load(builder, starts, INTS, INT64(vector)), total)
-        with times(builder, groups) as loop:
+            builder.store(load(builder, starts, INT_VECTOR, INT64(vector)), total)
+        with for_range(builder, groups) as loop:
             fours = [builder.add(builder.mul(loop.index, INT64(_GROUP)), INT64(four)) for four in range(_GROUP)]
             for line in range(lines):
                 place = builder.add(builder.mul(loop.index, INT64(lines)), INT64(line))
-                fetch(builder, builder.add(ahead, builder.mul(place, INT64(LINE))))
+                prefetch(builder, builder.add(ahead, builder.mul(place, INT64(CACHE_LINE))))
             first = [builder.mul(four, INT64(_VECTORS)) for four in fours]
             w = [
                 [load(builder, weights, _BYTES, builder.add(four, INT64(vector))) for four in first]
                 for vector in range(_VECTORS)
             ]
             for row in range(rows):
-                x = [everywhere(builder, load(builder, starts_of_rows[row], INT32, four), LANES) for four in fours]
+                x = [broadcast(builder, load(builder, starts_of_rows[row], INT32, four), LANES) for four in fours]
                 for vector in range(_VECTORS):
                     total = sums[row, vector]
                     builder.store(_add_products(builder, builder.load(total), x, w[vector]), total)
-        lowest = everywhere(builder, least, LANES)
+        lowest = broadcast(builder, least, LANES)
         for row, vector in places:
-            input_scale = everywhere(builder, load(builder, input_scales, FLOAT, INT64(row)), LANES)
-            y = builder.sitofp(builder.load(sums[row, vector]), FLOATS)
-            y = builder.fmul(builder.fmul(y, load(builder, scales, FLOATS, INT64(vector))), input_scale)
-            y = builder.fadd(y, load(builder, bias, FLOATS, INT64(vector)))
+            input_scale = broadcast(builder, load(builder, input_scales, FLOAT, INT64(row)), LANES)
+            y = builder.sitofp(builder.load(sums[row, vector]), FLOAT_VECTOR)
+            y = builder.fmul(builder.fmul(y, load(builder, scales, FLOAT_VECTOR, INT64(vector))), input_scale)
+            y = builder.fadd(y, load(builder, bias, FLOAT_VECTOR, INT64(vector)))
             y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # NaN stays
             store(builder, y, builder.add(out, builder.mul(out_stride, INT64(row))), INT64(vector))
         return context.get_dummy_value()
 
-    return emitted(typing)
+    return intrinsic(typing)
 
 
 def _add_products(builder: ir.IRBuilder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
     """``total`` and the products of a group: fours of inputs, each in all lanes, and of weights, each lane its own."""
     if _ADDS_FOUR:
-        add_four = function(builder, _VPDPBUSD, INTS, INTS, INTS, INTS)
+        add_four = llvm_function(builder, _VPDPBUSD, INT_VECTOR, INT_VECTOR, INT_VECTOR, INT_VECTOR)
         for inputs, weights in zip(x, w, strict=True):
-            total = builder.call(add_four, [total, inputs, builder.bitcast(weights, INTS)])
+            total = builder.call(add_four, [total, inputs, builder.bitcast(weights, INT_VECTOR)])
         return total
-    add_two = function(builder, _PMADDUBSW, _WORDS, _BYTES, _BYTES)
+    add_two = llvm_function(builder, _PMADDUBSW, _WORDS, _BYTES, _BYTES)
     words = [builder.call(add_two, [builder.bitcast(a, _BYTES), b]) for a, b in zip(x, w, strict=True)]
-    widen = function(builder, _PMADDWD, INTS, _WORDS, _WORDS)
+    widen = llvm_function(builder, _PMADDWD, INT_VECTOR, _WORDS, _WORDS)
     return builder.add(total, builder.call(widen, [functools.reduce(builder.add, words), _ONES]))
 
 
 # AVX-512 has 32 registers, and with vpdpbusd no sums in 16 bits take any of them.
 _MANY, _SOME = (8, 4) if _ADDS_FOUR and LANES == 16 else (3, 2)  # rows
-_LINES = _GROUP * _FOUR * BLOCK // LINE  # of a group's weights
+_LINES = _GROUP * _FOUR * BLOCK // CACHE_LINE  # of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
 
 
 @jit
-def multiply(
+def multiply_block(
     weights: int,
     starts: int,
     scales: int,
@@ -256,10 +264,11 @@ def multiply(
 ) -> None:
     """Compute one block of a layer's outputs for the first ``rows`` rows.
 
-    They are max(least, (inputs - OFFSET) @ weights[block]^T * scales * input_scales + bias). All arrays are given by
-    their addresses: ``weights`` and ``starts`` as packed, ``scales`` and ``bias`` (blocks * BLOCK,) float32, ``inputs``
-    (R, ``width``) bytes with width = 4 * fours, arbitrary beyond the layer's inputs, ``input_scales`` (R,) float32, and
-    ``out`` the first row's outputs, with ``stride`` bytes from one row to the next.
+    out = max(least, (inputs - INPUT_OFFSET) @ weights[block]^T * scales * input_scales + bias)
+
+    Arrays are given by their addresses: ``weights`` and ``starts`` as packed, ``scales`` and ``bias`` (blocks * BLOCK,)
+    float32, ``inputs`` (R, ``width``) bytes with width = 4 * fours (bytes beyond the layer's inputs may be anything),
+    ``input_scales`` (R,) float32, and ``out``, with ``stride`` bytes from one row to the next.
     """
     groups = width // (4 * _GROUP)
     panel, place = weights + block * BLOCK * width, 4 * BLOCK * block
@@ -271,7 +280,7 @@ def multiply(
             if row == 0 and rows < _LINES * _MANY:
                 _first(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
             else:
-                ahead = following + row // _MANY % _LINES * groups * LINE
+                ahead = following + row // _MANY % _LINES * groups * CACHE_LINE
                 _many(panel, ahead, x, width, groups, start, s, scale, shift, least, y, stride)
             row += _MANY
         elif rows - row >= _SOME:
