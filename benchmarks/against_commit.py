@@ -1,0 +1,416 @@
+"""Compare the speed of this checkout with that of an earlier commit, in pairs within one run.
+
+    git worktree add ../old COMMIT
+    python benchmarks/against_commit.py --old ../old --data ../shared/data/multi30k
+    python benchmarks/against_commit.py --old ../old --data FOLDER --rows 'train *' 'decode int8 *' --output F.json
+
+Each row is one workload. Its two processes, one for each commit, stay alive during the row and run in turns (old, new,
+new, old, ...), so that other load on the machine affects both. A pair gives the ratio of the old commit's time to
+the new one's: above 1 the new commit is faster. The table shows the median over the pairs with a 95 % confidence
+interval (bootstrap of the median). A row passes if the interval contains 0.98 or lies above it, and the median is at
+least 0.95.
+
+Workloads, all on sentences of Multi30k:
+
+    train     `headway train` runs in both processes; the waiting one is stopped (SIGSTOP). The time of a step is taken
+              from metrics.jsonl, per token. The first step after a pause is not counted.
+    decode    lists of 1, 16 or 64 sentences, greedy or with beam 4. The models are untrained, so every translation is
+              given the same length. With --model, the rows "decode trained" use that model and its own lengths.
+    file      a file of sentences, shared out to two processes
+    classify  a list of texts
+    start     processor time of `headway translate MODEL "one sentence"` from start to end, with warm caches
+
+Only the command line, recipes and public names are used, so both commits may be of any age that has them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+LEAST_MEDIAN, LEAST_UPPER = 0.95, 0.98
+VOCABULARY, SENTENCES = 4_000, 5_000
+STEPS = 3  # counted in each turn of training
+PATIENCE_S = 1_200
+LENGTH = 20  # tokens of each translation of an untrained model
+FIXED = {"min_length": LENGTH, "max_length": LENGTH}
+LONG_WORDS = 120  # some 180 tokens, fewer than the 256 from which on a text is split
+
+# [model] of the recipe, by the name that rows use.
+MODELS: dict[str, dict[str, Any]] = {
+    "small": {"preset": "small"},
+    "base": {"preset": "base"},
+    "gated": {"preset": "small", "activation": "swiglu"},
+    "rotary": {"preset": "small", "positions": "rotary"},
+    "pre-norm": {"preset": "small", "norm": "pre"},
+    "learned": {"preset": "small", "positions": "learned"},
+    "recurrent": {"kind": "recurrent", "d_model": 256},
+    "classifier": {"kind": "classifier", "d_model": 128, "num_heads": 4, "d_ff": 256, "encoder_layers": 2},
+}
+VARIANTS = ("gated", "rotary", "pre-norm", "learned", "recurrent", "classifier")
+TRAINED = "trained"  # the folder of --model
+
+
+@dataclass(frozen=True)
+class Row:
+    """One workload: ``kind`` says which, the rest how."""
+
+    name: str
+    kind: str
+    model: str
+    precision: str = "float32"
+    batch: int = 64
+    sentences: int = 64
+    beam_size: int = 1
+    shortlist: bool = False
+    long: bool = False
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """Ratios of old to new time, one per pair, and the seconds that each turn took (training: per 1,000 tokens)."""
+
+    name: str
+    ratios: list[float]
+    old: list[float]
+    new: list[float]
+    interval: tuple[float, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interval", median_interval(self.ratios))
+
+    @property
+    def median(self) -> float:
+        """The median ratio."""
+        return float(np.median(self.ratios))
+
+    @property
+    def passes(self) -> bool:
+        """Whether the new commit is as fast as required."""
+        return self.median >= LEAST_MEDIAN and self.interval[1] >= LEAST_UPPER
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        seconds = f"{np.median(self.old):9.4f} {np.median(self.new):9.4f}"
+        verdict = "" if self.passes else "  SLOWER"
+        return f"{self.name:<40} {self.median:6.3f} [{low:.3f}, {high:.3f}] {seconds} {len(self.ratios):5}{verdict}"
+
+
+HEADER = f"{'row':<40} {'old / new':>6} {'[95 %]':>14} {'old s':>8} {'new s':>9} {'pairs':>5}"
+
+
+def median_interval(values: Sequence[float], draws: int = 10_000) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median by the percentile bootstrap."""
+    numbers = np.random.default_rng(1).choice(np.asarray(values), (draws, len(values)))
+    low, high = np.percentile(np.median(numbers, axis=1), (2.5, 97.5))
+    return float(low), float(high)
+
+
+def all_rows(*, trained: bool) -> list[Row]:
+    """Return every row, in the order of the table."""
+    rows = [Row(f"train {model}", "train", model) for model in ("small", "base", *VARIANTS)]
+    models = [("", "small"), *([(f"{TRAINED} ", TRAINED)] if trained else [])]
+    for name, model in models:
+        for precision in ("int8", "float32"):
+            for batch, sentences in ((1, 6), (16, 32), (64, 128)):
+                for search, beam in (("greedy", 1), ("beam 4", 4)):
+                    title = f"decode {name}{precision} {search} batch {batch}"
+                    count = max(batch, sentences // beam)
+                    rows.append(Row(title, "decode", model, precision, batch, count, beam))
+    for model in VARIANTS[:-2]:
+        rows += [Row(f"decode {model} {precision}", "decode", model, precision) for precision in ("int8", "float32")]
+    rows.append(Row("decode recurrent float32", "decode", "recurrent"))
+    rows.append(Row("decode int8 shortlist", "decode", "small", "int8", shortlist=True))
+    for precision in ("int8", "float32"):
+        rows.append(Row(f"decode long sources {precision}", "decode", "small", precision, 16, 16, long=True))
+    rows.append(Row("file with two processes", "decode", "small", "int8", 1_000, 1_000, workers=2))
+    rows.append(Row("classify", "classify", "classifier", sentences=512))
+    rows.append(Row("start", "start", "small", "auto"))
+    return rows
+
+
+def environment(tree: Path, threads: int) -> dict[str, str]:
+    """Return the environment of a process that runs the code in ``tree``."""
+    paths = os.pathsep.join((str(tree / "src"), str(ROOT / "benchmarks")))
+    return {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": str(threads), "CUDA_VISIBLE_DEVICES": ""}
+
+
+class Workspace:
+    """The corpus and the models that rows share, made when first asked for."""
+
+    def __init__(
+        self, folder: Path, data: Path, old: Path, trained: Path | None, *, threads: int, max_tokens: int
+    ) -> None:
+        self.folder, self._old, self._trained = folder, old, trained
+        self._threads, self._max_tokens = threads, max_tokens
+        corpus = folder / "corpus"
+        corpus.mkdir(parents=True, exist_ok=True)
+        self.sources, targets = (
+            (data / f"train.{side}").read_text(encoding="utf-8").split("\n")[:SENTENCES] for side in ("de", "en")
+        )
+        for name, lines in (("train.de", self.sources), ("train.en", targets)):
+            (corpus / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        labels = ("ein" if line.startswith("Ein ") else "other" for line in self.sources)
+        rows = zip(labels, self.sources, strict=True)
+        (corpus / "train.tsv").write_text("".join(f"{label}\t{line}\n" for label, line in rows), encoding="utf-8")
+
+    def recipe(self, model: str, steps: int) -> Path:
+        """Write a recipe that trains ``model`` without validation."""
+        classifies = MODELS[model].get("kind") == "classifier"
+        files = '["train.tsv"]' if classifies else '["train.de", "train.en"]'
+        options = "\n".join(f"{key} = {json.dumps(value)}" for key, value in MODELS[model].items())
+        path = self.folder / f"{model}-{steps}.toml"
+        path.write_text(
+            f'[task]\nkind = "{"classification" if classifies else "translation"}"\n'
+            f'[data]\nfolder = "{self.folder / "corpus"}"\ntrain = [{{ files = {files} }}]\n'
+            f"max_tokens = {self._max_tokens}\n"
+            f"[tokenizer]\nvocab_size = {VOCABULARY}\n[model]\n{options}\n"
+            f"[training]\nsteps = {steps}\nlog_every = 1\n[checkpoints]\nevery = {steps}\nkeep = 1\naverage = 0\n",
+            encoding="utf-8",
+        )
+        return path
+
+    def model(self, name: str) -> Path:
+        """Return a model folder, made by the old commit with one training step."""
+        if name == TRAINED:
+            assert self._trained is not None
+            return self._trained
+        run = self.folder / f"model-{name}"
+        if not (run / "best").exists():
+            self.command("train", self.recipe(name, 1), "--run", run)
+        return run / "best"
+
+    def learn_shortlist(self, model: Path) -> None:
+        """Give a model folder a shortlist."""
+        if not list(model.glob("shortlist*")):
+            corpus = self.folder / "corpus"
+            self.command("shortlist", model, "--source", corpus / "train.de", "--target", corpus / "train.en")
+
+    def command(self, *words: object) -> None:
+        """Run ``headway WORDS`` with the old commit."""
+        command = [sys.executable, "-m", "headway", *map(str, words)]
+        subprocess.run(command, env=environment(self._old, self._threads), check=True, capture_output=True)
+
+    def texts(self, row: Row) -> list[str]:
+        """Return the sentences that a row translates or classifies."""
+        if not row.long:
+            return self.sources[: row.sentences]
+        words = " ".join(self.sources).split()
+        return [
+            " ".join(words[start : start + LONG_WORDS]) for start in range(0, row.sentences * LONG_WORDS, LONG_WORDS)
+        ]
+
+
+# A turn of one commit: it runs the workload once and returns the seconds.
+Turn = Callable[[], float]
+
+
+@contextmanager
+def turns(row: Row, tree: Path, space: Workspace, name: str, threads: int) -> Iterator[Turn]:
+    """Yield the turn of the commit in ``tree``; what it needs stays alive inside."""
+    if row.kind == "train":
+        with training(
+            space.recipe(row.model, 100_000), space.folder / f"run-{row.model}-{name}", tree, threads
+        ) as turn:
+            yield turn
+    elif row.kind == "start":
+        folder = space.model(row.model)
+        command = [sys.executable, "-m", "headway", "translate", str(folder), "Ein Mann schläft.", "--max-length", "8"]
+        yield lambda: processor_seconds(command, environment(tree, threads))
+    else:
+        with calling(row, tree, space, threads) as turn:
+            yield turn
+
+
+@contextmanager
+def calling(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Turn]:
+    """Yield the turn of a process that holds a model."""
+    folder = space.model(row.model)
+    call: dict[str, Any] = {"call": row.kind, "folder": str(folder), "texts": space.texts(row)}
+    if row.kind == "decode":
+        if row.shortlist:
+            space.learn_shortlist(folder)
+        options = {"beam_size": row.beam_size, **({} if row.model == TRAINED else FIXED)}
+        call |= {"call": "translate", "batch": row.batch, "options": options, "precision": row.precision}
+        call |= {"shortlist": row.shortlist, "workers": row.workers}
+    program = Path(__file__).with_name("either_commit.py")
+    with subprocess.Popen(
+        [sys.executable, str(program)],
+        env=environment(tree, 1 if row.workers > 1 else threads),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        calls, answers = process.stdin, process.stdout
+        assert calls is not None
+        assert answers is not None
+
+        def turn() -> float:
+            calls.write(json.dumps(call) + "\n")
+            calls.flush()
+            answer = answers.readline()
+            assert answer, f"the process of {tree} ended; see above"
+            return float(answer)
+
+        yield turn
+        calls.close()
+
+
+@contextmanager
+def training(recipe: Path, run: Path, tree: Path, threads: int) -> Iterator[Turn]:
+    """Yield the turn of a training command, which is stopped between turns: seconds per 1,000 tokens."""
+    metrics, log = run / "metrics.jsonl", run.with_suffix(".log")
+    command = [sys.executable, "-m", "headway", "train", str(recipe), "--run", str(run), "--fresh"]
+    with log.open("w") as said:
+        process = subprocess.Popen(
+            command, env=environment(tree, threads), stdout=said, stderr=said, start_new_session=True
+        )
+
+    def records() -> list[dict[str, Any]]:
+        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.exists() else []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def turn() -> float:
+        begin = len(records())
+        os.killpg(process.pid, signal.SIGCONT)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(found := records()) < begin + 1 + STEPS:  # the first of them contains the pause
+            assert process.poll() is None, f"training ended: {log.read_text(encoding='utf-8')[-2_000:]}"
+            assert time.monotonic() < deadline, f"no step for {PATIENCE_S} s; see {log}"
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGSTOP)
+        return seconds_per_1000_tokens(found[begin : begin + 1 + STEPS])
+
+    try:
+        yield turn
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def seconds_per_1000_tokens(records: Sequence[dict[str, Any]]) -> float:
+    """Return the time of the records after the first, by their source and target tokens."""
+    seconds = tokens = 0.0
+    for before, record in pairwise(records):
+        step_s = record["elapsed_s"] - before["elapsed_s"]
+        seconds += step_s
+        tokens += step_s * (record["source_tokens_per_s"] + record["target_tokens_per_s"])
+    return 1_000 * seconds / tokens
+
+
+def processor_seconds(command: list[str], env: dict[str, str]) -> float:
+    """Run a command to its end and return the processor time of it and of the processes that it waited for."""
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0, f"{shlex.join(command)} ended with {process.returncode}"
+    return usage.ru_utime + usage.ru_stime
+
+
+def compare(row: Row, trees: tuple[Path, Path], space: Workspace, pairs: int, threads: int) -> Result:
+    """Run a row: one uncounted turn of each commit, then ``pairs`` pairs, whose order alternates."""
+    with ExitStack() as stack:
+        both = [
+            stack.enter_context(turns(row, tree, space, name, threads))
+            for tree, name in zip(trees, ("old", "new"), strict=True)
+        ]
+        for turn in both:
+            turn()
+        seconds: tuple[list[float], list[float]] = ([], [])
+        for pair in range(pairs):
+            for which in (0, 1) if pair % 2 == 0 else (1, 0):
+                seconds[which].append(both[which]())
+    ratios = [old / new for old, new in zip(*seconds, strict=True)]
+    return Result(row.name, ratios, *seconds)
+
+
+def commit(tree: Path) -> str:
+    """Return the commit of a checkout, with "+" if files differ from it."""
+    name, changed = (
+        subprocess.run(["git", "-C", str(tree), *words], capture_output=True, text=True, check=False).stdout.strip()
+        for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--", "src"))
+    )
+    return (name or "unknown") + ("+" if changed else "")
+
+
+def processor() -> str:
+    """Return the processor's name as Linux reports it."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(": ")[2]
+    return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    """Compare, print the table and write the JSON file."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--old", type=Path, required=True, help="A checkout of the earlier commit.")
+    parser.add_argument("--new", type=Path, default=ROOT, help="The other checkout; default: this one.")
+    parser.add_argument("--data", type=Path, required=True, help="The folder of Multi30k: train.de, train.en.")
+    parser.add_argument("--model", type=Path, help='A trained model folder for the rows "decode trained".')
+    parser.add_argument("--rows", nargs="+", default=["*"], help="Rows to run, as patterns such as 'decode int8 *'.")
+    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--max-tokens", type=int, default=1_024, help="Size of a batch in the training rows.")
+    parser.add_argument("--work", type=Path, help="Folder for corpus and models, kept afterwards; default: temporary.")
+    parser.add_argument("--output", type=Path, help="JSON file to write; it is rewritten after each row.")
+    parser.add_argument("--list", action="store_true", help="Print the names of the rows and stop.")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the child processes are ended
+    rows = [
+        row
+        for row in all_rows(trained=arguments.model is not None)
+        if any(fnmatchcase(row.name, pattern) for pattern in arguments.rows)
+    ]
+    if arguments.list:
+        print(*(row.name for row in rows), sep="\n")
+        return
+    trees = arguments.old.resolve(), arguments.new.resolve()
+    facts = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": shlex.join([Path(sys.executable).name, *sys.argv]),
+        "processor": processor(),
+        "threads": arguments.threads,
+        "python": platform.python_version(),
+        "old": commit(trees[0]),
+        "new": commit(trees[1]),
+    }
+    results: list[Result] = []
+    print(HEADER, flush=True)
+    with ExitStack() as stack:
+        folder = arguments.work or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        sizes = {"threads": arguments.threads, "max_tokens": arguments.max_tokens}
+        space = Workspace(folder.resolve(), arguments.data, trees[0], arguments.model, **sizes)
+        for row in rows:
+            results.append(compare(row, trees, space, arguments.pairs, arguments.threads))
+            print(results[-1], flush=True)
+            if arguments.output:
+                table = [{"median": each.median, "passes": each.passes, **asdict(each)} for each in results]
+                arguments.output.write_text(json.dumps({**facts, "rows": table}, indent=1) + "\n", encoding="utf-8")
+    sys.exit(0 if all(each.passes for each in results) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Inference calls in a process of its own, with the code of any commit: the child process of against_commit.py.
+
+The parent sets PYTHONPATH to the source of one commit, writes one JSON object per line to standard input and reads one
+per line from standard output: the seconds that the call took. Loaded models stay in memory between calls. Only public
+names are used (``headway.load``, ``headway.TranslatorPool``, ``headway.decode.DecodingOptions``), with a fallback for
+arguments that ``headway.load`` has not always had.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+from functools import cache, partial
+from typing import Any
+
+import headway
+from headway.decode import DecodingOptions
+
+
+def loader(folder: str, precision: str, shortlist: bool) -> partial[Any]:
+    """Return what loads the translator: ``headway.predict.load_translator``, or ``headway.load`` if that is gone."""
+    load: Any = getattr(importlib.import_module("headway.predict"), "load_translator", headway.load)
+    return partial(load, folder, precision=precision, shortlist=shortlist)
+
+
+@cache
+def translator(folder: str, precision: str, shortlist: bool, workers: int) -> Any:
+    """Load a translator once: in this process, or for several workers a pool of processes."""
+    load = loader(folder, precision, shortlist)
+    return load() if workers == 1 else headway.TranslatorPool(load, workers)
+
+
+@cache
+def classifier(folder: str) -> Any:
+    """Load a classifier once."""
+    return headway.load(folder)
+
+
+def translate(
+    texts: list[str], batch: int, options: dict[str, Any], folder: str, precision: str, shortlist: bool, workers: int
+) -> float:
+    """Translate ``texts`` in lists of ``batch`` and return the seconds."""
+    model, chosen = translator(folder, precision, shortlist, workers), DecodingOptions(**options)
+    begin = time.perf_counter()
+    for start in range(0, len(texts), batch):
+        model.translate(texts[start : start + batch], chosen)
+    return time.perf_counter() - begin
+
+
+def classify(texts: list[str], folder: str) -> float:
+    """Classify ``texts`` in one call and return the seconds."""
+    model = classifier(folder)
+    begin = time.perf_counter()
+    model.classify(texts)
+    return time.perf_counter() - begin
+
+
+def main() -> None:
+    """Answer calls until standard input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    for line in sys.stdin:
+        call = json.loads(line)
+        function: Any = {"translate": translate, "classify": classify}[call.pop("call")]
+        seconds = function(**call)
+        print(json.dumps(seconds), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
