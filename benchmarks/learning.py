@@ -37,7 +37,7 @@ from trainees import SOURCE, TARGET
 
 from headway.evaluate import bleu
 from headway.hardware import processor_name
-from headway.inspection.pictures import COLOURS, save, styled
+from headway.inspection.picture_files import COLORS, figure_style, save
 from headway.models.transformer import TransformerConfig
 
 VOCABULARY = 4_000
@@ -200,10 +200,10 @@ def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """The curves, as a picture."""
-    with styled():
+    with figure_style():
         drawing = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = drawing.subplots()
-        for (name, seen), colour in zip(results["scores"].items(), COLOURS, strict=False):
+        for (name, seen), colour in zip(results["scores"].items(), COLORS, strict=False):
             axes.plot([s / 60 for s, _, _ in seen], [score for *_, score in seen], marker="o", color=colour, label=name)
         axes.set(xlabel="minutes of wall-clock time, one thread each", ylabel="BLEU of the development set, greedy")
         axes.set_title(f"{results['corpus']} on {results['processor']}")

@@ -132,7 +132,7 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
     ("words", "why"),
     [
         (("scaling", "--model", "m"), r"--model m: scaling takes none, .* take it: step-by-step, what-heads-see"),
-        (("scaling", "--data", "d"), r"--data d: scaling takes none, .* take it: compatibility, heads, .*"),
+        (("scaling", "--data", "d"), r"--data d: scaling takes none, .* take it: attention-scores, heads, .*"),
         (("all", "--quick", "--data", "d"), r"--data d: --quick measures small models .* leave out one of the two"),
         (("step-by-step", "--quick", "--model", "m"), r"--model m: --quick measures small models"),
     ],

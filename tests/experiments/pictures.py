@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 
 def assert_legible(picture: Figure) -> None:
-    """A title for the whole, and for each panel a title and named axes; colour bars say what they show."""
+    """A title for the whole, and for each panel a title and named axes; color bars say what they show."""
     assert picture.get_suptitle()
     for axes in picture.axes:
         if axes.get_label() == "<colorbar>":

@@ -12,8 +12,8 @@ import torch
 from pictures import assert_legible
 
 from headway.experiments import load_experiment, position_picture, scaling
-from headway.experiments.drawing import styled
 from headway.experiments.experiment import Numbers
+from headway.experiments.figures import figure_style
 from headway.experiments.linear_shift import rotation
 from headway.nn.positions import SinusoidalPositions
 
@@ -38,7 +38,7 @@ def test_verdicts_of_the_quick_form(measured: dict[str, Numbers], name: str, out
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_and_words(measured: dict[str, Numbers], name: str) -> None:
-    with styled():
+    with figure_style():
         assert_legible(load_experiment(name).draw(measured[name]))
     assert len(load_experiment(name).explain(measured[name])) > 200
 

@@ -16,17 +16,17 @@ from pictures import assert_legible
 
 from headway.errors import BundleError
 from headway.experiments import load_experiment, no_peeking
-from headway.experiments.drawing import styled
 from headway.experiments.experiment import Numbers, Settings, plain
-from headway.experiments.layers import (
+from headway.experiments.figures import figure_style
+from headway.experiments.layer_measurements import (
     KINDS,
     WINDOW,
     formula,
     graph_depth,
-    kept_bytes,
     make_layer,
     multiplications,
     path_length,
+    saved_activation_bytes,
     seconds,
 )
 from headway.nn.attention import attention_weights
@@ -47,7 +47,7 @@ def test_verdicts_of_the_quick_form(measured: dict[str, Numbers]) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_figures_and_words(measured: dict[str, Numbers], name: str) -> None:
-    with styled():
+    with figure_style():
         assert_legible(load_experiment(name).draw(measured[name]))
     assert len(load_experiment(name).explain(measured[name])) > 200
 
@@ -207,8 +207,8 @@ class TestLayers:
     def test_memory(self) -> None:
         """The weights alone are n x n floats; the output of any layer is n x d."""
         x = torch.randn(1, 50, 4, requires_grad=True)
-        assert kept_bytes(make_layer("self-attention", 4), x) >= 4 * 50 * 50
-        assert 4 * 50 * 4 <= kept_bytes(make_layer("fused self-attention", 4), x) < 4 * 50 * 50
+        assert saved_activation_bytes(make_layer("self-attention", 4), x) >= 4 * 50 * 50
+        assert 4 * 50 * 4 <= saved_activation_bytes(make_layer("fused self-attention", 4), x) < 4 * 50 * 50
 
     def test_time(self) -> None:
         assert 0 < seconds("convolution", 4, 4, batch=1, repeats=1, device=torch.device("cpu")) < 10

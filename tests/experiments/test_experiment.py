@@ -18,19 +18,19 @@ from matplotlib.figure import Figure
 
 from headway.errors import ConfigError, DataError
 from headway.experiments import NAMES, load_experiment
-from headway.experiments.code import code_of
-from headway.experiments.drawing import label, log_scale, panels, save, shared_legend, styled
+from headway.experiments.code_hash import code_hash
 from headway.experiments.experiment import (
     OURS,
     Claim,
     Experiment,
+    ExperimentRecord,
     Numbers,
-    Record,
     Settings,
     Verdict,
     plain,
     run_experiment,
 )
+from headway.experiments.figures import figure_style, label, log_scale, panels, save, shared_legend
 from headway.experiments.report import write_report
 
 NASTY = '<b title="&">it\'s</b>'
@@ -213,6 +213,7 @@ def unused():
             ("measuring", "    return 1", "    return 2", False),  # of judge
             ("helping", "    return 1", "    return 2", False),
             ("helping", "def helper", "# a comment\ndef helper", False),
+            ("helping", "    return x", '    "A docstring."\n    return x', False),
         ],
     )
     def test_is_what_measuring_runs(
@@ -226,25 +227,28 @@ def unused():
         for name in ("lab_package", "lab_package.measuring", "lab_package.helping"):
             monkeypatch.delitem(sys.modules, name, raising=False)
         measure = import_module("lab_package.measuring").measure
-        before = code_of(measure)
-        assert code_of(measure) == before
+        before = code_hash(measure)
+        assert code_hash(measure) == before
         path = package / f"{file}.py"
         text = path.read_text(encoding="utf-8")
         assert old in text
         path.write_text(text.replace(old, new), encoding="utf-8")
-        assert (code_of(measure) != before) is other
+        assert (code_hash(measure) != before) is other
 
     def test_of_real_ones_differs(self) -> None:
-        assert len({code_of(load_experiment(name).measure) for name in NAMES}) == len(NAMES)
+        assert len({code_hash(load_experiment(name).measure) for name in NAMES}) == len(NAMES)
 
     def test_other_code_measures_again(
         self, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        stub = Stub()
+        stub, said = Stub(), list[str]()
+        settings = replace(settings, say=said.append)
         for code in ("one", "one", "two"):
-            monkeypatch.setattr("headway.experiments.experiment.code_of", lambda _, code=code: code)
+            monkeypatch.setattr("headway.experiments.experiment.code_hash", lambda _, code=code: code)
             run_experiment(stub.experiment, settings, tmp_path)
         assert stub.measured == 2
+        assert said[-1].startswith(f"{tmp_path / 'stub.json'}: measuring again, because this has changed")
+        assert said[-1].endswith(": code")
 
 
 class TestNames:
@@ -257,6 +261,10 @@ class TestNames:
             assert claim.source
             assert claim.quoted or claim.text.endswith((".", "?"))
             assert not (claim.quoted and claim.source.startswith(OURS))
+
+    def test_an_old_name_still_works_and_warns(self) -> None:
+        with pytest.warns(DeprecationWarning, match="'compatibility' is now called 'attention-scores'"):
+            assert load_experiment("compatibility").name == "attention-scores"
 
     def test_an_unknown_one(self) -> None:
         with pytest.raises(ConfigError, match="no experiment 'scalin'; did you mean 'scaling'"):
@@ -290,11 +298,11 @@ class Page(HTMLParser):
 
 class TestReport:
     @pytest.fixture
-    def records(self, settings: Settings, tmp_path: Path) -> list[Record]:
+    def records(self, settings: Settings, tmp_path: Path) -> list[ExperimentRecord]:
         commands = {"one": "headway experiment one", "two": f"headway {NASTY}"}
         return [run_experiment(Stub(name).experiment, settings, tmp_path, command=commands[name]) for name in commands]
 
-    def test_shows_everything_and_escapes_it(self, records: list[Record], tmp_path: Path) -> None:
+    def test_shows_everything_and_escapes_it(self, records: list[ExperimentRecord], tmp_path: Path) -> None:
         write_report(records, tmp_path, tmp_path / "report.html")
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
         assert NASTY not in text
@@ -310,7 +318,7 @@ class TestReport:
         assert page.words.count(NASTY) >= 12
         assert "“Claim one" not in page.words  # our words
 
-    def test_needs_no_network(self, records: list[Record], tmp_path: Path) -> None:
+    def test_needs_no_network(self, records: list[ExperimentRecord], tmp_path: Path) -> None:
         write_report(records, tmp_path, tmp_path / "report.html")
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
         page = Page(text)
@@ -322,7 +330,7 @@ class TestReport:
         links = {(attributes["href"] or "").removeprefix("#") for tag, attributes in page.tags if tag == "a"}
         assert links == places == {"one", "two"}
 
-    def test_light_and_dark(self, records: list[Record], tmp_path: Path) -> None:
+    def test_light_and_dark(self, records: list[ExperimentRecord], tmp_path: Path) -> None:
         write_report(records, tmp_path, tmp_path / "report.html")
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
         assert "prefers-color-scheme: dark" in text
@@ -331,7 +339,7 @@ class TestReport:
 
 class TestDrawing:
     def test_logarithmic_ticks_are_plain_text(self, tmp_path: Path) -> None:
-        with styled():
+        with figure_style():
             picture, (axes, other) = panels("Title", 1, 2, size=(8, 3))
             axes.plot([1, 10, 100], [1e-8, 1, 20_000], label="one")
             other.plot([1, 3], [1, 3], label="two")

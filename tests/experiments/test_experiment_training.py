@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from headway.decode import DecodingOptions
 from headway.errors import DivergenceError
 from headway.experiments import training, what_heads_see
-from headway.experiments.corpora import corpora
+from headway.experiments.corpus import experiment_corpus
 from headway.experiments.experiment import Settings
 from headway.experiments.label_smoothing import identity_error
 from headway.experiments.training import (
@@ -42,7 +42,7 @@ def quick(tmp_path: Path) -> Settings:
 
 
 def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = corpora(quick)
+    text = experiment_corpus(quick)
     first = train_variant(quick, text, 1, SHORT)
     assert (first.folder / "config.json").is_file()
     assert first.loss > 0
@@ -51,7 +51,7 @@ def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPa
     assert other.run != first.run
     monkeypatch.delattr(training, "train")  # what is trained already needs none
     assert train_variant(quick, text, 1, SHORT) == first
-    joined = corpora(quick, join=True)
+    joined = experiment_corpus(quick, join=True)
     with pytest.raises(NameError):
         train_variant(quick, joined, 1, SHORT)  # other text, so another run
 
@@ -59,13 +59,13 @@ def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPa
 def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "train", lambda *_: Result(1, True, None, {}))
     with pytest.raises(KeyboardInterrupt):
-        train_variant(quick, corpora(quick), 1, SHORT)
+        train_variant(quick, experiment_corpus(quick), 1, SHORT)
     monkeypatch.undo()
-    assert train_variant(quick, corpora(quick), 1, SHORT).loss > 0  # nothing was noted as done
+    assert train_variant(quick, experiment_corpus(quick), 1, SHORT).loss > 0  # nothing was noted as done
 
 
 def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settings) -> None:
-    text = corpora(quick)
+    text = experiment_corpus(quick)
     wild: dict[str, dict[str, Any]] = {"optimizer": {"learning_rate": 1e30}, "training": {"steps": 30}}
     with pytest.raises(DivergenceError):
         train_variant(quick, text, 1, wild)
@@ -74,7 +74,7 @@ def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settin
 
 
 def test_changes_are_what_differs(quick: Settings) -> None:
-    text = corpora(quick)
+    text = experiment_corpus(quick)
     common, changed = (
         resolved(quick, text, 1).as_dict(),
         resolved(quick, text, 1, {"model": {"num_heads": 1}}).as_dict(),
@@ -86,7 +86,7 @@ def test_changes_are_what_differs(quick: Settings) -> None:
 
 def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
     full = Settings(quick=False, seeds=(1,), data=None, work=quick.work, say=print)
-    recipe = resolved(full, corpora(quick), 1)
+    recipe = resolved(full, experiment_corpus(quick), 1)
     assert (recipe.training.steps, recipe.data.max_tokens) == (600, 2048)
     width, inner, vocabulary = 128, 256, 3000
     encoder, decoder = 2 * (4 * width**2 + 2 * width * inner), 2 * (8 * width**2 + 2 * width * inner)
@@ -96,7 +96,7 @@ def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
 
 
 def test_a_recurrent_model_keeps_none_of_the_transformers_keys(quick: Settings) -> None:
-    recipe = resolved(quick, corpora(quick), 1, {"model": {"kind": "recurrent", "d_model": 8}})
+    recipe = resolved(quick, experiment_corpus(quick), 1, {"model": {"kind": "recurrent", "d_model": 8}})
     assert recipe.model.as_dict() | {"kind": "recurrent", "d_model": 8} == recipe.model.as_dict()
 
 
@@ -119,12 +119,12 @@ def test_encoded_pairs_end_in_the_end_symbol(make_translator: Callable[..., Tran
 
 
 def test_loaded_models_are_ready(quick: Settings) -> None:
-    bundle = loaded(train_variant(quick, corpora(quick), 1, SHORT).folder)
+    bundle = loaded(train_variant(quick, experiment_corpus(quick), 1, SHORT).folder)
     assert not bundle.model.training
 
 
 def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = corpora(quick)
+    text = experiment_corpus(quick)
     trained = train_variant(quick, text, 1, SHORT)
     asked: list[int] = []
 

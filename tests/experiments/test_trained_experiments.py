@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from headway.errors import DivergenceError, TrainingError
 from headway.experiments import (
-    compatibility,
+    attention_scores,
     heads,
     label_smoothing,
     load_experiment,
@@ -26,10 +26,10 @@ from headway.experiments import (
     warmup_depth,
     what_heads_see,
 )
-from headway.experiments.corpora import corpora
-from headway.experiments.drawing import styled
+from headway.experiments.corpus import experiment_corpus
 from headway.experiments.experiment import Numbers, Settings, plain
-from headway.experiments.lengths import COUNTS
+from headway.experiments.figures import figure_style
+from headway.experiments.length_sweep import COUNTS
 from headway.experiments.training import Trained, vocabulary_size
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
@@ -46,14 +46,14 @@ def rows(means: dict[str, float], key: str = "bleu", spread: tuple[float, ...] =
     ]
 
 
-def compatibility_numbers(
+def attention_score_numbers(
     bleu: dict[str, float] | None = None, spread: tuple[float, ...] = SPREAD, **ratios: float
 ) -> Numbers:
-    better = {"feed-forward": 31.5, compatibility.WIDE_ADDITIVE: 32.0}
-    means = {**dict.fromkeys(compatibility.VARIANTS, 30.0), **better, **(bleu or {})}
+    better = {"feed-forward": 31.5, attention_scores.WIDE_ADDITIVE: 32.0}
+    means = {**dict.fromkeys(attention_scores.VARIANTS, 30.0), **better, **(bleu or {})}
     costs = {name: {"ms": [2.0, 2.1, 2.2], "mib": 4.0} for name in means}
     ms, mib = ratios.get("ms", 3.0), ratios.get("mib", 2.0)
-    costs[compatibility.ADDITIVE] = {"ms": [2.0 * ms, 2.1 * ms, 2.2 * ms], "mib": 4.0 * mib}
+    costs[attention_scores.ADDITIVE] = {"ms": [2.0 * ms, 2.1 * ms, 2.2 * ms], "mib": 4.0 * mib}
     return {"runs": rows(means, spread=spread), "costs": costs}
 
 
@@ -165,7 +165,7 @@ def heads_seen(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
 
 
 MAKERS: dict[str, Callable[..., Numbers]] = {
-    "compatibility": compatibility_numbers,
+    "attention-scores": attention_score_numbers,
     "heads": heads_numbers,
     "sentence-length": sentence_numbers,
     "positions": position_numbers,
@@ -173,7 +173,7 @@ MAKERS: dict[str, Callable[..., Numbers]] = {
     "warmup-depth": warmup_numbers,
     "what-heads-see": heads_seen,
 }
-CERTAIN = {("compatibility", 0), ("label-smoothing", 4)}  # rest on no seeds
+CERTAIN = {("attention-scores", 0), ("label-smoothing", 4)}  # rest on no seeds
 
 
 def outcomes(name: str, numbers: Numbers) -> list[str]:
@@ -195,13 +195,13 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "claim", "changes"),
     [
-        ("compatibility", 0, {"ms": 1.9}),
-        ("compatibility", 0, {"mib": 1.0}),
-        ("compatibility", 1, {"bleu": {"additive": 32.0}}),
-        ("compatibility", 1, {"bleu": {compatibility.DOT: 28.0}}),
-        ("compatibility", 2, {"bleu": {compatibility.WIDE_ADDITIVE: 30.0}}),
-        ("compatibility", 3, {"bleu": {"feed-forward": 30.0}}),
-        ("compatibility", 4, {"bleu": {"feed-forward": 30.1}}),
+        ("attention-scores", 0, {"ms": 1.9}),
+        ("attention-scores", 0, {"mib": 1.0}),
+        ("attention-scores", 1, {"bleu": {"additive": 32.0}}),
+        ("attention-scores", 1, {"bleu": {attention_scores.DOT: 28.0}}),
+        ("attention-scores", 2, {"bleu": {attention_scores.WIDE_ADDITIVE: 30.0}}),
+        ("attention-scores", 3, {"bleu": {"feed-forward": 30.0}}),
+        ("attention-scores", 4, {"bleu": {"feed-forward": 30.1}}),
         ("heads", 0, {"one": 30.0}),
         ("heads", 1, {"many": 30.5}),
         ("heads", 0, {"one": 30.2, "many": 28.0}),
@@ -249,7 +249,7 @@ def test_one_head_is_compared_with_the_best_other_setting() -> None:
 def test_the_figure_names_all_that_it_shows(name: str) -> None:
     experiment = load_experiment(name)
     numbers = plain(MAKERS[name]())
-    with styled():
+    with figure_style():
         picture = experiment.draw(numbers)
         picture.savefig(BytesIO(), format="svg")  # places every text
     assert isinstance(picture, Figure)
@@ -272,7 +272,7 @@ def test_a_training_that_gave_up_is_judged_and_drawn() -> None:
     experiment = load_experiment("warmup-depth")
     assert experiment.judge(numbers)[0].outcome == "supported"
     assert "3 of the trainings gave up" in experiment.explain(numbers)
-    with styled():
+    with figure_style():
         experiment.draw(numbers)
 
 
@@ -289,12 +289,12 @@ def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers])
 
 def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[str, Numbers]) -> None:
     runs = [path.name for path in (quick_folder / "work" / "quick" / "runs").iterdir()]
-    # 10 of compatibility, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up.
+    # 10 of attention_scores, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up.
     assert len(runs) == 12 + 6 + 5
     common = {
         name: [row["bleu"] for row in measured[name]["runs"] if row["variant"] == variant]
         for name, variant in (
-            ("compatibility", compatibility.PAPER),
+            ("attention-scores", attention_scores.PAPER),
             ("heads", heads.MIDDLE),
             ("label-smoothing", label_smoothing.SMOOTHED),
         )
@@ -310,7 +310,7 @@ def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[
     assert set(weights) == set(sentence_length.NAMES)
     attention, inner, norm = 4 * 32 * (32 + 1), 32 * 64 + 64 + 64 * 32 + 32, 2 * 32
     blocks = 3 * attention + 2 * inner + 5 * norm
-    text = corpora(quick_settings)
+    text = experiment_corpus(quick_settings)
     words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
     assert weights[sentence_length.TRANSFORMER] == blocks + 32 * (len(words) + 4)  # four special tokens
     assert f"{weights[sentence_length.TRANSFORMER]:,} (Transformer)" in load_experiment("sentence-length").explain(
@@ -327,7 +327,7 @@ def test_only_divergence_counts_as_a_failed_training(
     def fail(*_: object) -> Trained:
         raise error
 
-    text = corpora(quick_settings)
+    text = experiment_corpus(quick_settings)
     words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
     size = vocabulary_size(quick_settings, text, 1)
     assert size == len(words) + 4

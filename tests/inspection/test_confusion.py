@@ -1,4 +1,4 @@
-"""The picture of a confusion matrix: its colours and numbers are those of the matrix."""
+"""The picture of a confusion matrix: its colors and numbers are those of the matrix."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from headway.errors import ConfigError
 from headway.evaluate import ClassificationReport, evaluate_classes
-from headway.inspection.confusion import draw, figure
+from headway.inspection.confusion_matrix import draw, figure
 
 
 def report(classes: int = 3) -> ClassificationReport:
@@ -19,7 +19,7 @@ def report(classes: int = 3) -> ClassificationReport:
     return evaluate_classes(taken, truth, labels, bootstrap=0)
 
 
-def test_colours_are_shares_and_numbers_counts() -> None:
+def test_colors_are_shares_and_numbers_counts() -> None:
     drawn = report()
     axes = figure(drawn).axes[0]
     counts = np.array(drawn.confusion)

@@ -93,7 +93,7 @@ class TestReading:
 
 
 def lines(panel: Axes) -> list[tuple[list[float], list[float], str]]:
-    """What is drawn: places, values, colour."""
+    """What is drawn: places, values, color."""
     found = [line for line in panel.get_lines() if np.size(line.get_xdata())]
     return [(*np.transpose(line.get_xydata()).tolist(), to_hex(line.get_color()).upper()) for line in found]
 
@@ -125,7 +125,7 @@ class TestPicture:
         panels = figure(both, "step").axes
         assert [len(lines(panel)) for panel in panels] == [3, 1, 2, 2]
 
-    def test_each_run_has_a_colour_and_dash_of_its_own(self, run: Path) -> None:
+    def test_each_run_has_a_color_and_dash_of_its_own(self, run: Path) -> None:
         curves = [read_curves(run, str(number), "step") for number in range(20)]
         styles = {(line.get_color(), line.get_linestyle()) for line in figure(curves, "step").axes[-1].get_lines()}
         assert len(styles) == 20

@@ -18,16 +18,18 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from headway.errors import ConfigError, LengthError
+from headway.inspection.attention_plots import draw, figure
 from headway.inspection.fonts import families
-from headway.inspection.plots import draw, figure
-from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Attribution, Inspection, Step
+from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution, PredictedToken
 
 SOURCE = ("das", " Haus", "<eos>")
 
 
 @pytest.fixture
 def seen() -> Inspection:
-    steps = tuple(Step(token, log_p, 1, False, ()) for token, log_p in (("the", -0.1), (" $x", -0.7), ("<eos>", 0.0)))
+    steps = tuple(
+        PredictedToken(token, log_p, 1, False, ()) for token, log_p in (("the", -0.1), (" $x", -0.7), ("<eos>", 0.0))
+    )
     maps = [AttentionMap("cross", n, (1, 2), torch.rand(2, 3, 3).softmax(2), "cross") for n in (1, 2)]
     maps.append(AttentionMap("encoder", 1, (1, 2), torch.rand(2, 3, 3).softmax(2), "encoder"))
     return Inspection("runs/best", "transformer", "das Haus", SOURCE, tuple(maps), "the $x", steps=steps)
@@ -36,7 +38,7 @@ def seen() -> Inspection:
 @pytest.fixture
 def decided() -> Inspection:
     pooling = AttentionMap("pooling", 1, (1,), torch.tensor([[[0.7, 0.2, 0.1]]]), "pooling")
-    told = Attribution("good", (1.0, -0.5, 0.0))
+    told = LabelAttribution("good", (1.0, -0.5, 0.0))
     labels = {"good": 0.9, "bad": 0.1}
     return Inspection("m", "classifier", "das Haus", SOURCE, (pooling,), labels=labels, attribution=told)
 

@@ -12,8 +12,8 @@ import torch
 
 from headway.bundle import Bundle, TaskConfig
 from headway.errors import BundleError, ConfigError, DataError, LengthError
-from headway.inspection.results import AttentionMap, Attribution, Inspection
-from headway.inspection.translation import inspect_translation
+from headway.inspection.inspect_translator import inspect_translation
+from headway.inspection.results import AttentionMap, Inspection, LabelAttribution
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.predict import Translator
 from headway.text.framing import Framing
@@ -97,7 +97,7 @@ class TestGivenTarget:
     ) -> None:
         whole = inspect_translation(translator, TEXT, "ein Baum und ein Haus").steps
         monkeypatch.setattr(
-            "headway.inspection.translation._LOGITS_IN_MEMORY", 2 * translator.bundle.target_tokenizer.vocab_size
+            "headway.inspection.inspect_translator._LOGITS_IN_MEMORY", 2 * translator.bundle.target_tokenizer.vocab_size
         )
         parts = inspect_translation(translator, TEXT, "ein Baum und ein Haus").steps
         assert len(whole) > 4
@@ -133,15 +133,15 @@ class TestMaps:
         assert (seen.maps, seen.kinds, seen.alignment, seen.alignment_layer) == ((), (), (), None)
         assert seen.steps
         with pytest.raises(ConfigError, match="this recurrent model has no attention to show"):
-            seen.chosen()
+            seen.select_map()
         for layer, head in ((1, None), (None, 99), (1, 1)):
             with pytest.raises(ConfigError, match=r"(layer|head) \d+: this model has no attention"):
                 seen.only(layer=layer, head=head)
 
     def test_choosing(self, translator: Translator) -> None:
         seen = inspect_translation(translator, TEXT, "ein")
-        assert (seen.chosen().kind, seen.chosen().layer, seen.chosen().heads) == ("cross", 3, (1, 2, 3, 4))
-        one = seen.chosen("encoder", -2, 3)
+        assert (seen.select_map().kind, seen.select_map().layer, seen.select_map().heads) == ("cross", 3, (1, 2, 3, 4))
+        one = seen.select_map("encoder", -2, 3)
         assert (one.kind, one.layer, one.heads) == ("encoder", 1, (3,))
         assert torch.equal(one.weights[0], seen.maps[0].weights[2])
         assert [(each.kind, each.layer, each.heads) for each in seen.only(None, -1, -1).maps] == [
@@ -154,7 +154,7 @@ class TestMaps:
             seen.only(layer=-4)
         assert [each.layer for each in seen.only("cross").maps] == [1, 2, 3]
         with pytest.raises(ConfigError, match="layer 4: expected 1 to 3, or from the end -1 to -3"):
-            seen.chosen("cross", 4)
+            seen.select_map("cross", 4)
         with pytest.raises(ConfigError, match="head 0: expected 1 to 4"):
             seen.only(head=0)
         with pytest.raises(ConfigError, match="no such attention; it has cross, encoder, decoder"):
@@ -205,7 +205,7 @@ class TestJson:
             source_tokens=("a", "b"),
             maps=(AttentionMap("pooling", 1, (1,), weights, "pooling"),),
             labels={"x": 0.75, "y": 0.25},
-            attribution=Attribution("x", (0.5, -0.5)),
+            attribution=LabelAttribution("x", (0.5, -0.5)),
             truncated=True,
         )
         values = json.loads(seen.as_json())

@@ -55,7 +55,7 @@ SENTENCES = [
 
 @cache
 def spm(model_type: str = "unigram", seed: int = 0, *, byte_fallback: bool = False, vocab_size: int = 220) -> bytes:
-    """A SentencePiece model with the default normalisation (nmt_nfkc)."""
+    """A SentencePiece model with the default normalization (nmt_nfkc)."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus()[seed * 100 :]),

@@ -100,12 +100,12 @@ def found_by_headway(
     """The targets that Headway finds, in foreign ids."""
     ids = imported.target_vocabulary
     requests = [
-        Request(source=imported.source_vocabulary.to_ours(row), limit=LIMIT, prefix=ids.to_ours(prefix))
+        Request(source=imported.source_vocabulary.to_headway_ids(row), limit=LIMIT, prefix=ids.to_headway_ids(prefix))
         for row in sources
     ]
     options = DecodingOptions(beam_size=beam_size, length_penalty=alpha, normalization="average", stopping="first")
-    found = search(imported.model, requests, options, begin=1, end=2, forbidden=[0, 1, *ids.to_ours([UNKNOWN])])
-    return [list(ids.to_foreign(hypotheses[0].tokens)) for hypotheses in found]
+    found = search(imported.model, requests, options, begin=1, end=2, forbidden=[0, 1, *ids.to_headway_ids([UNKNOWN])])
+    return [list(ids.to_foreign_ids(hypotheses[0].tokens)) for hypotheses in found]
 
 
 @pytest.mark.parametrize(

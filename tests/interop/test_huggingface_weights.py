@@ -64,8 +64,8 @@ def both_logits(model: Any, imported: ImportedModel, lengths: tuple[int, ...]) -
             use_cache=False,
         ).logits
         ours = imported.model(
-            padded([list(source_ids.to_ours(row)) for row in sources], 0),
-            torch.tensor([[1, *target_ids.to_ours(row)] for row in targets]),
+            padded([list(source_ids.to_headway_ids(row)) for row in sources], 0),
+            torch.tensor([[1, *target_ids.to_headway_ids(row)] for row in targets]),
         )
     return ours, theirs[..., list(target_ids.order)]
 

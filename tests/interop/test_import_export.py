@@ -247,7 +247,7 @@ def test_the_card_tells_where_the_model_is_from(folders: dict[str, Path], tmp_pa
     shutil.copytree(folders["marian"], folder)
     (folder / "README.md").write_text("---\nlanguage: de\nlicense: cc-by-4.0\n---\nA model.\n")
     card = import_huggingface(folder).card
-    for fact in ("opus-mt-de-en", "MarianMT", "Licence: cc-by-4.0", "from de to en", "sentencepiece"):
+    for fact in ("opus-mt-de-en", "MarianMT", "License: cc-by-4.0", "from de to en", "sentencepiece"):
         assert fact in card
     assert "names none" in import_huggingface(folders["marian"]).card
     languages = import_huggingface(folders["nllb"]).card

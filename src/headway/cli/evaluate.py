@@ -149,7 +149,7 @@ def _evaluate_classifier(
     from headway.predict.classifier import load_classifier
 
     if confusion is not None:
-        from headway.inspection.pictures import picture_format
+        from headway.inspection.picture_files import picture_format
 
         picture_format(confusion)  # what cannot be drawn is refused before the work
     classifier = load_classifier(model)
@@ -181,6 +181,6 @@ def _evaluate_classifier(
         with output_file(output) as file:
             file.writelines(map(label_line, found))
     if confusion is not None:
-        from headway.inspection.confusion import draw
+        from headway.inspection.confusion_matrix import draw
 
         draw(report, confusion)

@@ -14,7 +14,7 @@ from headway.experiments import NAMES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headway.experiments.experiment import Experiment, Record, Settings
+    from headway.experiments.experiment import Experiment, ExperimentRecord, Settings
 
 __all__ = ["experiment"]
 
@@ -59,7 +59,7 @@ def experiment(
         model=model,
     )
     report = output / ("report.html" if name == "all" else f"{name}.html")
-    records: list[Record] = []
+    records: list[ExperimentRecord] = []
     failed: list[str] = []
     for number, each in enumerate(chosen, start=1):
         settings.say(f"[{number}/{len(chosen)}] {each.name}: {each.title}")
@@ -113,6 +113,6 @@ def _command(experiment: Experiment, settings: Settings) -> str:
     return shlex.join(words)
 
 
-def _show(record: Record) -> None:
+def _show(record: ExperimentRecord) -> None:
     for claim, verdict in zip(record.claims, record.verdicts, strict=True):
         print(f"{record.name}\t{verdict.outcome}\t{claim.text}\t{verdict.reason}", flush=True)

@@ -45,8 +45,8 @@ def inspect(
     A page needs no network and no other file. A picture has all heads of one kind of attention, or with --layer or
     --head one of them large. Works with translators of every architecture and with classifiers.
     """
-    from headway.inspection.inspecting import check_output, write
-    from headway.inspection.inspecting import inspect as inspect_text
+    from headway.inspection.inspect_text import check_output, write
+    from headway.inspection.inspect_text import inspect as inspect_text
     from headway.predict import load
 
     to_stdout = output == Path("-")

@@ -4,7 +4,7 @@
 
 A well-known notebook attends from three vectors to themselves (Q = K = V = X) and calls a result "mostly of itself"
 whose own weight is .2992 beside .5329 for another. Its two weights are enough to rebuild the example: the third is
-1 - .2992 - .5329 = .1679, and the logarithms of neighbouring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
+1 - .2992 - .5329 = .1679, and the logarithms of neighboring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
 .577. That fixes the three scores after their division by sqrt(d_k), up to a common term, and nothing more. As .577 is
 1 / sqrt(3), one reading is d_k = 3 with scores one apart: s - 1, s (its own), s + 1. ``EXAMPLE`` is such a matrix.
 
@@ -22,8 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.drawing import COLOURS, label, panels
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, label, panels
 from headway.nn.attention import attention_weights, scaled_dot_product_attention
 
 EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
@@ -161,21 +161,21 @@ def draw(numbers: Numbers) -> Figure:
     """The example's weights; how often the own weight is more than half; a key's weight as the key grows."""
     picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
     _draw_example(example, numbers["weights"])
-    for colour, kind in zip(COLOURS, ("no projections", "random projections"), strict=False):
+    for color, kind in zip(COLORS, ("no projections", "random projections"), strict=False):
         shares = [numbers["own"][f"{kind}, {width}"] for width in WIDTHS]
-        own.plot(WIDTHS, [100 * sum(each) / len(each) for each in shares], "o-", color=colour, label=kind)
+        own.plot(WIDTHS, [100 * sum(each) / len(each) for each in shares], "o-", color=color, label=kind)
     own.set_xscale("log", base=2)
     own.set_ylim(-3, 103)
     label(own, "Own weight above one half", "width d_k (units)", f"of {KEYS} random vectors (%)", ticks=WIDTHS)
     own.legend(loc="center right")
-    for colour, (name, words) in zip(
-        COLOURS,
+    for color, (name, words) in zip(
+        COLORS,
         {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}.items(),
         strict=False,
     ):
         rows = [each[name] for each in numbers["growth"]]
         means = [_mean(rows, place) for place in range(len(numbers["lengths"]))]
-        growth.plot(numbers["lengths"], means, "o-", color=colour, label=words)
+        growth.plot(numbers["lengths"], means, "o-", color=color, label=words)
     growth.axhline(1 / KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{KEYS}")
     growth.set_ylim(bottom=0)
     label(growth, "Weight of one key as it grows", "length of the key (times its first)", "mean weight (share)")
@@ -213,7 +213,7 @@ def explain(numbers: Numbers) -> str:
         "Three vectors attend to themselves: a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot "
         "products with each: a·a = 2, a·b = 3, a·c = 1. Divided by √3, exponentiated and divided by their sum they are "
         f"{own:.4f}, {other:.4f} and {third:.4f}, so its new vector is ({result}). The published weights fix the "
-        "scores after their division, up to a common term: neighbouring ones are .577 apart. They do not fix d_k; √3 "
+        "scores after their division, up to a common term: neighboring ones are .577 apart. They do not fix d_k; √3 "
         "and scores that are one apart is one reading.\n\n"
         f"The largest share of a's new vector is {NAMES[[own, other, third].index(max(own, other, third))]}'s. How "
         "often does a vector attend mostly to itself? Without projections its score with itself is its squared length, "

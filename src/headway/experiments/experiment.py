@@ -28,8 +28,8 @@ from matplotlib.figure import Figure
 
 from headway.data.inputs import ContentHashes, fingerprint
 from headway.errors import DataError
-from headway.experiments.code import code_of
-from headway.experiments.drawing import save, styled
+from headway.experiments.code_hash import code_hash
+from headway.experiments.figures import figure_style, save
 from headway.hardware import processor_name
 from headway.storage import atomic_write
 from headway.train.environment import commit
@@ -38,9 +38,9 @@ __all__ = [
     "OURS",
     "Claim",
     "Experiment",
+    "ExperimentRecord",
     "Numbers",
     "Outcome",
-    "Record",
     "Settings",
     "Verdict",
     "plain",
@@ -90,7 +90,7 @@ class Settings:
     Attributes:
         quick: Small made-up data, seconds; otherwise real data, and whatever time it takes.
         seeds: One repetition each where chance plays a part.
-        data: The folder with corpora, such as ``multi30k``; the quick form needs none.
+        data: The folder with experiment_corpus, such as ``multi30k``; the quick form needs none.
         work: Where trained models and partial results are kept, so that an interrupted measurement goes on.
         say: Told of progress, a line at a time.
         model: A model folder for experiments that look at one trained model, in place of training it.
@@ -150,7 +150,7 @@ class Experiment:
 
 
 @dataclass(frozen=True)
-class Record:
+class ExperimentRecord:
     """An experiment's outcome, as NAME.json holds it.
 
     ``how`` is what the numbers depend on: quick or full, seeds, and hashes of the code, the data and the model.
@@ -170,11 +170,11 @@ class Record:
     command: str = field(default="")
 
 
-def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> Record:
+def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> ExperimentRecord:
     """Measure ``experiment``, or take the numbers of an earlier run, and write its files into ``folder``."""
     path = folder / f"{experiment.name}.json"
     how = _how(experiment, settings)
-    before = _earlier(path, how)
+    before = _earlier(path, how, settings.say)
     if before is None:
         begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         numbers = plain(experiment.measure(settings))
@@ -187,10 +187,10 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     assert len(verdicts) == len(experiment.claims), f"{experiment.name}: a verdict for each claim"
     explanation = experiment.explain(numbers)
     found = (experiment.name, experiment.title, experiment.claims, verdicts, explanation)
-    record = Record(*found, numbers, how, where, date, seconds, command)
+    record = ExperimentRecord(*found, numbers, how, where, date, seconds, command)
     with atomic_write(path) as aside:  # first: the numbers are what took the time
         aside.write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    with styled():
+    with figure_style():
         picture = experiment.draw(numbers)
         for kind in _PICTURES:
             save(picture, folder / f"{experiment.name}.{kind}")
@@ -219,7 +219,7 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
     return {
         "form": "quick" if settings.quick else "full",
         "seeds": list(settings.seeds),
-        "code": code_of(experiment.measure),
+        "code": code_hash(experiment.measure),
         "data": None if data is None else settings.content(*(data / name for name in experiment.data)),
         "model": None if model is None else settings.content(model),
     }
@@ -236,13 +236,17 @@ def _where() -> dict[str, str]:
     }
 
 
-def _earlier(path: Path, how: dict[str, Any]) -> dict[str, Any] | None:
-    """What an earlier run left, where it was run in the same way."""
+def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any] | None:
+    """Return the record of an earlier run under the same conditions, or say what has changed and return None."""
     if not path.is_file():
         return None
     before = _read(path)
-    needed = {"numbers", "how", "where", "date", "seconds", "command"}
-    return before if needed <= before.keys() and before["how"] == how else None
+    if not {"numbers", "how", "where", "date", "seconds", "command"} <= before.keys():
+        return None
+    if changed := [name for name, value in how.items() if before["how"].get(name) != value]:
+        say(f"{path}: measuring again, because this has changed since {before['date']}: {', '.join(changed)}")
+        return None
+    return before
 
 
 def _read(path: Path) -> Numbers:

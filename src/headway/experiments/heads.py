@@ -12,10 +12,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparing import column, difference, judge_greater, mean_with_spread, strips
-from headway.experiments.corpora import MULTI30K, corpora
-from headway.experiments.drawing import label, panels
+from headway.experiments.comparison import column, difference, judge_greater, mean_with_spread, strip_plot
+from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import label, panels
 from headway.experiments.training import resolved, sweep
 
 ONE, MIDDLE, MANY = "1 head", "4 heads", "too many heads"
@@ -29,7 +29,7 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """BLEU with one head, with the common recipe's four, and with as many as leave each only a few units."""
-    text, many = corpora(settings), 16 if settings.quick else 32
+    text, many = experiment_corpus(settings), 16 if settings.quick else 32
     width = resolved(settings, text, settings.seeds[0]).model.d_model
     variants: dict[str, dict[str, Any]] = {
         ONE: {"model": {"num_heads": 1}},
@@ -76,7 +76,7 @@ def draw(numbers: Numbers) -> Figure:
     picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
     names = _names(numbers)
     for axes, key in ((bleu, "bleu"), (loss, "loss")):
-        strips(axes, {shown: column(numbers, key, variant=name) for name, shown in names.items()})
+        strip_plot(axes, {shown: column(numbers, key, variant=name) for name, shown in names.items()})
     label(bleu, "Quality (dots: seeds)", "BLEU of the test set (more is better)", "")
     label(loss, "Loss of the development set", "nats for each target token (less is better)", "")
     loss.set_yticks(loss.get_yticks(), [])

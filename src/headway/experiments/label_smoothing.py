@@ -1,6 +1,6 @@
 """Label smoothing: what it does to confidence, perplexity and BLEU, and the identity that its loss rests on.
 
-With the smoothing eps the target y becomes the distribution q(k) = (1 - eps) [k = y] + eps / V, and training minimises
+With the smoothing eps the target y becomes the distribution q(k) = (1 - eps) [k = y] + eps / V, and training minimizes
 
     H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q)                (Szegedy et al. 2016, section 7)
 
@@ -26,16 +26,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bundle import Bundle
-from headway.experiments.comparing import (
+from headway.experiments.comparison import (
     column,
     difference,
     judge_greater,
     mean_with_spread,
-    strips,
+    strip_plot,
 )
-from headway.experiments.corpora import MULTI30K, Pair, corpora
-from headway.experiments.drawing import COLOURS, label, panels
+from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, label, panels
 from headway.experiments.training import encoded, loaded, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
 from headway.text.tokenizer import BOS
@@ -57,7 +57,7 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """BLEU and loss, how sure both models are, and by how much the identity is missed."""
-    text = corpora(settings)
+    text = experiment_corpus(settings)
     runs = sweep(settings, text, VARIANTS)
     for row in runs:
         bundle = loaded(train_variant(settings, text, row["seed"], VARIANTS[row["variant"]]).folder)
@@ -151,7 +151,7 @@ def draw(numbers: Numbers) -> Figure:
         peaks.stairs(
             100 * np.mean(histograms, axis=0),
             edges,
-            color=COLOURS[number],
+            color=COLORS[number],
             fill=not number,
             alpha=0.35 if not number else 1.0,
             linewidth=2.5,
@@ -161,7 +161,7 @@ def draw(numbers: Numbers) -> Figure:
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
     label(peaks, "How sure the model is", "probability of the most probable token", "% of all tokens")
     for axes, key in ((perplexity, "perplexity"), (bleu, "bleu")):
-        strips(axes, {name.split(" (")[0]: column(numbers, key, variant=name) for name in VARIANTS})
+        strip_plot(axes, {name.split(" (")[0]: column(numbers, key, variant=name) for name in VARIANTS})
     label(perplexity, "Perplexity (less is better)", "perplexity of the development set", "")
     label(bleu, "BLEU (more is better)", "BLEU of the test set", "")
     bleu.set_yticks(bleu.get_yticks(), [])

@@ -20,18 +20,18 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headway.experiments.drawing import COLOURS, MARKERS, label, log_scale, panels, shared_legend
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.layers import (
+from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
+from headway.experiments.layer_measurements import (
     KERNEL,
     KINDS,
     WINDOW,
     formula,
     graph_depth,
-    kept_bytes,
     make_layer,
     multiplications,
     path_length,
+    saved_activation_bytes,
     seconds,
 )
 
@@ -86,7 +86,10 @@ def measure(settings: Settings) -> Numbers:
             for d in widths
         ]
     kept = {
-        kind: {str(n): kept_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True)) for n in lengths}
+        kind: {
+            str(n): saved_activation_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True))
+            for n in lengths
+        }
         for kind in MEMORIES
     }
     caption = (
@@ -236,7 +239,7 @@ def _draw_over_n(axes: Axes, values: dict[str, dict[str, Any]]) -> None:
     """A line for each layer, which looks the same in every panel."""
     for kind, each in values.items():
         place = _LINES.index(kind)
-        axes.plot([int(n) for n in each], list(each.values()), marker=MARKERS[place], color=COLOURS[place], label=kind)
+        axes.plot([int(n) for n in each], list(each.values()), marker=MARKERS[place], color=COLORS[place], label=kind)
     log_scale(axes, "x", "y")
 
 

@@ -27,8 +27,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.drawing import COLOURS, DASHES, MARKERS, label, log_scale, panels
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, DASHES, MARKERS, label, log_scale, panels
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0
@@ -136,7 +136,7 @@ def _wavelengths(width: int) -> list[float]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By the error of the rotation beside the control's; by the ratios of neighbours; by both ends."""
+    """By the error of the rotation beside the control's; by the ratios of neighbors; by both ends."""
     return _judge_shift(numbers), _judge_ratios(numbers), _judge_ends(numbers)
 
 
@@ -164,7 +164,7 @@ def _judge_ratios(numbers: Numbers) -> Verdict:
     for waves in numbers["wavelengths"].values():
         ratios = [after / before for before, after in pairwise(waves)]
         off = max(off, max(abs(ratio / ratios[0] - 1) for ratio in ratios))
-    reason = f"within each width the ratio of neighbouring wavelengths is the same to {off:.1g}"
+    reason = f"within each width the ratio of neighboring wavelengths is the same to {off:.1g}"
     return Verdict("supported" if off < 1e-5 else "refuted", reason)
 
 
@@ -190,15 +190,15 @@ def draw(numbers: Numbers) -> Figure:
     width, shift = PICTURE
     label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
     _draw_errors(error, numbers)
-    for colour, marker, name in zip(COLOURS, MARKERS, SHOWN, strict=False):
+    for color, marker, name in zip(COLORS, MARKERS, SHOWN, strict=False):
         lengths = [wave / (2 * math.pi) for wave in numbers["wavelengths"][str(name)]]
-        waves.plot(range(len(lengths)), lengths, marker=marker, color=colour, label=f"d = {name}")
+        waves.plot(range(len(lengths)), lengths, marker=marker, color=color, label=f"d = {name}")
     log_scale(waves, "y")
     waves.axhline(BASE, color="#777777", linestyle=":", label="10000 · 2π")
     waves.legend(loc="lower right")
     label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)")
     ends = [each[-1] / (2 * math.pi) for each in numbers["wavelengths"].values()]
-    longest.plot(WIDTHS, ends, "o-", color=COLOURS[0], label="measured")
+    longest.plot(WIDTHS, ends, "o-", color=COLORS[0], label="measured")
     longest.plot(
         WIDTHS, [BASE ** ((d - 2) / d) for d in WIDTHS], "x", color="black", markersize=11, label="10000^((d−2)/d)"
     )
@@ -213,13 +213,13 @@ def draw(numbers: Numbers) -> Figure:
 def _draw_errors(axes: Axes, numbers: Numbers) -> None:
     shifts = numbers["shifts"]
     kinds = {"float64": "R_k in float64", "float32": "R_k with a float32 table"}
-    for colour, dash, (kind, words) in zip(COLOURS, DASHES, kinds.items(), strict=False):
+    for color, dash, (kind, words) in zip(COLORS, DASHES, kinds.items(), strict=False):
         worst = [max(each[kind][place] for each in numbers["errors"].values()) for place in range(len(shifts))]
-        axes.plot(shifts, [max(value, 1e-17) for value in worst], dash, marker="o", color=colour, label=words)
-    for colour, kind, marker in zip(COLOURS[2:], ("sinusoids", "random vectors"), "s^", strict=False):
+        axes.plot(shifts, [max(value, 1e-17) for value in worst], dash, marker="o", color=color, label=words)
+    for color, kind, marker in zip(COLORS[2:], ("sinusoids", "random vectors"), "s^", strict=False):
         rows = [each[kind] for each in numbers["control"]]
         means = [sum(row[place] for row in rows) / len(rows) for place in range(len(shifts))]
-        axes.plot(shifts, means, "--", marker=marker, color=colour, label=f"fitted map: {kind}")
+        axes.plot(shifts, means, "--", marker=marker, color=color, label=f"fitted map: {kind}")
     log_scale(axes, "x", "y")
     axes.set_ylim(1e-17, 1e2)
     axes.legend(loc="center right", bbox_to_anchor=(1, 0.72))

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.drawing import COLOURS, label, log_scale, panels
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, label, log_scale, panels
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import BOS, EOS
@@ -171,13 +171,13 @@ def draw(numbers: Numbers) -> Figure:
         for row, column in (grid <= EXACT).nonzero().tolist():
             each.text(column, row, "0", ha="center", va="center", color="#777777")
         each.grid(False)
-        colours = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
-        colours.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
+        colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
+        colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
         label(each, name, "target token exchanged (position)", "output (position)")
     names = list(numbers["models"])
     changes = [max(numbers["models"][name]["padding"]) for name in names]
     bars = axes[3]
-    bars.barh([fill(name, 18) for name in names], [max(change, 1e-9) for change in changes], color=COLOURS[0])
+    bars.barh([fill(name, 18) for name in names], [max(change, 1e-9) for change in changes], color=COLORS[0])
     bars.axvline(EXACT, color="#777777", linestyle=":")
     bars.set_xlim(1e-9, 100)
     log_scale(bars, "x")

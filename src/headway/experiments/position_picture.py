@@ -16,8 +16,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.drawing import COLOURS, MARKERS, label, panels
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, MARKERS, label, panels
 from headway.nn.dropout import Dropout
 from headway.nn.positions import SinusoidalPositions
 
@@ -132,12 +132,12 @@ def draw(numbers: Numbers) -> Figure:
         axes.grid(False)
         picture.colorbar(image, ax=axes, label="value (no unit)")
         label(axes, title, "dimension (even: sine, odd: cosine)", "position (tokens)")
-    likeness.plot(range(len(numbers["likeness"])), numbers["likeness"], color=COLOURS[0])
+    likeness.plot(range(len(numbers["likeness"])), numbers["likeness"], color=COLORS[0])
     label(likeness, "How alike are two positions?", "distance (positions)", "dot product (no unit)")
     likeness.set_ylim(bottom=0)
-    for colour, marker, (kind, each) in zip(COLOURS, MARKERS, numbers["told"].items(), strict=False):
+    for color, marker, (kind, each) in zip(COLORS, MARKERS, numbers["told"].items(), strict=False):
         means = [100 * _mean(found, "right") for found in each.values()]
-        told.plot([float(rate) for rate in each], means, marker=marker, color=colour, label=kind)
+        told.plot([float(rate) for rate in each], means, marker=marker, color=color, label=kind)
     told.legend(loc="lower left", bbox_to_anchor=(0.12, 0.12))
     told.axvline(PAPER_RATE, color="#777777", linestyle=":")
     told.annotate("the paper's 0.1", (PAPER_RATE, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
@@ -155,13 +155,13 @@ def explain(numbers: Numbers) -> str:
     return (
         "Each row is a position, each column a dimension. On the left the sines and cosines turn fast, one turn in "
         "2π ≈ 6.3 positions; to the right ever more slowly, until a column hardly changes over the rows shown (its "
-        "cosines stay near 1, its sines near 0: hence the stripes). Fast columns tell neighbours apart, slow ones tell "
+        "cosines stay near 1, its sines near 0: hence the stripes). Fast columns tell neighbors apart, slow ones tell "
         "early from late, as the digits of a number do.\n\n"
         f"Dropout zeroes a random tenth of the entries (here {numbers['zeros']:.1%}; white speckles) and multiplies "
         f"the rest by 1/0.9. Of encodings alone {told[KINDS[0]][0]:.0%} are told without dropout, "
         f"{told[KINDS[0]][1]:.0%} with it. In a model dropout acts on the sum of embedding and encoding, so both lose "
         "the same entries, and whoever reads the position has to see through an embedding that is larger than the "
-        f"encoding: {told[KINDS[1]][0]:.0%} are told without dropout, {told[KINDS[1]][1]:.0%} with it. Neighbours are "
+        f"encoding: {told[KINDS[1]][0]:.0%} are told without dropout, {told[KINDS[1]][1]:.0%} with it. Neighbors are "
         "what is taken for one another. A model that has learned both may read better than the nearest encoding. "
         + (f"Likeness falls by a quarter within {half} positions, then slowly and in waves." if half else "")
     )

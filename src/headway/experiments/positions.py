@@ -16,18 +16,18 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparing import (
+from headway.experiments.comparison import (
     column,
     difference,
     interval,
-    judge_alike,
+    judge_equivalent,
     judge_greater,
-    strips,
+    strip_plot,
 )
-from headway.experiments.corpora import MULTI30K
-from headway.experiments.drawing import label, panels, shared_legend
+from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.lengths import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, retained
+from headway.experiments.figures import label, panels, shared_legend
+from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, retained
 
 SINUSOIDAL, LEARNED, ROTARY, NONE = "sinusoidal (paper)", "learned", "rotary", "none"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -71,7 +71,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
     share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE}"
     return (
-        judge_alike(
+        judge_equivalent(
             difference(seen[LEARNED], seen[SINUSOIDAL]),
             "mean BLEU at the lengths of training, learned less sinusoidal",
             within=NEARLY,
@@ -105,7 +105,7 @@ def draw(numbers: Numbers) -> Figure:
     )
     length_curves(curves, numbers, list(VARIANTS))
     label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
-    strips(seen, {name: _mean(numbers, name, SEEN) for name in VARIANTS})
+    strip_plot(seen, {name: _mean(numbers, name, SEEN) for name in VARIANTS})
     label(seen, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3", "")
     shared_legend(picture, curves)
     return picture

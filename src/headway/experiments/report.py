@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from headway.experiments.experiment import Record
+from headway.experiments.experiment import ExperimentRecord
 from headway.storage import atomic_write
 
 __all__ = ["write_report"]
@@ -61,7 +61,7 @@ _FORMS = {
 }
 
 
-def write_report(records: Sequence[Record], folder: Path, path: Path) -> None:
+def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) -> None:
     """Write the page of ``records``, whose figures are in ``folder``, to ``path``; it appears whole or not at all."""
     forms = sorted({str(record.how["form"]) for record in records})
     body = [
@@ -81,13 +81,13 @@ def write_report(records: Sequence[Record], folder: Path, path: Path) -> None:
         aside.write_text(page, encoding="utf-8")
 
 
-def _counts(records: Sequence[Record]) -> str:
+def _counts(records: Sequence[ExperimentRecord]) -> str:
     found = [verdict.outcome for record in records for verdict in record.verdicts]
     each = ", ".join(f"{found.count(outcome)} {outcome}" for outcome in _MARKS if outcome in found)
     return f"{len(records)} experiments, {len(found)} claims: {each}."
 
 
-def _contents(records: Sequence[Record]) -> str:
+def _contents(records: Sequence[ExperimentRecord]) -> str:
     rows = []
     for record in records:
         link = f'<a href="#{escape(record.name)}">{escape(record.title)}</a>'
@@ -104,7 +104,7 @@ def _verdict(outcome: str) -> str:
     return f'<span class="verdict {outcome}">{_MARKS[outcome]} {outcome}</span>'
 
 
-def _section(record: Record, figure: Path) -> str:
+def _section(record: ExperimentRecord, figure: Path) -> str:
     claims = "".join(
         f'<div class="claim {verdict.outcome}"><p class="said">{escape(str(claim))} '
         f'<span class="soft">({escape(claim.source)})</span></p>'

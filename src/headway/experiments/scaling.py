@@ -20,8 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.drawing import COLOURS, MARKERS, label, log_scale, panels, shared_legend
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 KEYS = 64
@@ -143,14 +143,14 @@ def draw(numbers: Numbers) -> Figure:
     """Variance, entropy and gradient against d_k, with and without the scale."""
     picture, (variance, entropy, gradient) = panels("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
     widths = numbers["widths"]
-    for colour, marker, kind in zip(COLOURS[1::-1], MARKERS, KINDS, strict=False):
-        style: Any = {"color": colour, "marker": marker, "label": f"scores {WORDS[kind]}"}
+    for color, marker, kind in zip(COLORS[1::-1], MARKERS, KINDS, strict=False):
+        style: Any = {"color": color, "marker": marker, "label": f"scores {WORDS[kind]}"}
         values = {name: [_mean(each[str(width)]) for width in widths] for name, each in numbers[kind].items()}
         variance.plot(widths, values["variance"], **style)
         entropy.plot(widths, values["entropy"], **style)
         gradient.plot(widths, [max(each, _FLOOR) for each in values["gradient"]], **style)
         low, high = ([max(each, _FLOOR) for each in values[end]] for end in ("low", "high"))
-        gradient.fill_between(widths, low, high, color=colour, alpha=0.15)
+        gradient.fill_between(widths, low, high, color=color, alpha=0.15)
     entropy.axhline(
         math.log(numbers["keys"]), color="#777777", linestyle=":", label=f"all keys alike (ln {numbers['keys']})"
     )

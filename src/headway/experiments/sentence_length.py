@@ -16,11 +16,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparing import column, difference, half_width, interval, judge_greater
-from headway.experiments.corpora import MULTI30K
-from headway.experiments.drawing import COLOURS, label, panels, shared_legend
+from headway.experiments.comparison import column, difference, interval, interval_half_width, judge_greater
+from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.lengths import LONGEST_SEEN, length_curves, length_sweep, retained
+from headway.experiments.figures import COLORS, label, panels, shared_legend
+from headway.experiments.length_sweep import LONGEST_SEEN, length_curves, length_sweep, retained
 
 FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
 NAMES = (FIXED, ATTENDING, TRANSFORMER)
@@ -79,9 +79,9 @@ def draw(numbers: Numbers) -> Figure:
     label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
     for number, name in enumerate(NAMES):
         values = retained(numbers, name, LONGEST_SEEN, 1)
-        reach = half_width(values) if len(values) > 1 else 0.0
+        reach = interval_half_width(values) if len(values) > 1 else 0.0
         share = 100 * fmean(values)
-        kept.bar(number, share, color=COLOURS[number], width=0.6)
+        kept.bar(number, share, color=COLORS[number], width=0.6)
         kept.errorbar(number, share, yerr=100 * reach, color="black", capsize=5)
         kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")
     label(kept, f"What is kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")

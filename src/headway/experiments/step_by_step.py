@@ -4,8 +4,8 @@ At each step the model is given the token that was chosen last and answers with 
 vocabulary (Vaswani et al. 2017, section 3: "auto-regressive"). Greedy search takes the best each time; beam search
 keeps the four best beginnings (section 6.1), so it may take a second-best token that leads to a better whole.
 
-Searched are the test sentences of the common corpora with one trained model for each seed, or with the model that was
-given. Compared by probability, the beam has no length penalty; compared by BLEU, it has the paper's (0.6).
+The test sentences are translated with one trained model per seed, or with the given model. Log-probabilities are
+compared without a length penalty, BLEU with the paper's (0.6).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from headway.bundle import Bundle, load_bundle
 from headway.decode import DecodingOptions, Hypothesis, Request, search
 from headway.errors import ConfigError
 from headway.evaluate import bleu
-from headway.experiments.comparing import interval, judge_greater
-from headway.experiments.corpora import MULTI30K, Pair, corpora
-from headway.experiments.drawing import COLOURS, MARKERS, label, panels
+from headway.experiments.comparison import interval, judge_greater
+from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, MARKERS, label, panels
 from headway.experiments.training import loaded, train_variant
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
@@ -56,7 +56,7 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """Both searches with every model, and with the first one an example, step by step."""
-    text = corpora(settings)
+    text = experiment_corpus(settings)
     pairs = text.test[:30] if settings.quick else text.test
     found = []
     example: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def measure(settings: Settings) -> Numbers:
 
 def _bundle(settings: Settings, seed: int) -> Bundle:
     if settings.model is None:
-        return loaded(train_variant(settings, corpora(settings), seed).folder)
+        return loaded(train_variant(settings, experiment_corpus(settings), seed).folder)
     bundle = load_bundle(settings.model)
     if not isinstance(bundle, Bundle):
         raise ConfigError(f"{settings.model}: a classifier; step-by-step decodes, so it needs a translation model")
@@ -254,14 +254,14 @@ def draw(numbers: Numbers) -> Figure:
         _draw_steps(axes, each["steps"])
         label(axes, f"{name}, log P = {each['log']:.3f}\n{each['text']}", "rank (framed: chosen)", "token that is fed")
     logs = [each["logs"] for each in numbers["found"]]
-    for number, (each, colour, marker) in enumerate(zip(logs, COLOURS, MARKERS, strict=False), start=1):
-        both.plot(each["greedy"], each["beam"], marker, color=colour, alpha=0.6, label=f"model {number}")
+    for number, (each, color, marker) in enumerate(zip(logs, COLORS, MARKERS, strict=False), start=1):
+        both.plot(each["greedy"], each["beam"], marker, color=color, alpha=0.6, label=f"model {number}")
     ends = [min(min(each["greedy"]) for each in logs), 0]
     both.plot(ends, ends, ":", color="#777777", label="equal")
     both.legend()
     label(both, "Every sentence (above the line: beam wins)", "log P of greedy (nats)", "log P of beam 4 (nats)")
     gains = [b - g for each in logs for g, b in zip(each["greedy"], each["beam"], strict=True)]
-    gain.hist(gains, bins=40, color=COLOURS[0])
+    gain.hist(gains, bins=40, color=COLORS[0])
     gain.axvline(0, color="#777777", linestyle=":")
     label(gain, "What beam search gains", "log P of beam 4 less that of greedy (nats)", "sentences (number)")
     return picture

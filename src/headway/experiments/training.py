@@ -8,7 +8,7 @@ nearly three epochs of Multi30k. A step is 13 GFLOP; a core that multiplies 70 G
 a run takes three minutes of it. Nobody would use these models; they are good enough to tell variants apart, and small
 enough to train three of each:
 
-    plain sentences    12 variants (compatibility, heads, label smoothing)          36 runs
+    plain sentences    12 variants (attention scores, heads, label smoothing)          36 runs
     joined sentences    6 variants (sentence length, positions)                     18 runs
     deep, 6 + 6 layers  5 variants (warm-up), 300 steps of 1,024 tokens             15 runs
 
@@ -30,7 +30,7 @@ from headway.bundle import Bundle
 from headway.data.inputs import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Request, search
 from headway.evaluate import bleu
-from headway.experiments.corpora import Corpora, Pair
+from headway.experiments.corpus import ExperimentCorpus, Pair
 from headway.experiments.experiment import Numbers, Settings
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 from headway.train.loop import train
@@ -42,9 +42,9 @@ __all__ = [
     "Trained",
     "bleu_of",
     "encoded",
-    "kept_as",
     "loaded",
     "resolved",
+    "result_key",
     "sweep",
     "train_variant",
     "translated",
@@ -85,7 +85,7 @@ class Trained:
 
 
 def resolved(
-    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+    settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Recipe:
     """The common recipe with ``changes``, which are sections with keys."""
     steps = {**(_QUICK if settings.quick else _FULL)["training"], **(changes or {}).get("training", {})}["steps"]
@@ -109,7 +109,7 @@ def resolved(
 
 
 def train_variant(
-    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+    settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Trained:
     """The common recipe with ``changes``, trained now or found trained.
 
@@ -135,7 +135,7 @@ def train_variant(
 
 
 def _run_folder(
-    settings: Settings, text: Corpora, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]] | None
+    settings: Settings, text: ExperimentCorpus, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]] | None
 ) -> Path:
     words = [f"{key}={value}" for section in (changes or {}).values() for key, value in section.items()]
     name = "-".join([text.folder.name.split("-")[0], *words])[:80]
@@ -143,7 +143,7 @@ def _run_folder(
 
 
 def vocabulary_size(
-    settings: Settings, text: Corpora, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
+    settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> int:
     """How many target tokens the variant chooses from, by its tokenizer, which is there once it has been trained."""
     recipe = resolved(settings, text, seed, changes)
@@ -152,7 +152,7 @@ def vocabulary_size(
 
 
 def sweep(
-    settings: Settings, text: Corpora, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
     """Each variant with each seed: BLEU of the test sentences, loss of the development set, minutes of training."""
     rows = []
@@ -175,8 +175,8 @@ def _key(recipe: Recipe, work: Path) -> str:
     """What the recipe and its files come to, wherever they lie."""
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
-    corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
-    return fingerprint(sections, [hashes.of(folder / file) for corpus in corpora for file in corpus.files])
+    experiment_corpus = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
+    return fingerprint(sections, [hashes.of(folder / file) for corpus in experiment_corpus for file in corpus.files])
 
 
 def _last(run: Path, kind: str) -> dict[str, Any]:
@@ -227,10 +227,10 @@ def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> floa
         score = bleu(texts, [target for _, target in pairs])
         return {"BLEU": score.value, "signature": score.signature}
 
-    key = kept_as(settings, trained.folder, "bleu", list(pairs), _GREEDY)
+    key = result_key(settings, trained.folder, "bleu", list(pairs), _GREEDY)
     return float(settings.once(key, compute)["BLEU"])
 
 
-def kept_as(settings: Settings, model: Path, kind: str, *how: object) -> str:
+def result_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
     """The key for :meth:`Settings.once` under which to keep what was computed in this way with a model folder."""
     return f"{kind}/{fingerprint(settings.content(model), *how)}"

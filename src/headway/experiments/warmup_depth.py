@@ -6,7 +6,7 @@ are trained with a warm-up of a quarter of all steps and with none, to the same 
 straight line.
 
 Depth. The paper (3.1) puts a residual connection around each sub-layer. Without it, the usual explanation goes, the
-gradient vanishes on its way to the first layer. He et al. (2016), who introduced it, say otherwise: normalisation keeps
+gradient vanishes on its way to the first layer. He et al. (2016), who introduced it, say otherwise: normalization keeps
 gradients alive, and deep stacks train badly all the same. So both are measured: the gradient in the first encoder
 block over depth, before any training, with layer norm and with none; and a training without residual connections.
 
@@ -27,18 +27,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from headway.errors import DivergenceError
-from headway.experiments.comparing import (
+from headway.experiments.comparison import (
     Difference,
     column,
     difference,
     interval,
     judge_greater,
     mean_with_spread,
-    strips,
+    strip_plot,
 )
-from headway.experiments.corpora import MULTI30K, Corpora, corpora
-from headway.experiments.drawing import COLOURS, MARKERS, label, panels
+from headway.experiments.corpus import MULTI30K, ExperimentCorpus, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.figures import COLORS, MARKERS, label, panels
 from headway.experiments.training import train_variant, vocabulary_size
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import Norm
@@ -57,11 +57,12 @@ CLAIMS = (
     Claim("Without warm-up, post-norm trains worse.", "Xiong et al. 2020, 3.2"),
     Claim("Pre-norm does as well without warm-up.", "Xiong et al. 2020, 4"),
     Claim(
-        "Without residual connections, the gradient vanishes before the first layer.", f"{OURS}: a usual explanation"
+        "Without residual connections, the gradient vanishes before the first layer.",
+        f"{OURS}: a usual explanation",
     ),
     Claim(
-        "That it does where there is no layer normalisation either.",
-        f"{OURS}: He et al. 2016, 1, hold that normalisation keeps gradients alive",
+        "That it does where there is no layer normalization either.",
+        f"{OURS}: He et al. 2016, 1, hold that normalization keeps gradients alive",
     ),
     Claim(
         "Without residual connections, a deep stack trains worse.",
@@ -72,7 +73,7 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """The trainings over seeds, and gradients over depth."""
-    text = corpora(settings)
+    text = experiment_corpus(settings)
     runs = [
         {"norm": norm, "start": start, "seed": seed, **_trained(settings, text, seed, norm, start)}
         for seed in settings.seeds
@@ -107,7 +108,7 @@ def measure(settings: Settings) -> Numbers:
     }
 
 
-def _trained(settings: Settings, text: Corpora, seed: int, norm: str, start: str) -> dict[str, Any]:
+def _trained(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
     """The final loss and the curve of one training; one that diverged counts as a model that guesses."""
     steps, layers, tokens = (24, 3, 384) if settings.quick else (300, 6, 1024)
     rate = 1e-2 if settings.quick else _RATES[norm]
@@ -191,7 +192,7 @@ def draw(numbers: Numbers) -> Figure:
     for norm, axes in (("post", post), ("pre", pre)):
         _draw_curves(axes, numbers, norm)
     pre.sharey(post)
-    strips(
+    strip_plot(
         final,
         {
             f"{norm}-norm,\n{start.replace(', ', f',{chr(10)}')}": column(numbers, "loss", norm=norm, start=start)
@@ -209,7 +210,7 @@ def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
         for index, curve in enumerate(rows):
             steps, losses = ([point[at] for point in curve] for at in (0, 1))
             name = None if index else start
-            axes.plot(steps, losses, color=COLOURS[number], alpha=0.75, linewidth=1.5, label=name)
+            axes.plot(steps, losses, color=COLORS[number], alpha=0.75, linewidth=1.5, label=name)
     axes.legend()
     label(axes, f"{norm.capitalize()}-norm (a line: a seed)", "step", "training loss (nats a token)")
 
@@ -227,7 +228,7 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
                 10 ** np.mean(rows, axis=0),
                 "-" if residual else "--",
                 marker=MARKERS[number],
-                color=COLOURS[2 + number],
+                color=COLORS[2 + number],
                 label=f"{norm.replace('none', 'no ')}{'' if norm == 'none' else '-'}norm, "
                 f"{'residual' if residual else 'no residual'}",
             )

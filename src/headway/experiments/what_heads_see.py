@@ -1,8 +1,8 @@
 """What heads look at: cross-attention as alignment, and what each head is worth.
 
-Attention over the memory tells which source words are being translated (Bahdanau et al. 2015, 5.2.1). No one has
-aligned these corpora by hand, so the attention is compared with a dictionary that statistics make of the training text
-without any model: a source and a target word are linked where each is the other's best by the Dice coefficient,
+Attention over the memory tells which source words are being translated (Bahdanau et al. 2015, 5.2.1). Nobody has
+aligned this text by hand, so the attention is compared with a dictionary that is counted from the training text. A
+source and a target word are linked if each is the other's best by the Dice coefficient,
 
     dice(s, t) = 2 n(s, t) / (n(s) + n(t)),
 
@@ -33,11 +33,11 @@ from torch import Tensor, nn
 from headway.bundle import Bundle
 from headway.errors import ConfigError
 from headway.evaluate import bleu
-from headway.experiments.comparing import difference, interval, judge_greater
-from headway.experiments.corpora import MULTI30K, Corpora, Pair, corpora
-from headway.experiments.drawing import label, panels
+from headway.experiments.comparison import difference, interval, judge_greater
+from headway.experiments.corpus import MULTI30K, ExperimentCorpus, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.training import encoded, kept_as, loaded, train_variant, translated
+from headway.experiments.figures import label, panels
+from headway.experiments.training import encoded, loaded, result_key, train_variant, translated
 from headway.models.transformer import Transformer
 from headway.nn.blocks import DecoderBlock
 from headway.predict.alignment import aligning_layer, attention_maps, word_pairs, words_of
@@ -61,7 +61,7 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """Alignments and the price of every head, for each trained model; the maps of one pair of the first."""
-    text = corpora(settings)
+    text = experiment_corpus(settings)
     links = _dictionary(text)
     pairs = text.test[:SENTENCES]
     models = (
@@ -69,7 +69,7 @@ def measure(settings: Settings) -> Numbers:
     )
     runs = [
         settings.once(
-            kept_as(settings, folder, "heads-by-layer", pairs, sorted(links)),
+            result_key(settings, folder, "heads-by-layer", pairs, sorted(links)),
             partial(_examined, folder, pairs, links, settings.say),
         )
         for folder in models
@@ -146,7 +146,7 @@ def without_head(tap: nn.Module, head: int) -> Iterator[None]:
         handle.remove()
 
 
-def _dictionary(text: Corpora) -> set[Pair]:
+def _dictionary(text: ExperimentCorpus) -> set[Pair]:
     """Pairs of words that are each other's best by Dice, and together in three sentences at least."""
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     together: Counter[Pair] = Counter()

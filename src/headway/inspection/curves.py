@@ -1,8 +1,8 @@
 """Learning curves: what the runs' metrics.jsonl hold, as one picture that explains itself.
 
 Four panels against the same axis: loss, score (BLEU or accuracy; only where a run has one), learning rate and speed;
-a text that is classified counts as one target token. Each run has one colour in all of them, from the palette of Okabe
-and Ito (2008), which colour-blind people can tell apart. A run that is still training can be drawn.
+a text that is classified counts as one target token. Each run has one color in all of them, from the palette of Okabe
+and Ito (2008), which color-blind people can tell apart. A run that is still training can be drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from headway.errors import ConfigError, DataError
-from headway.inspection.pictures import COLOURS, DASHES, PLOT, picture_format, save, styled
+from headway.inspection.picture_files import COLORS, DASHES, PLOT, figure_style, picture_format, save
 
 __all__ = ["Curves", "Points", "draw", "figure", "read_curves"]
 
@@ -161,14 +161,14 @@ def _is_record(record: object) -> bool:
     return all(type(record.get(key)) in (int, float) for key in needed)
 
 
-@styled(_STYLE)
+@figure_style(_STYLE)
 def figure(curves: Sequence[Curves], x: str) -> Figure:
     """The picture of some runs."""
     scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
     picture = Figure(figsize=(10, 6.4), layout="constrained")
     panels = picture.subplot_mosaic(rows, sharex=True, gridspec_kw={"height_ratios": [3, 2]})
-    styles = [(COLOURS[n % len(COLOURS)], DASHES[n // len(COLOURS) % len(DASHES)]) for n in range(len(curves))]
+    styles = [(COLORS[n % len(COLORS)], DASHES[n // len(COLORS) % len(DASHES)]) for n in range(len(curves))]
     _loss_panel(panels["loss"], curves, styles)
     if scored:
         scores = [each.score for each in curves]
@@ -193,10 +193,10 @@ def figure(curves: Sequence[Curves], x: str) -> Figure:
 def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
     """Training thin and pale, the development set thick: two curves a run that nobody confuses."""
     has_dev = any(len(each.dev_loss.x) for each in curves)
-    for each, (colour, dash) in zip(curves, styles, strict=True):
+    for each, (color, dash) in zip(curves, styles, strict=True):
         width, alpha = (1.0, 0.6) if has_dev else (1.6, 1.0)
-        panel.plot(each.train_loss.x, each.train_loss.y, dash, color=colour, linewidth=width, alpha=alpha)
-        panel.plot(each.dev_loss.x, each.dev_loss.y, dash, color=colour, linewidth=1.8, marker="o", markersize=3)
+        panel.plot(each.train_loss.x, each.train_loss.y, dash, color=color, linewidth=width, alpha=alpha)
+        panel.plot(each.dev_loss.x, each.dev_loss.y, dash, color=color, linewidth=1.8, marker="o", markersize=3)
     panel.set_yscale("log")
     panel.set_ylabel("nats per target token (log scale)")
     panel.set_title("Loss")
@@ -215,27 +215,27 @@ def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
 
 
 def _value_panel(panel: Axes, title: str, points: Sequence[Points], styles: Styles, marker: str = "") -> None:
-    for each, (colour, dash) in zip(points, styles, strict=True):
-        panel.plot(each.x, each.y, dash, color=colour, linewidth=1.6, marker=marker, markersize=3)
+    for each, (color, dash) in zip(points, styles, strict=True):
+        panel.plot(each.x, each.y, dash, color=color, linewidth=1.6, marker=marker, markersize=3)
     panel.set_title(title)
 
 
 def _label_best(panel: Axes, points: Sequence[Points], styles: Styles, best: Any) -> None:
-    """Each run's best value at the right edge, in its colour; labels that would meet are pushed apart."""
+    """Each run's best value at the right edge, in its color; labels that would meet are pushed apart."""
     found = [
-        (float(best(each.y[np.isfinite(each.y)])), colour)
-        for each, (colour, _) in zip(points, styles, strict=True)
+        (float(best(each.y[np.isfinite(each.y)])), color)
+        for each, (color, _) in zip(points, styles, strict=True)
         if np.isfinite(each.y).any()
     ]
     panel.set_ylim(panel.get_ylim())  # settled, so that values have their places
     to_axes = panel.transData + panel.transAxes.inverted()
     heights = [float(to_axes.transform((0, value))[1]) for value, _ in found]
-    for (value, colour), height in zip(found, _apart(heights, 0.055), strict=True):
+    for (value, color), height in zip(found, _apart(heights, 0.055), strict=True):
         panel.annotate(
             f"best {value:.1f}" if best is max else f"best {value:.2f}",
             (1.01, height),
             xycoords="axes fraction",
-            color=colour,
+            color=color,
             va="center",
             fontweight="bold",
             annotation_clip=False,
@@ -257,8 +257,8 @@ def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> Non
         picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
     else:
         handles = [
-            Line2D([], [], color=colour, linestyle=dash, linewidth=2.5, label=each.name)
-            for each, (colour, dash) in zip(curves, styles, strict=True)
+            Line2D([], [], color=color, linestyle=dash, linewidth=2.5, label=each.name)
+            for each, (color, dash) in zip(curves, styles, strict=True)
         ]
         picture.legend(handles=handles, loc="outside upper left", ncols=min(len(curves), 4), frameon=False, fontsize=10)
     signatures = sorted(frozenset().union(*(each.signatures for each in curves)))

@@ -23,11 +23,11 @@ __all__ = [
     "DRAWN_TOKENS",
     "MAX_NUMBERS",
     "AttentionMap",
-    "Attribution",
     "Inspection",
-    "Likely",
+    "LabelAttribution",
+    "PredictedToken",
     "Side",
-    "Step",
+    "TokenProbability",
     "check_size",
 ]
 
@@ -75,7 +75,7 @@ class AttentionMap:
 
 
 @dataclass(frozen=True)
-class Likely:
+class TokenProbability:
     """A token as a reader sees it, and its log-probability in nats."""
 
     token: str
@@ -83,7 +83,7 @@ class Likely:
 
 
 @dataclass(frozen=True)
-class Step:
+class PredictedToken:
     """One position of the target.
 
     Attributes:
@@ -98,11 +98,11 @@ class Step:
     log_probability: float
     rank: int
     forced: bool
-    alternatives: tuple[Likely, ...]
+    alternatives: tuple[TokenProbability, ...]
 
 
 @dataclass(frozen=True)
-class Attribution:
+class LabelAttribution:
     """How much each source token speaks for a label: gradient x input, positive for and negative against it."""
 
     label: str
@@ -136,11 +136,11 @@ class Inspection:
     maps: tuple[AttentionMap, ...]
     target: str | None = None
     target_given: bool = False
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PredictedToken, ...] = ()
     alignment: tuple[tuple[int, int], ...] = ()
     alignment_layer: int | None = None
     labels: Mapping[str, float] | None = None
-    attribution: Attribution | None = None
+    attribution: LabelAttribution | None = None
     truncated: bool = False
 
     @property
@@ -179,7 +179,7 @@ class Inspection:
             raise ConfigError(f"kind {kind!r}: this {self.architecture} model has no such attention; {has}")
         return found
 
-    def chosen(self, kind: Kind | None = None, layer: int = -1, head: int | None = None) -> AttentionMap:
+    def select_map(self, kind: Kind | None = None, layer: int = -1, head: int | None = None) -> AttentionMap:
         """One map, by default of the most telling kind and the last layer, and of it all heads or one.
 
         Args:
@@ -200,7 +200,7 @@ class Inspection:
         return replace(one, heads=one.heads[at : at + 1], weights=one.weights[at : at + 1])
 
     def only(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
-        """The same with the maps of one kind, layer or head alone; arguments as of :meth:`chosen`.
+        """The same with the maps of one kind, layer or head alone; arguments as of :meth:`select_map`.
 
         Where no kind is given, a layer or head is that of each kind that has so many.
         """
@@ -212,7 +212,7 @@ class Inspection:
         if head is not None:
             _index("head", head, max((len(each.heads) for each in maps), default=0))
             fitting = (each for each in maps if -len(each.heads) <= head <= len(each.heads))
-            maps = tuple(self.chosen(each.kind, each.layer, head) for each in fitting)
+            maps = tuple(self.select_map(each.kind, each.layer, head) for each in fitting)
         return replace(self, maps=maps)
 
     def as_json(self) -> str:
@@ -248,12 +248,14 @@ class Inspection:
                 for each in values.pop("maps")
             )
             steps = tuple(
-                Step(**{**step, "alternatives": tuple(Likely(**each) for each in step["alternatives"])})
+                PredictedToken(
+                    **{**step, "alternatives": tuple(TokenProbability(**each) for each in step["alternatives"])}
+                )
                 for step in values.pop("steps")
             )
             alignment = tuple((source, target) for source, target in values.pop("alignment"))
             told = values.pop("attribution")
-            attribution = told and Attribution(told["label"], tuple(told["values"]))
+            attribution = told and LabelAttribution(told["label"], tuple(told["values"]))
             source_tokens = tuple(values.pop("source_tokens"))
             return cls(
                 **values,

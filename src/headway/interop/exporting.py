@@ -10,7 +10,7 @@ from headway.bundle import Bundle, ClassifierBundle
 from headway.config import nearest
 from headway.engine import Shortlist
 from headway.errors import ConfigError
-from headway.interop.card import exported_card, exported_classifier_card
+from headway.interop.model_card import exported_card, exported_classifier_card
 from headway.interop.transformer import transformer_of
 from headway.storage import atomic_write_folder
 from headway.text.exporting import token_names, tokenizer_files

@@ -11,10 +11,10 @@ from typing import Any
 from headway.bundle import Bundle, TaskConfig
 from headway.config import nearest
 from headway.errors import BundleError, ConfigError
-from headway.interop.card import imported_card
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.checkpoint import read_checkpoint
-from headway.interop.tokenizers import Sides, read_json, read_sides
+from headway.interop.model_card import imported_card
+from headway.interop.tokenizers import ForeignVocabularies, read_json, read_tokenizer_files
 from headway.text.framing import Framing, LanguageSide
 
 __all__ = ["Imported", "import_from", "import_huggingface"]
@@ -62,7 +62,7 @@ def import_huggingface(
         ConfigError: An unknown language; the message names the known ones.
     """
     config = read_checkpoint(folder).values  # an architecture that is not supported is named before its tokenizer
-    sides = read_sides(folder, str(config.get("model_type")))
+    sides = read_tokenizer_files(folder, str(config.get("model_type")))
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(folder, config, sides, target_language)
     found = import_model(folder, start=start, unknown=(sides.source.unknown, sides.target.unknown))
@@ -79,10 +79,12 @@ def import_huggingface(
         or _unnamed(framing.target_languages),
     )
     bundle = Bundle(task, found.model.eval(), source, target, framing)
-    return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _licence(folder)))
+    return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
 
 
-def _start(folder: Path, config: Mapping[str, object], sides: Sides, target_language: str | None) -> int | None:
+def _start(
+    folder: Path, config: Mapping[str, object], sides: ForeignVocabularies, target_language: str | None
+) -> int | None:
     """The token that decoding begins with, where it is a language's code and the folder does not tell it."""
     generation = folder / "generation_config.json"
     told = [config, read_json(generation) if generation.is_file() else {}]
@@ -104,7 +106,9 @@ def _check_language(language: str, side: LanguageSide, known: Mapping[str, int])
         raise ConfigError(f"{side} {language!r}: not a language code of this model; {names}")
 
 
-def _framing(folder: Path, found: ImportedModel, sides: Sides, asked: dict[LanguageSide, str | None]) -> Framing:
+def _framing(
+    folder: Path, found: ImportedModel, sides: ForeignVocabularies, asked: dict[LanguageSide, str | None]
+) -> Framing:
     """The family's, with the tokenizer's languages. OPUS-MT's models of several targets want the target's code before
     the source, which only their vocabulary shows."""
     framing, languages = found.framing, sides.source.languages
@@ -121,7 +125,7 @@ def _framing(folder: Path, found: ImportedModel, sides: Sides, asked: dict[Langu
     only = next(iter(languages)) if len(languages) == 1 else None
     folder_says = {"source_language": sides.source_language, "target_language": sides.target_language}
     update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in framing.languages_used}
-    ids = dict(zip(languages, found.source_vocabulary.to_ours(languages.values()), strict=True))
+    ids = dict(zip(languages, found.source_vocabulary.to_headway_ids(languages.values()), strict=True))
     return framing.model_copy(update=update | {"languages": ids})
 
 
@@ -129,7 +133,7 @@ def _unnamed(languages: tuple[str, ...]) -> str:
     return _MANY if languages else "und"
 
 
-def _licence(folder: Path) -> str | None:
+def _license(folder: Path) -> str | None:
     """What the header of the folder's own model card says."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")

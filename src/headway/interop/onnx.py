@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from headway.bundle import Bundle
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
-from headway.interop.card import exported_card
+from headway.interop.model_card import exported_card
 from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, encoder_graph
 from headway.interop.transformer import transformer_of
 from headway.models.classifier import ClassifierConfig
@@ -329,4 +329,4 @@ Without Headway:
 - `{_STEP}`, once a token: `tokens` (R), the newest of each row (1 at first), `positions` (R), how many came
   before it, `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first, and what the encoder gave;
   returns `logits` (R, V) of the next token and `keys.N`, `values.N`, the next step's prefixes. The R rows are the B
-  sentences' beams, equally many for each and neighbours; a row's prefix ends where the tensor ends."""
+  sentences' beams, equally many for each and neighbors; a row's prefix ends where the tensor ends."""

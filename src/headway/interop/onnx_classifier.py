@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from headway.bundle import ClassifierBundle
-from headway.interop.card import exported_classifier_card
+from headway.interop.model_card import exported_classifier_card
 from headway.interop.onnx import (
     WEIGHTS_FILE,
     open_session,

@@ -5,7 +5,7 @@ read like the modules themselves. (PyTorch's exporter was tried: it traces half 
 and the time grows with the blocks.) They hold no weights: each is an external tensor that points into the
 ``model.safetensors`` beside the graphs, so that both share one file, and tied weights are stored once.
 
-Dimensions: B sentences, S source length, R = B * W rows (the W beams of a sentence are neighbours), T prefix length, H
+Dimensions: B sentences, S source length, R = B * W rows (the W beams of a sentence are neighbors), T prefix length, H
 heads, K width of a query or key, U of a value, D model, V vocabulary. Inside, every vector of the residual stream is a
 row of one matrix, (B * S, D) or (R, D).
 
@@ -95,7 +95,7 @@ def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], m
     graph = OnnxGraph(model, stored)
     tokens, positions = graph.input("tokens", INT, "rows"), graph.input("positions", INT, "rows")
     attends = graph.input("memory_mask", BOOL, "sentences", "source_length")
-    caches = [_LayerCache.declared(graph, layer) for layer in range(len(model.decoder.blocks))]
+    caches = [_CacheInputs.declared(graph, layer) for layer in range(len(model.decoder.blocks))]
     prefix_mask = _prefix_mask(graph, positions, caches[0].prefix_keys)
     memory_mask = padding_mask(graph, attends)
     sentences = graph.op("Shape", attends, start=0, end=1)
@@ -213,7 +213,7 @@ class OnnxMask:
 
 
 @dataclass(frozen=True)
-class _LayerCache:
+class _CacheInputs:
     """The inputs of one decoder block."""
 
     prefix_keys: str
@@ -222,7 +222,7 @@ class _LayerCache:
     memory_values: str
 
     @classmethod
-    def declared(cls, graph: OnnxGraph, layer: int) -> _LayerCache:
+    def declared(cls, graph: OnnxGraph, layer: int) -> _CacheInputs:
         def two(name: str, path: str, batch: str, length: str) -> list[str]:
             heads, (_, *widths) = graph.attention(path).num_heads, graph.widths(path)
             return [
@@ -298,7 +298,7 @@ def _decoder_block(
     graph: OnnxGraph,
     layer: int,
     x: str,
-    cache: _LayerCache,
+    cache: _CacheInputs,
     sentences: str,
     prefix_mask: OnnxMask,
     memory_mask: OnnxMask,

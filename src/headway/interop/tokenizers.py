@@ -8,7 +8,7 @@
     FSMT               vocab-src.json, vocab-tgt.json (one for each side), merges.txt; Moses's rules before the merges
     any family         tokenizer.json
 
-A side read here knows the old ids; :meth:`Side.tokenizer` puts it in Headway's order.
+A side read here knows the old ids; :meth:`ForeignVocabulary.tokenizer` puts it in Headway's order.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.languages import M2M_LANGUAGES
-from headway.interop.vocabulary import Vocabulary
+from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.huggingface import FastTokenizer, library_tokens
 from headway.text.interface import TextTokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 
-__all__ = ["Side", "Sides", "read_json", "read_sides"]
+__all__ = ["ForeignVocabularies", "ForeignVocabulary", "read_json", "read_tokenizer_files"]
 
 _SPM = "sentencepiece.bpe.model"
 _FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
@@ -42,38 +42,38 @@ _CODES = {
 
 
 @dataclass(frozen=True)
-class Side:
+class ForeignVocabulary:
     """One side's vocabulary, in the ids of the folder it was read from.
 
     Attributes:
         unknown: The id that stands for unknown text.
         languages: The id of each language's code.
-        tokenizer: Makes the tokenizer whose ids are in the order of a :class:`Vocabulary`.
+        tokenizer: Makes the tokenizer whose ids are in the order of a :class:`VocabularyOrder`.
     """
 
     unknown: int
     languages: Mapping[str, int]
-    tokenizer: Callable[[Vocabulary], TextTokenizer]
+    tokenizer: Callable[[VocabularyOrder], TextTokenizer]
 
 
 @dataclass(frozen=True)
-class Sides:
+class ForeignVocabularies:
     """The two sides, and what ``tokenizer_config.json`` says of the languages."""
 
-    source: Side
-    target: Side
+    source: ForeignVocabulary
+    target: ForeignVocabulary
     source_language: str | None
     target_language: str | None
 
 
-def read_sides(folder: Path, family: str) -> Sides:
+def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
     """The tokenizers of a Hugging Face folder whose ``model_type`` is ``family``.
 
     :class:`BundleError` names the files that are missing or damaged, and what the family may have instead.
     """
     config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     source, target = _sides(folder, family, config)
-    return Sides(
+    return ForeignVocabularies(
         source,
         target,
         _language(config, ("src_lang", "source_lang"), source.languages),
@@ -81,7 +81,7 @@ def read_sides(folder: Path, family: str) -> Sides:
     )
 
 
-def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[Side, Side]:
+def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:
     def has(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 
@@ -116,7 +116,7 @@ def _expected(family: str) -> str:
     return f"no tokenizer that Headway reads; a {family} folder has {files.get(family, 'tokenizer.json')}"
 
 
-def _opus(folder: Path) -> tuple[Side, Side]:
+def _opus(folder: Path) -> tuple[ForeignVocabulary, ForeignVocabulary]:
     vocabulary = _vocabulary(folder / "vocab.json")
     separate = (folder / "target_vocab.json").is_file()
     target_vocabulary = _vocabulary(folder / "target_vocab.json") if separate else vocabulary
@@ -126,7 +126,7 @@ def _opus(folder: Path) -> tuple[Side, Side]:
     )
 
 
-def _moses(folder: Path, config: dict[str, Any]) -> tuple[Side, Side]:
+def _moses(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:
     languages = config.get("langs")
     if not isinstance(languages, list) or len(languages) != 2:
         raise BundleError(
@@ -136,19 +136,19 @@ def _moses(folder: Path, config: dict[str, Any]) -> tuple[Side, Side]:
     merges = _merges(folder / "merges.txt")
     lower_case = bool(config.get("do_lower_case", False))
 
-    def side(name: str, language: str) -> Side:
+    def side(name: str, language: str) -> ForeignVocabulary:
         vocabulary, origin = _vocabulary(folder / name), folder / name
 
-        def tokenizer(ids: Vocabulary) -> TextTokenizer:
+        def tokenizer(ids: VocabularyOrder) -> TextTokenizer:
             pieces, reserved = _numbered(ids, vocabulary, ())
             return MosesTokenizer(language, merges, pieces, reserved, lower_case=lower_case, origin=str(origin))
 
-        return Side(_unknown(vocabulary, origin), {}, tokenizer)
+        return ForeignVocabulary(_unknown(vocabulary, origin), {}, tokenizer)
 
     return side("vocab-src.json", str(languages[0])), side("vocab-tgt.json", str(languages[1]))
 
 
-def _m2m(folder: Path, config: dict[str, Any]) -> Side:
+def _m2m(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
     vocabulary = _vocabulary(folder / "vocab.json")
     name = config.get("language_codes", "m2m100")
     if name not in M2M_LANGUAGES:
@@ -160,7 +160,7 @@ def _m2m(folder: Path, config: dict[str, Any]) -> Side:
     return _pieces(folder / _SPM, vocabulary | codes, languages, folder / "vocab.json")
 
 
-def _fairseq(folder: Path, config: dict[str, Any]) -> Side:
+def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
     pieces = sentencepiece_pieces(_bytes(folder / _SPM), str(folder / _SPM))
     vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     vocabulary |= {piece: index + 1 for index, piece in enumerate(pieces) if index >= 3}
@@ -177,15 +177,17 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> Side:
     return _pieces(folder / _SPM, vocabulary, _codes("mbart", codes), folder / _SPM)
 
 
-def _pieces(model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path) -> Side:
+def _pieces(
+    model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path
+) -> ForeignVocabulary:
     """A side whose text is cut by a SentencePiece model and whose pieces are numbered by ``vocabulary``."""
     content = _bytes(model)
 
-    def tokenizer(ids: Vocabulary) -> TextTokenizer:
+    def tokenizer(ids: VocabularyOrder) -> TextTokenizer:
         pieces, reserved = _numbered(ids, vocabulary, languages.values())
         return SentencePieceTokenizer(content, pieces, reserved, str(model))
 
-    return Side(_unknown(vocabulary, origin), languages, tokenizer)
+    return ForeignVocabulary(_unknown(vocabulary, origin), languages, tokenizer)
 
 
 def _unknown(vocabulary: Mapping[str, int], origin: Path) -> int:
@@ -194,7 +196,9 @@ def _unknown(vocabulary: Mapping[str, int], origin: Path) -> int:
     return vocabulary["<unk>"]
 
 
-def _numbered(ids: Vocabulary, vocabulary: Mapping[str, int], languages: Iterable[int]) -> tuple[list[str], list[int]]:
+def _numbered(
+    ids: VocabularyOrder, vocabulary: Mapping[str, int], languages: Iterable[int]
+) -> tuple[list[str], list[int]]:
     """The piece of each of our ids, and those that text never makes."""
     names = {index: piece for piece, index in vocabulary.items()}
     special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages)
@@ -203,7 +207,7 @@ def _numbered(ids: Vocabulary, vocabulary: Mapping[str, int], languages: Iterabl
     return pieces, reserved
 
 
-def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: Path) -> Side:
+def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: Path) -> ForeignVocabulary:
     tokens = library_tokens(library, str(origin))
     ids = {token: index for index, token in tokens.items()}
     unknown = _content(config.get("unk_token")) or "<unk>"
@@ -211,11 +215,11 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
         raise BundleError(f"{origin}: no token {unknown!r} in it, which stands for unknown text")
     languages = _codes(family, ids)
 
-    def tokenizer(vocabulary: Vocabulary) -> TextTokenizer:
-        reserved = vocabulary.to_ours(index for index in languages.values() if index in vocabulary.new_ids)
+    def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
+        reserved = vocabulary.to_headway_ids(index for index in languages.values() if index in vocabulary.new_ids)
         return FastTokenizer(library, vocabulary.order, reserved, str(origin))
 
-    return Side(ids[unknown], languages, tokenizer)
+    return ForeignVocabulary(ids[unknown], languages, tokenizer)
 
 
 def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:

@@ -38,7 +38,7 @@ function matrix(kind, layer, head) {
 const shown = () => matrix(state.kind, state.layer, state.head);
 const brightest = () => ($("whole").checked ? 1 : shown().largest);
 
-// ---- tokens: choosing one colours what it attends to, or what attends to it
+// ---- tokens: choosing one colors what it attends to, or what attends to it
 
 function showChips(id, side, choose) {
   const place = $(id);
@@ -95,7 +95,7 @@ function paintChips(id, weights, chosen, most) {
   [...$(id).children].forEach((chip, at) => {
     chip.classList.toggle("chosen", at === chosen);
     chip.setAttribute("aria-pressed", at === chosen);
-    const rgb = weights && colour(weights(at) / most);
+    const rgb = weights && color(weights(at) / most);
     chip.style.backgroundColor = weights ? css(rgb) : "";
     chip.style.color = weights ? inkOn(rgb) : "";
     chip.querySelector("small").textContent = weights && weights(at) >= 0.0005 ? share(weights(at)) : "";
@@ -244,7 +244,7 @@ function drawText(context, text, x, y, turn, align) {
 }
 
 function drawCell(context, weight, row, column, most) {
-  const { left, up, cell } = layout, rgb = colour(weight / most);
+  const { left, up, cell } = layout, rgb = color(weight / most);
   context.fillStyle = css(rgb);
   context.fillRect(left + column * cell, up + row * cell, cell, cell);
   if (cell < 24 || weight < 0.005) return;
@@ -349,7 +349,7 @@ function chooseHead(layer, head) {
     `${kind.name}, layer ${layer} of ${kind.maps.length}, ${headName(head, kind)}`;
   $("most").textContent = share(brightest());
   $("ramp").style.background =
-    `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map((value) => css(colour(value))).join()})`;
+    `linear-gradient(to right, ${[0, 0.25, 0.5, 0.75, 1].map((value) => css(color(value))).join()})`;
   for (const thumb of $("heads").querySelectorAll("button")) {
     const chosen = thumb.dataset.place === `${layer},${head}`;
     thumb.setAttribute("aria-pressed", chosen);
@@ -384,9 +384,9 @@ function drawThumbnail(view) {
   const scale = Math.min(84 / columns, Math.max(84 / rows, 12));
   Object.assign(canvas.style, { width: `${columns * scale}px`, height: `${rows * scale}px` });
   const context = canvas.getContext("2d"), image = context.createImageData(columns, rows);
-  const colours = palette();
+  const colors = palette();
   view.weights.forEach((weight, at) => {
-    const rgb = colours[Math.round(255 * (weight / view.largest))];
+    const rgb = colors[Math.round(255 * (weight / view.largest))];
     for (let part = 0; part < 3; part++) image.data[4 * at + part] = rgb[part];
     image.data[4 * at + 3] = 255;
   });

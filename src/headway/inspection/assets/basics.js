@@ -19,7 +19,7 @@ function percent(value) {
   return (value >= 0.9995 ? "100" : (100 * value).toPrecision(digits)) + " %";
 }
 
-// ---- colours: one hue, light to dark, so that lightness alone tells; the other way round on a dark ground
+// ---- colors: one hue, light to dark, so that lightness alone tells; the other way round on a dark ground
 
 const RAMPS = {
   light: [[255, 255, 255], [205, 222, 241], [133, 178, 217], [56, 120, 183], [8, 48, 107]],
@@ -35,7 +35,7 @@ const steps = (ramp) => Array.from({ length: 256 }, (_, step) => {
 });
 const PALETTES = { light: steps(RAMPS.light), dark: steps(RAMPS.dark) };
 const palette = () => PALETTES[isDark() ? "dark" : "light"];
-const colour = (value) => palette()[Math.round(255 * Math.min(Math.max(value, 0), 1))];
+const color = (value) => palette()[Math.round(255 * Math.min(Math.max(value, 0), 1))];
 const css = (rgb) => `rgb(${rgb.join(" ")})`;
 const luminance = (rgb) => [0.2126, 0.7152, 0.0722].reduce((sum, part, at) => sum + part * (rgb[at] / 255) ** 2.2, 0);
 const inkOn = (rgb) => (luminance(rgb) > 0.18 ? "#000000" : "#ffffff");

@@ -179,15 +179,15 @@ function showAll() {
   }
 }
 
-function recolour() {
+function recolor() {
   if (data.kinds.length) {
     showThumbnails(state.kind);
     chooseHead(state.layer, state.head);
   }
 }
-media.addEventListener("change", recolour);
+media.addEventListener("change", recolor);
 $("theme").addEventListener("click", () => {
   document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-  recolour();
+  recolor();
 });
 showAll();

@@ -69,7 +69,7 @@ class Family:
     shared: bool = True
 
     @property
-    def follows_padding(self) -> bool:
+    def positions_start_after_padding(self) -> bool:
         """Whether positions begin after the padding token's id (fairseq's sinusoids)."""
         return self.model.get("sinusoid_spacing") == "inclusive"
 

@@ -26,7 +26,7 @@ from headway.interop.huggingface.families import (
     table_names,
     tensor_names,
 )
-from headway.interop.vocabulary import Vocabulary
+from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.framing import Framing, Slot
@@ -49,8 +49,8 @@ class ImportedModel:
     """
 
     model: Transformer
-    source_vocabulary: Vocabulary
-    target_vocabulary: Vocabulary
+    source_vocabulary: VocabularyOrder
+    target_vocabulary: VocabularyOrder
     framing: Framing
     family: str
 
@@ -74,12 +74,12 @@ def import_model(folder: Path, *, start: int | None = None, unknown: tuple[int, 
 
 def _vocabularies(
     checkpoint: Checkpoint, start: int | None, unknown: tuple[int, int] | None
-) -> tuple[Vocabulary, Vocabulary]:
+) -> tuple[VocabularyOrder, VocabularyOrder]:
     """The source's and the target's."""
     pad, end = checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")
     if start is None:
         start = _start(checkpoint)
-    if checkpoint.family.follows_padding and start == pad:
+    if checkpoint.family.positions_start_after_padding and start == pad:
         raise checkpoint.fail(
             f"decoder_start_token_id = {start} is the padding token, which has no position in "
             f"{checkpoint.family.title}; supported is another one, such as the end symbol"
@@ -88,7 +88,7 @@ def _vocabularies(
     sizes = checkpoint.vocab_sizes
     try:
         source, target = (
-            Vocabulary.of(size, pad=pad, start=start, end=end, unknown=old)
+            VocabularyOrder.of(size, pad=pad, start=start, end=end, unknown=old)
             for size, old in zip(sizes, unknowns, strict=True)
         )
     except BundleError as error:
@@ -121,7 +121,7 @@ def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
     )
 
 
-def _framing(checkpoint: Checkpoint, target: Vocabulary) -> Framing:
+def _framing(checkpoint: Checkpoint, target: VocabularyOrder) -> Framing:
     """What stands around a sentence; both vocabularies have the special tokens in the same places.
 
         Marian, FSMT, Pegasus           X </s>
@@ -135,10 +135,10 @@ def _framing(checkpoint: Checkpoint, target: Vocabulary) -> Framing:
     prefix: tuple[Slot, ...] = ()
     suffix: tuple[Slot, ...] = (EOS,)
     forced = checkpoint.generation("forced_bos_token_id")
-    begins: tuple[Slot, ...] = () if forced is None else target.to_ours([forced])
+    begins: tuple[Slot, ...] = () if forced is None else target.to_headway_ids([forced])
     match checkpoint.family.title:
         case "BART":
-            prefix = target.to_ours([checkpoint.token("bos_token_id")])
+            prefix = target.to_headway_ids([checkpoint.token("bos_token_id")])
         case "mBART" if target.order[BOS] != target.order[EOS]:
             suffix = (EOS, "source_language")
         case "M2M-100" | "mBART":
@@ -155,7 +155,7 @@ def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
             f"activation_function = {activation!r} is not supported; supported are {', '.join(ACTIVATIONS)}"
         )
     d_model = checkpoint.size("d_model")
-    if family.follows_padding and d_model % 2:
+    if family.positions_start_after_padding and d_model % 2:
         raise checkpoint.fail(f"d_model = {d_model} is not supported; {family.title}'s sinusoids need an even number")
     options: dict[str, Any] = {
         "d_model": d_model,
@@ -173,7 +173,7 @@ def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
     }
     if options["positions"] == "learned":
         options["max_length"] = checkpoint.size("max_position_embeddings")
-    if family.follows_padding:
+    if family.positions_start_after_padding:
         options["position_offset"] = checkpoint.token("pad_token_id") + 1
     return TransformerConfig.parse(options, str(checkpoint.path))
 
@@ -217,7 +217,7 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
 
 
 def _tables(
-    checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: Vocabulary, target: Vocabulary
+    checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: VocabularyOrder, target: VocabularyOrder
 ) -> _Tables:
     """The tables, each from the first tensor that holds it."""
     family, (source_rows, target_rows) = checkpoint.family, checkpoint.vocab_sizes

@@ -12,10 +12,10 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from headway.experiments.comparing import column, mean_with_spread
-from headway.experiments.corpora import JOINED, corpora, joined_by
-from headway.experiments.drawing import COLOURS, MARKERS
+from headway.experiments.comparison import column, mean_with_spread
+from headway.experiments.corpus import JOINED, experiment_corpus, joined_by
 from headway.experiments.experiment import Numbers, Settings
+from headway.experiments.figures import COLORS, MARKERS
 from headway.experiments.training import bleu_of, encoded, loaded, train_variant
 
 __all__ = ["COUNTS", "LONGEST_SEEN", "TWICE", "length_curves", "length_sweep", "retained"]
@@ -27,7 +27,7 @@ _QUICK: dict[str, dict[str, Any]] = {"data": {"max_tokens": 512}, "training": {"
 
 def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Numbers:
     """BLEU of each variant with each seed at each of :data:`COUNTS`, and how many source tokens a row then has."""
-    text = corpora(settings, join=True)
+    text = experiment_corpus(settings, join=True)
     more = _QUICK if settings.quick else {}
     rows, weights = [], dict[str, int]()
     for seed in settings.seeds:
@@ -79,10 +79,10 @@ def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None
     )
     for number, name in enumerate(variants):
         each = [column(numbers, "bleu", variant=name, sentences=count) for count in COUNTS]
-        colour = COLOURS[number]
-        axes.plot(COUNTS, [fmean(values) for values in each], color=colour, marker=MARKERS[number], label=name)
+        color = COLORS[number]
+        axes.plot(COUNTS, [fmean(values) for values in each], color=color, marker=MARKERS[number], label=name)
         for count, values in zip(COUNTS, each, strict=True):
-            axes.plot([count] * len(values), values, "o", color=colour, alpha=0.35, markersize=4)
+            axes.plot([count] * len(values), values, "o", color=color, alpha=0.35, markersize=4)
     ticks = [f"{count}\n({tokens:.0f})" for count, tokens in zip(COUNTS, numbers["tokens"], strict=True)]
     axes.set_xticks(COUNTS, ticks)
     axes.set_xlim(COUNTS[0] - 0.3, COUNTS[-1] + 0.3)

@@ -5,17 +5,17 @@ import math
 import pytest
 from matplotlib.figure import Figure
 
-from headway.experiments.comparing import (
+from headway.experiments.comparison import (
     Difference,
     column,
     difference,
-    half_width,
     interval,
-    judge_alike,
+    interval_half_width,
+    judge_equivalent,
     judge_greater,
     mean_with_spread,
     median_interval,
-    strips,
+    strip_plot,
     student_t,
 )
 
@@ -54,8 +54,8 @@ def test_more_comparisons_widen_the_interval() -> None:
 
 def test_one_seed_decides_nothing() -> None:
     found = difference([100.0], [0.0])
-    assert judge_greater(found, "x").outcome == judge_alike(found, "x", within=1e9).outcome == "inconclusive"
-    assert half_width([1.0]) == math.inf
+    assert judge_greater(found, "x").outcome == judge_equivalent(found, "x", within=1e9).outcome == "inconclusive"
+    assert interval_half_width([1.0]) == math.inf
     assert "one seed" in str(found)
 
 
@@ -87,7 +87,7 @@ def test_judge_greater(low: float, high: float, outcome: str) -> None:
     ],
 )
 def test_judge_alike(low: float, high: float, outcome: str) -> None:
-    assert judge_alike(Difference((low + high) / 2, low, high), "it", within=1.0).outcome == outcome
+    assert judge_equivalent(Difference((low + high) / 2, low, high), "it", within=1.0).outcome == outcome
 
 
 def test_columns_and_means() -> None:
@@ -99,7 +99,7 @@ def test_columns_and_means() -> None:
 
 def test_strips_have_a_row_each_with_its_mean() -> None:
     axes = Figure().subplots()
-    strips(axes, {"first": [1.0, 2.0, 3.0], "second": [5.0]})
+    strip_plot(axes, {"first": [1.0, 2.0, 3.0], "second": [5.0]})
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["first", "second"]
     assert [text.get_text() for text in axes.texts] == ["2", "5"]
     dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]  # type: ignore[arg-type]

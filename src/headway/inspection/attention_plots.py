@@ -1,7 +1,7 @@
 """An inspection as a picture for a paper or a lecture.
 
 All heads of one kind of attention side by side; or one map large, with the probability of each token; or what a
-classifier decides and why. Heat maps are one hue from light to dark, so lightness alone tells; the other colours are of
+classifier decides and why. Heat maps are one hue from light to dark, so lightness alone tells; the other colors are of
 Okabe and Ito (2008).
 """
 
@@ -22,16 +22,16 @@ from matplotlib.ticker import MaxNLocator
 from headway.errors import LengthError
 from headway.inspection.capture import Kind
 from headway.inspection.fonts import families
-from headway.inspection.legible import visible
-from headway.inspection.pictures import COLOURS, picture_format, save, styled
+from headway.inspection.picture_files import COLORS, figure_style, picture_format, save
 from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.visible_tokens import visible
 
 __all__ = ["draw", "figure"]
 
 _NUMBERED = 24  # rows or columns up to which a cell has room for its number
-_LABELLED = 32  # tokens up to which the small maps have labels
+_LABELED = 32  # tokens up to which the small maps have labels
 _LEAST_HEIGHT = 1.2  # inches of a panel that has a label beside it
-_BLUE, _ORANGE = COLOURS[:2]
+_BLUE, _ORANGE = COLORS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _NAMES: dict[Kind, str] = {
     "cross": "Cross-attention",
@@ -86,12 +86,12 @@ def figure(
             "inspect a part of it, or write .json, which holds all"
         )
     spoken = [*inspection.source_tokens, *(step.token for step in inspection.steps), *(inspection.labels or ())]
-    with styled({**_STYLE, "font.family": families("".join(map(visible, spoken)))}):
+    with figure_style({**_STYLE, "font.family": families("".join(map(visible, spoken)))}):
         if inspection.labels is not None and (kind, layer, head) == (None, None, None):
             return _decision(inspection)
         if not inspection.maps and (kind, layer, head) == (None, None, None):
             return _probabilities(inspection)
-        shown = inspection.chosen(kind, -1 if layer is None else layer, head)
+        shown = inspection.select_map(kind, -1 if layer is None else layer, head)
         maps = inspection.of_kind(shown.kind)
         if layer is None and head is None and sum(len(each.heads) for each in maps) > 1:
             return _overview(inspection, maps)
@@ -99,10 +99,10 @@ def figure(
 
 
 def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
-    """A panel for each layer (down) and head (across), all in the same colours."""
+    """A panel for each layer (down) and head (across), all in the same colors."""
     rows, columns = (list(map(visible, inspection.tokens(side))) for side in (maps[0].rows, maps[0].columns))
     across = len(maps[0].heads)
-    labels = 1.0 if max(len(rows), len(columns)) <= _LABELLED else 0.0
+    labels = 1.0 if max(len(rows), len(columns)) <= _LABELED else 0.0
     panel = [min(max(0.14 * len(tokens), 1.3), 4.5 if labels else 2.0) for tokens in (columns, rows)]
     size = (max(across * panel[0] + 1.8 + labels, 6.5), len(maps) * (panel[1] + 0.3) + 1.2 + labels)
     picture = Figure(figsize=size, layout="constrained")
@@ -117,7 +117,7 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
     if maps[0].rows != "text":
         picture.supylabel(f"{_AXES[maps[0].rows]} (query)", fontsize=_size(picture, 0.8))
     picture.supxlabel(f"{_AXES[maps[0].columns]} (key)", fontsize=_size(picture, 0.8))
-    _colour_bar(picture, image, list(grid.flat), "right")
+    _color_bar(picture, image, list(grid.flat), "right")
     return picture
 
 
@@ -146,7 +146,7 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
         panels[1].tick_params(labelleft=False)
     heads = f"head {shown.heads[0]}" if len(shown.heads) == 1 else f"mean of {len(shown.heads)} heads"
     _title(picture, inspection, f"{_NAMES[shown.kind]}, layer {shown.layer} of {layers}, {heads}")
-    _colour_bar(picture, image, list(panels), "bottom")
+    _color_bar(picture, image, list(panels), "bottom")
     return picture
 
 
@@ -229,9 +229,9 @@ def _ticks(axes: Axes, rows: list[str], columns: list[str], size: int) -> None:
 def _numbers(axes: Axes, weights: Any, largest: float) -> None:
     for (row, column), weight in np.ndenumerate(weights):
         if weight >= 0.005:
-            colour = "white" if weight > 0.6 * largest else "black"
+            color = "white" if weight > 0.6 * largest else "black"
             number = "1" if weight >= 0.995 else f"{weight:.2f}"[1:]
-            axes.text(column, row, number, ha="center", va="center", fontsize=7, color=colour)
+            axes.text(column, row, number, ha="center", va="center", fontsize=7, color=color)
 
 
 def _probability_bars(axes: Axes, inspection: Inspection) -> None:
@@ -268,7 +268,7 @@ def _size(picture: Figure, scale: float = 1.0) -> float:
     return scale * max(12.0, picture.get_figwidth())
 
 
-def _colour_bar(picture: Figure, image: AxesImage, panels: list[Axes], place: Literal["right", "bottom"]) -> None:
+def _color_bar(picture: Figure, image: AxesImage, panels: list[Axes], place: Literal["right", "bottom"]) -> None:
     bar = picture.colorbar(image, ax=panels, location=place, shrink=0.6, aspect=40, pad=0.02)
     bar.set_label("attention weight (each row sums to 1)", fontsize=_size(picture, 0.8))
     bar.outline.set_visible(False)

@@ -6,8 +6,8 @@ up words: an adjective moves behind its noun and takes the ending of the noun's 
     source   big dog sees red cat stop
     target   hundo grando vidas kata ruga fino
 
-Corpora of short sentences say nothing about long ones, so sentences are also *joined*: a row of a joined training set
-holds one to ``JOINED`` neighbouring sentences. A test set joined by k holds the same sentences for every k, so its
+Short sentences say nothing about long ones, so sentences are also *joined*: a row of a joined training set contains one
+to ``JOINED`` neighboring sentences. A test set joined by k holds the same sentences for every k, so its
 scores can be compared from length to length: only how much is translated at once differs.
 """
 
@@ -26,7 +26,16 @@ from headway.errors import ConfigError
 from headway.experiments.experiment import Settings
 from headway.storage import atomic_write_folder
 
-__all__ = ["JOINED", "MULTI30K", "Corpora", "Pair", "corpora", "draw_sentence", "joined", "joined_by"]
+__all__ = [
+    "JOINED",
+    "MULTI30K",
+    "ExperimentCorpus",
+    "Pair",
+    "draw_sentence",
+    "experiment_corpus",
+    "joined",
+    "joined_by",
+]
 
 JOINED = 3  # most sentences in a row of a joined training set
 
@@ -52,7 +61,7 @@ _TESTED = 500  # sentences of Multi30k's test set that are translated; a fifth o
 
 
 @dataclass(frozen=True)
-class Corpora:
+class ExperimentCorpus:
     """Where the text is: training files as a recipe names them, and test sentences.
 
     ``tokenizer`` is the recipe's section that suits the text.
@@ -82,13 +91,16 @@ class Corpora:
         yield from ((source, target) for source, target in read_examples(Corpus(files=files), self.folder))
 
 
-def corpora(settings: Settings, *, join: bool = False) -> Corpora:
-    """The corpora of the form that ``settings`` asks for; with ``join`` the training and the development set joined."""
+def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCorpus:
+    """Return the made-up language (quick form) or Multi30k (full form).
+
+    With ``join``, sentences of the training and development sets are joined to longer rows.
+    """
     plain = _made_up(settings.work) if settings.quick else _multi30k(settings)
     return _with_joined_rows(plain, settings.work) if join else plain
 
 
-def _multi30k(settings: Settings) -> Corpora:
+def _multi30k(settings: Settings) -> ExperimentCorpus:
     """German to English, 29,000 descriptions of pictures (Elliott et al. 2016)."""
     folder = settings.data / "multi30k" if settings.data else None
     if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
@@ -97,18 +109,18 @@ def _multi30k(settings: Settings) -> Corpora:
             f"{', '.join(MULTI30K)}, or ask for the quick form, which needs no data"
         )
     files = {name: (f"{name}.de", f"{name}.en") for name in ("train", "val", "test_2016_flickr")}
-    found = Corpora(folder, ("de", "en"), files["train"], files["val"], (), {"vocab_size": 3000})
+    found = ExperimentCorpus(folder, ("de", "en"), files["train"], files["val"], (), {"vocab_size": 3000})
     tested = tuple(islice(found.sentences(files["test_2016_flickr"]), _TESTED))
-    return Corpora(folder, found.languages, found.train, found.dev, tested, found.tokenizer)
+    return ExperimentCorpus(folder, found.languages, found.train, found.dev, tested, found.tokenizer)
 
 
-def _made_up(work: Path) -> Corpora:
+def _made_up(work: Path) -> ExperimentCorpus:
     random = Random(1)
     drawn = {name: [draw_sentence(random) for _ in range(count)] for name, count in _MADE_UP.items()}
     folder = _written(drawn, ("src", "tgt"), work, "corpus")
     files = {name: (f"{name}.src", f"{name}.tgt") for name in ("train", "dev")}
     test = tuple(drawn["test"])
-    return Corpora(folder, ("source", "target"), files["train"], files["dev"], test, {"kind": "whitespace"})
+    return ExperimentCorpus(folder, ("source", "target"), files["train"], files["dev"], test, {"kind": "whitespace"})
 
 
 def draw_sentence(random: Random) -> Pair:
@@ -126,13 +138,13 @@ def _noun_phrase(random: Random) -> Pair:
     return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
 
 
-def _with_joined_rows(plain: Corpora, work: Path) -> Corpora:
+def _with_joined_rows(plain: ExperimentCorpus, work: Path) -> ExperimentCorpus:
     """``plain`` with its training and development sentences joined, one to :data:`JOINED` in a row."""
     names = {"train": plain.train, "dev": plain.dev}
     rows = {name: joined(list(plain.sentences(files)), JOINED, Random(1)) for name, files in names.items()}
     folder = _written(rows, plain.languages, work, "joined")
     train, dev = ((f"{name}.{plain.languages[0]}", f"{name}.{plain.languages[1]}") for name in names)
-    return Corpora(folder, plain.languages, train, dev, plain.test, plain.tokenizer)
+    return ExperimentCorpus(folder, plain.languages, train, dev, plain.test, plain.tokenizer)
 
 
 def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:

@@ -14,16 +14,24 @@ import pytest
 import torch
 
 from headway.errors import ConfigError
-from headway.inspection.legible import is_right_to_left, visible
-from headway.inspection.page import page
-from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Attribution, Inspection, Likely, Step
+from headway.inspection.html_page import page
+from headway.inspection.results import (
+    DRAWN_TOKENS,
+    AttentionMap,
+    Inspection,
+    LabelAttribution,
+    PredictedToken,
+    TokenProbability,
+)
+from headway.inspection.visible_tokens import is_right_to_left, visible
 
 HOSTILE = '</script><script>alert("x")</script><!--<img src=x onerror=alert(1)>&lt;\u2028]]>'
 
 
 def inspection(tokens: tuple[str, ...] = ("das", " rote", " Haus", "<eos>"), heads: int = 2) -> Inspection:
     steps = tuple(
-        Step(token, -0.5, 1, False, (Likely(token, -0.5), Likely(HOSTILE, -1.5))) for token in ("red", HOSTILE, "<eos>")
+        PredictedToken(token, -0.5, 1, False, (TokenProbability(token, -0.5), TokenProbability(HOSTILE, -1.5)))
+        for token in ("red", HOSTILE, "<eos>")
     )
     sizes = {"encoder": (len(tokens), len(tokens)), "decoder": (3, 3), "cross": (3, len(tokens))}
     maps = tuple(
@@ -61,7 +69,7 @@ class Reader(HTMLParser):
         for name, value in attrs:
             if name == "id":
                 self.ids.append(value or "")
-            if name in ("aria-labelledby", "aria-describedby", "for"):
+            if name in ("aria-labeledby", "aria-describedby", "for"):
                 self.references += (value or "").split()
         if tag == "script":
             self.scripts.append("")
@@ -197,7 +205,7 @@ class TestNumbers:
             source_tokens=("a", "b"),
             maps=(AttentionMap("pooling", 1, (1,), torch.tensor([[[0.25, 0.75]]])),),
             labels={HOSTILE: 0.75, "y": 0.25},
-            attribution=Attribution(HOSTILE, (0.5, -0.5)),
+            attribution=LabelAttribution(HOSTILE, (0.5, -0.5)),
         )
         data = Reader(page(seen)).data
         assert data["labels"] == [[HOSTILE, 0.75], ["y", 0.25]]

@@ -1,7 +1,7 @@
 """Which code numbers come from, so that they are measured again where it is another.
 
 Not all of an experiment's file: of the functions, classes and constants at its top level those that ``measure`` names,
-that these name in turn, and so on, in the modules beside it too. So a judgement, a figure or a comment may change
+that these name in turn, and so on, in the modules beside it too. So a judgment, a figure or a comment may change
 without measuring again. Code outside the package (layers, training, search) does not count: change it, and remove the
 output folder.
 """
@@ -9,6 +9,7 @@ output folder.
 from __future__ import annotations
 
 import ast
+import copy
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -17,10 +18,10 @@ from typing import Any
 
 from headway.data.inputs import fingerprint
 
-__all__ = ["code_of"]
+__all__ = ["code_hash"]
 
 
-def code_of(measure: Callable[..., Any]) -> str:
+def code_hash(measure: Callable[..., Any]) -> str:
     """A hash of all that ``measure`` runs in its package."""
     package, found = measure.__module__.rpartition(".")[0] + ".", dict[tuple[str, str], str]()
     waiting = [(measure.__module__, measure.__name__)]
@@ -33,9 +34,18 @@ def code_of(measure: Callable[..., Any]) -> str:
                     (node.module, next(each.name for each in node.names if name in (each.name, each.asname)))
                 )
         elif node is not None:
-            found[module.removeprefix(package), name] = ast.dump(node)
+            found[module.removeprefix(package), name] = ast.dump(_without_docstring(node))
             waiting += [(module, each.id) for each in ast.walk(node) if isinstance(each, ast.Name)]
     return fingerprint(sorted(found.items()))
+
+
+def _without_docstring(node: ast.stmt) -> ast.stmt:
+    """Copy ``node`` without its docstrings, which may change without measuring again."""
+    node = copy.deepcopy(node)
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(each) is not None:
+            each.body = each.body[1:]
+    return node
 
 
 def _top_level(module: str) -> dict[str, ast.stmt]:

@@ -12,7 +12,7 @@ __all__ = ["exported_card", "exported_classifier_card", "imported_card"]
 _PACKAGES = ("headway", "torch", "tokenizers")
 
 
-def imported_card(bundle: Bundle, name: str, family: str, licence: str | None) -> str:
+def imported_card(bundle: Bundle, name: str, family: str, license_name: str | None) -> str:
     """The card of a model folder that was read from another toolkit's."""
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
@@ -26,7 +26,7 @@ A {family} model with {_weights(bundle):,} weights, imported into Headway from t
 
 - Family: {family}
 - Folder: {name}
-- Licence: {licence or "the folder's model card names none; look it up where the model is from"}
+- License: {license_name or "the folder's model card names none; look it up where the model is from"}
 
 Data, training and scores are those of the original: see its model card.
 

@@ -1,6 +1,6 @@
 """What a model sees in a text, whatever it is for: one call for translators and classifiers, one for each form of file.
 
-from headway.inspection.inspecting import inspect, write
+from headway.inspection.inspect_text import inspect, write
 write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from headway.errors import ConfigError
+from headway.inspection.attention_plots import draw
 from headway.inspection.capture import Kind
-from headway.inspection.classification import inspect_classification
-from headway.inspection.page import page
-from headway.inspection.pictures import FORMATS
-from headway.inspection.plots import draw
+from headway.inspection.html_page import page
+from headway.inspection.inspect_classifier import inspect_classification
+from headway.inspection.inspect_translator import ALTERNATIVES, inspect_translation
+from headway.inspection.picture_files import FORMATS
 from headway.inspection.results import Inspection
-from headway.inspection.translation import ALTERNATIVES, inspect_translation
 from headway.predict import Classifier, Translator
 from headway.storage import atomic_write
 

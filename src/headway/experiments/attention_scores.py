@@ -25,19 +25,19 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from headway.experiments.comparing import (
+from headway.experiments.comparison import (
     column,
     difference,
-    judge_alike,
+    judge_equivalent,
     judge_greater,
     mean_with_spread,
     median_interval,
-    strips,
+    strip_plot,
 )
-from headway.experiments.corpora import MULTI30K, corpora
-from headway.experiments.drawing import COLOURS, label, panels
+from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.layers import kept_bytes
+from headway.experiments.figures import COLORS, label, panels
+from headway.experiments.layer_measurements import saved_activation_bytes
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
 
@@ -60,7 +60,7 @@ MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
 MUCH = 2.0  # times: "much faster" is half the time; a tenth would be within what another machine or width turns round
 LESS = 1.1  # times: "more space-efficient" saves at least a tenth; memory has no chance in it
 NOTICEABLE = 1.0  # BLEU; closer is "similar", as seeds of one recipe are that far apart; further "outperforms"
-ROUNDS = {"quick": 15, "full": 25}
+TIMED_ROUNDS = {"quick": 15, "full": 25}
 
 CLAIMS = (
     Claim("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1", quoted=True),
@@ -77,7 +77,7 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """The quality of a model with each function, and the cost of a layer with it."""
-    runs = sweep(settings, corpora(settings), {name: {"model": keys} for name, keys in VARIANTS.items()})
+    runs = sweep(settings, experiment_corpus(settings), {name: {"model": keys} for name, keys in VARIANTS.items()})
     costs = _costs(settings)
     table = [
         {
@@ -104,9 +104,9 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
             name: MultiHeadAttention(width, **{"num_heads": 4, **keys}).to(device) for name, keys in VARIANTS.items()
         }
     costs: dict[str, dict[str, Any]] = {
-        name: {"ms": [], "mib": kept_bytes(layer, x) / 2**20} for name, layer in layers.items()
+        name: {"ms": [], "mib": saved_activation_bytes(layer, x) / 2**20} for name, layer in layers.items()
     }
-    for number in range(ROUNDS["quick" if settings.quick else "full"] + 1):
+    for number in range(TIMED_ROUNDS["quick" if settings.quick else "full"] + 1):
         for name, layer in layers.items():
             begin = time.perf_counter()
             layer(x).sum().backward()
@@ -121,7 +121,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """By time and memory of a layer, and by BLEU over seeds."""
     bleu = {name: column(numbers, "bleu", variant=name) for name in VARIANTS}
     what = "BLEU of additive less that of dot without scaling"
-    similar = judge_alike(difference(bleu[ADDITIVE], bleu[DOT]), what, within=NOTICEABLE)
+    similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=NOTICEABLE)
     better = judge_greater(
         difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT]), f"with one head, {what}", noticeable=NOTICEABLE
     )
@@ -160,12 +160,12 @@ def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Quality beside cost, the functions in the same rows."""
-    picture, (quality, time_panel, memory) = panels("Compatibility functions", columns=3, size=(15.0, 7.0))
-    strips(quality, {name: column(numbers, "bleu", variant=name) for name in VARIANTS})
+    picture, (quality, time_panel, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
+    strip_plot(quality, {name: column(numbers, "bleu", variant=name) for name in VARIANTS})
     label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
     values = [numbers["costs"][name] for name in VARIANTS]
     for axes, lengths in ((time_panel, [median(each["ms"]) for each in values]), (memory, [v["mib"] for v in values])):
-        bars = axes.barh(range(len(values)), lengths, color=COLOURS[0], height=0.6)
+        bars = axes.barh(range(len(values)), lengths, color=COLORS[0], height=0.6)
         axes.bar_label(bars, fmt="%.3g", padding=3)
         axes.set_yticks(range(len(values)), [])
         axes.set_ylim(quality.get_ylim())
@@ -189,8 +189,8 @@ def explain(numbers: Numbers) -> str:
 
 
 EXPERIMENT = Experiment(
-    "compatibility",
-    "Compatibility functions: how a query is compared with a key",
+    "attention-scores",
+    "Attention scores: how a query is compared with a key",
     CLAIMS,
     measure,
     judge,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
-from headway.inspection.results import AttentionMap, Inspection, Likely, Step, check_size
+from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_size
 from headway.predict import Translator
 from headway.predict.alignment import aligning_layer, hard_alignment
 from headway.text.framing import Frame
@@ -140,7 +140,7 @@ def _steps(
     forced: int,
     count: int,
     tokenizer: TextTokenizer,
-) -> Iterator[Step]:
+) -> Iterator[PredictedToken]:
     """What each position predicts: its token, and what else could have come. Logits are made for some at a time."""
     size = max(1, _LOGITS_IN_MEMORY // projection.out_features)
     for start in range(0, len(predicted), size):
@@ -160,7 +160,9 @@ def _steps(
             strict=True,
         )
         for at, (token, value, rank, ids, values) in enumerate(rows, start):
-            yield Step(token, value, rank, at < forced, tuple(map(Likely, tokenizer.display(ids), values)))
+            yield PredictedToken(
+                token, value, rank, at < forced, tuple(map(TokenProbability, tokenizer.display(ids), values))
+            )
 
 
 def _aligned(

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from headway.inspection.capture import Kind
-from headway.inspection.legible import is_right_to_left, visible
 from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.visible_tokens import is_right_to_left, visible
 
 __all__ = ["page"]
 
@@ -67,7 +67,7 @@ _WORDS: dict[Kind, _Words] = {
 
 
 def page(inspection: Inspection, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> str:
-    """The page; ``kind``, ``layer`` and ``head`` choose what it shows first, as :meth:`Inspection.chosen` does.
+    """The page; ``kind``, ``layer`` and ``head`` choose what it shows first, as :meth:`Inspection.select_map` does.
 
     Of a text that is longer than ``DRAWN_TOKENS`` it shows all but the attention, and says so.
 
@@ -76,7 +76,7 @@ def page(inspection: Inspection, kind: Kind | None = None, layer: int | None = N
     """
     view = None
     if inspection.maps or (kind, layer, head) != (None, None, None):
-        first = inspection.chosen(kind, -1 if layer is None else layer, head)
+        first = inspection.select_map(kind, -1 if layer is None else layer, head)
         view = {"kind": first.kind, "layer": first.layer, "head": 0 if head is None else first.heads[0]}
     content = json.dumps({**_content(inspection), "view": view}, ensure_ascii=False, separators=(",", ":"))
     parts = {

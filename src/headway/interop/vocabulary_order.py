@@ -19,17 +19,17 @@ from functools import cached_property
 
 from headway.errors import BundleError
 
-__all__ = ["Vocabulary"]
+__all__ = ["VocabularyOrder"]
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class VocabularyOrder:
     """One side's ids, two-way. ``order`` has the old id of each of our ids: ``table[list(order)]`` is in our order."""
 
     order: tuple[int, ...]
 
     @classmethod
-    def of(cls, size: int, *, pad: int, start: int, end: int, unknown: int) -> Vocabulary:
+    def of(cls, size: int, *, pad: int, start: int, end: int, unknown: int) -> VocabularyOrder:
         """The order that puts the old ids ``pad``, ``start``, ``end``, ``unknown`` first; :class:`BundleError` where
         they do not make sense.
 
@@ -57,7 +57,7 @@ class Vocabulary:
         ours = {old: new for new, old in enumerate(self.order)}
         return ours | {self.order[new]: new for new in (0, 2)}
 
-    def to_ours(self, ids: Iterable[int]) -> tuple[int, ...]:
+    def to_headway_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
         """Our ids of foreign ones; :class:`BundleError` where the vocabulary has no such id."""
         try:
             return tuple(self.new_ids[old] for old in ids)
@@ -66,6 +66,6 @@ class Vocabulary:
                 f"token id {error} is not in the vocabulary, whose ids are 0 to {max(self.order)}"
             ) from None
 
-    def to_foreign(self, ids: Iterable[int]) -> tuple[int, ...]:
+    def to_foreign_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
         """The foreign ids of ours."""
         return tuple(self.order[new] for new in ids)

@@ -1,6 +1,6 @@
 """How all pictures look and are written: one palette, one style, files that appear whole or not at all.
 
-Colours are those of Okabe and Ito (2008), which colour-blind people can tell apart. The same numbers give the same
+Colors are those of Okabe and Ito (2008), which color-blind people can tell apart. The same numbers give the same
 file, byte for byte: no dates, and no random names inside an SVG.
 """
 
@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from headway.errors import ConfigError
 from headway.storage import atomic_write
 
-__all__ = ["COLOURS", "DASHES", "FORMATS", "MARKERS", "PLOT", "picture_format", "save", "styled"]
+__all__ = ["COLORS", "DASHES", "FORMATS", "MARKERS", "PLOT", "figure_style", "picture_format", "save"]
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
@@ -47,7 +47,7 @@ _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 
 
 @contextmanager
-def styled(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
+def figure_style(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
     """Inside, matplotlib draws in the common style with ``more`` settings, such as ``{"font.size": 9}``."""
     settings: Any = {**_STYLE, **more}
     with mpl.rc_context(settings):
@@ -73,7 +73,7 @@ def save(picture: Figure, output: Path) -> None:
         ConfigError: Another kind of file.
     """
     form = picture_format(output)
-    with styled(), atomic_write(output) as aside, warnings.catch_warnings():
+    with figure_style(), atomic_write(output) as aside, warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
         if picture.get_layout_engine() is not None:  # once: laying out again moves everything a little
             picture.draw_without_rendering()

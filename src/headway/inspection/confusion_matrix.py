@@ -1,7 +1,7 @@
 """The confusion matrix of a classifier as a picture: which classes are taken for which.
 
-A cell's colour is its share of its row, that is of the texts of one true class: one hue, from light to dark, which
-colour-blind people can read, and by the square root, so that the few percent that matter can be told apart. The numbers
+A cell's color is its share of its row, that is of the texts of one true class: one hue, from light to dark, which
+color-blind people can read, and by the square root, so that the few percent that matter can be told apart. The numbers
 are counts, with the shares below them while there is room.
 """
 
@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from headway.evaluate.classification import ClassificationReport
 from headway.inspection.fonts import families
-from headway.inspection.pictures import save, styled
+from headway.inspection.picture_files import figure_style, save
 
 __all__ = ["draw", "figure"]
 
@@ -41,7 +41,7 @@ def figure(report: ClassificationReport) -> Figure:
     size = len(counts)
     totals = counts.sum(1, keepdims=True)
     shares = 100 * counts / np.maximum(totals, 1)
-    with styled({**_STYLE, "font.family": families("".join(report.labels))}):
+    with figure_style({**_STYLE, "font.family": families("".join(report.labels))}):
         side = min(max(2.4 + 0.72 * size, 4.6), 14)
         picture = Figure(figsize=(side + 1.2, side), layout="constrained")
         axes = picture.add_subplot()

@@ -15,17 +15,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from headway.inspection import pictures
-from headway.inspection.pictures import COLOURS, DASHES, MARKERS, PLOT, save
+from headway.inspection import picture_files
+from headway.inspection.picture_files import COLORS, DASHES, MARKERS, PLOT, save
 
-__all__ = ["COLOURS", "DASHES", "MARKERS", "label", "log_scale", "panels", "save", "shared_legend", "styled"]
+__all__ = ["COLORS", "DASHES", "MARKERS", "figure_style", "label", "log_scale", "panels", "save", "shared_legend"]
 
 _STYLE: dict[str, Any] = {
     **PLOT,
     "font.size": 13,
     "axes.titlesize": 14,
     "axes.axisbelow": True,
-    "axes.prop_cycle": cycler(color=list(COLOURS)),
+    "axes.prop_cycle": cycler(color=list(COLORS)),
     "figure.titlesize": 17,
     "figure.titleweight": "bold",
     "image.cmap": "viridis",
@@ -35,9 +35,9 @@ _STYLE: dict[str, Any] = {
 }
 
 
-def styled() -> AbstractContextManager[None]:
+def figure_style() -> AbstractContextManager[None]:
     """Inside, matplotlib draws in the common style; ``draw`` of an experiment is called there."""
-    return pictures.styled(_STYLE)
+    return picture_files.figure_style(_STYLE)
 
 
 def panels(

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from headway.errors import ConfigError
-from headway.experiments import corpora as module
-from headway.experiments.corpora import JOINED, corpora, draw_sentence, joined, joined_by
+from headway.experiments import corpus as module
+from headway.experiments.corpus import JOINED, draw_sentence, experiment_corpus, joined, joined_by
 from headway.experiments.experiment import Settings
 
 PAIRS = [(f"s{number}", f"t{number}") for number in range(600)]
@@ -52,18 +52,18 @@ def test_joined_by_holds_the_same_sentences_at_every_length() -> None:
 
 
 def test_the_quick_corpora(tmp_path: Path) -> None:
-    plain, rows = corpora(settings(tmp_path)), corpora(settings(tmp_path), join=True)
+    plain, rows = experiment_corpus(settings(tmp_path)), experiment_corpus(settings(tmp_path), join=True)
     single, several = (list(each.sentences(each.train)) for each in (plain, rows))
     assert len(single) > len(several) > len(single) / JOINED
     assert plain.test == rows.test
-    assert corpora(settings(tmp_path)) == plain  # and nothing is written anew
+    assert experiment_corpus(settings(tmp_path)) == plain  # and nothing is written anew
     assert plain.recipe()["data"]["folder"] == str(plain.folder)
 
 
 def test_another_language_or_other_sources_make_other_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = [corpora(settings(tmp_path), join=join) for join in (False, True)]
+    before = [experiment_corpus(settings(tmp_path), join=join) for join in (False, True)]
     monkeypatch.setitem(module._NOUNS, "dog", ("chiko", "o"))
-    after = [corpora(settings(tmp_path), join=join) for join in (False, True)]
+    after = [experiment_corpus(settings(tmp_path), join=join) for join in (False, True)]
     for old, new in zip(before, after, strict=True):
         assert new.folder != old.folder
         texts = ["".join(target for _, target in each.sentences(each.train)) for each in (old, new)]
@@ -74,7 +74,7 @@ def test_another_language_or_other_sources_make_other_folders(tmp_path: Path, mo
 def test_the_full_form_needs_multi30k(tmp_path: Path) -> None:
     for data in (None, tmp_path):
         with pytest.raises(ConfigError, match="give a folder with multi30k"):
-            corpora(settings(tmp_path, quick=False, data=data))
+            experiment_corpus(settings(tmp_path, quick=False, data=data))
 
 
 def test_the_full_form_reads_multi30k(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_full_form_reads_multi30k(tmp_path: Path) -> None:
         for language in ("de", "en"):
             lines = "".join(f"{language} {number}\n" for number in range(count))
             (folder / f"{name}.{language}").write_text(lines, encoding="utf-8")
-    found = corpora(settings(tmp_path / "work", quick=False, data=tmp_path), join=True)
+    found = experiment_corpus(settings(tmp_path / "work", quick=False, data=tmp_path), join=True)
     assert found.test[:2] == (("de 0", "en 0"), ("de 1", "en 1"))
     assert len(found.test) == 500
     assert "".join(source for source, _ in found.sentences(found.train)).count("de") == 9

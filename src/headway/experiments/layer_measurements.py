@@ -29,10 +29,10 @@ __all__ = [
     "WINDOW",
     "formula",
     "graph_depth",
-    "kept_bytes",
     "make_layer",
     "multiplications",
     "path_length",
+    "saved_activation_bytes",
     "seconds",
 ]
 
@@ -149,7 +149,7 @@ def seconds(kind: str, n: int, d: int, *, batch: int, repeats: int, device: torc
     return min(times[1:])
 
 
-def kept_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
+def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
     """Bytes that autograd keeps for the backward pass, with the output, without input and weights."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
     kept: dict[int, Tensor] = {}  # held, so that no address is used twice

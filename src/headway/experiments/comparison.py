@@ -18,20 +18,20 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from headway.experiments.drawing import COLOURS
 from headway.experiments.experiment import Numbers, Verdict
+from headway.experiments.figures import COLORS
 
 __all__ = [
     "Difference",
     "column",
     "difference",
-    "half_width",
     "interval",
-    "judge_alike",
+    "interval_half_width",
+    "judge_equivalent",
     "judge_greater",
     "mean_with_spread",
     "median_interval",
-    "strips",
+    "strip_plot",
     "student_t",
 ]
 
@@ -62,7 +62,7 @@ def student_t(freedom: int, confidence: float = _CONFIDENCE) -> float:
     return math.sqrt(freedom) * math.tan(float(np.interp(confidence, held / held[-1], angles)))
 
 
-def half_width(values: Sequence[float]) -> float:
+def interval_half_width(values: Sequence[float]) -> float:
     """Half the 95 % interval of a mean; infinite for one value."""
     if len(values) < 2:
         return math.inf
@@ -71,7 +71,9 @@ def half_width(values: Sequence[float]) -> float:
 
 def interval(values: Sequence[float]) -> Difference:
     """A mean by itself, with its interval."""
-    return Difference(fmean(values), fmean(values) - half_width(values), fmean(values) + half_width(values))
+    return Difference(
+        fmean(values), fmean(values) - interval_half_width(values), fmean(values) + interval_half_width(values)
+    )
 
 
 def median_interval(values: Sequence[float]) -> Difference:
@@ -111,7 +113,7 @@ def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable
     return Verdict("inconclusive", f"{what}: {found}; neither all above {least:g} nor all below")
 
 
-def judge_alike(found: Difference, what: str, *, within: float) -> Verdict:
+def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
     """The verdict on "there is next to no difference": supported where the whole interval is ``within`` of 0."""
     if max(abs(found.low), abs(found.high)) <= within:
         return Verdict("supported", f"{what}: {found}; all of it within {within:g} of 0")
@@ -132,14 +134,14 @@ def mean_with_spread(values: Sequence[float]) -> str:
     return f"{fmean(values):.4g}{spread}"
 
 
-def strips(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
+def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
     """A row for each name: a dot for each value, and their mean with its 95 % interval as a bar beneath."""
     for row, each in enumerate(values.values()):
-        reach = half_width(each)
+        reach = interval_half_width(each)
         if math.isfinite(reach):
-            axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color=COLOURS[0], alpha=0.18, linewidth=0)
-        axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], color=COLOURS[0])
-        axes.plot(each, [row] * len(each), "o", color=COLOURS[1], markersize=6, alpha=0.8, linestyle="none")
+            axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color=COLORS[0], alpha=0.18, linewidth=0)
+        axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], color=COLORS[0])
+        axes.plot(each, [row] * len(each), "o", color=COLORS[1], markersize=6, alpha=0.8, linestyle="none")
         axes.annotate(f"{fmean(each):.3g}", (fmean(each), row - 0.27), ha="center", va="bottom", fontweight="bold")
     axes.set_yticks(range(len(values)), list(values))
     axes.set_ylim(len(values) - 0.4, -0.75)

@@ -7,21 +7,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import BundleError
-from headway.interop.vocabulary import Vocabulary
+from headway.interop.vocabulary_order import VocabularyOrder
 
 
 def test_special_tokens_come_first_and_the_others_keep_their_order() -> None:
-    assert Vocabulary.of(8, pad=6, start=5, end=0, unknown=2).order == (6, 5, 0, 2, 1, 3, 4, 7)
+    assert VocabularyOrder.of(8, pad=6, start=5, end=0, unknown=2).order == (6, 5, 0, 2, 1, 3, 4, 7)
 
 
 @pytest.mark.parametrize(("start", "ours"), [(6, 0), (0, 2)])
 def test_a_start_that_is_another_token_is_there_twice(start: int, ours: int) -> None:
     """Read back, the old id is padding or the end symbol; the begin symbol is never in a text."""
-    vocabulary = Vocabulary.of(8, pad=6, start=start, end=0, unknown=2)
+    vocabulary = VocabularyOrder.of(8, pad=6, start=start, end=0, unknown=2)
     assert len(vocabulary) == 9
     assert vocabulary.order == (6, start, 0, 2, 1, 3, 4, 5, 7)
-    assert vocabulary.to_ours([start]) == (ours,)
-    assert vocabulary.to_foreign([1, ours]) == (start, start)
+    assert vocabulary.to_headway_ids([start]) == (ours,)
+    assert vocabulary.to_foreign_ids([1, ours]) == (start, start)
 
 
 @given(
@@ -29,9 +29,9 @@ def test_a_start_that_is_another_token_is_there_twice(start: int, ours: int) -> 
 )
 def test_there_and_back_is_where_it_was(drawn: tuple[int, list[int], int]) -> None:
     size, (pad, end, unknown, other, *_), which = drawn
-    vocabulary = Vocabulary.of(size, pad=pad, start=(pad, end, other)[which], end=end, unknown=unknown)
+    vocabulary = VocabularyOrder.of(size, pad=pad, start=(pad, end, other)[which], end=end, unknown=unknown)
     everything = range(size)
-    assert vocabulary.to_foreign(vocabulary.to_ours(everything)) == tuple(everything)
+    assert vocabulary.to_foreign_ids(vocabulary.to_headway_ids(everything)) == tuple(everything)
     assert sorted(set(vocabulary.order)) == list(everything)
     assert vocabulary.order[0] == pad
     assert vocabulary.order[2:4] == (end, unknown)
@@ -50,9 +50,9 @@ def test_there_and_back_is_where_it_was(drawn: tuple[int, list[int], int]) -> No
 )
 def test_special_tokens_that_make_no_sense_are_explained(special: dict[str, int], message: str) -> None:
     with pytest.raises(BundleError, match=message):
-        Vocabulary.of(8, **{"pad": 6, "start": 5, "end": 0, "unknown": 2} | special)
+        VocabularyOrder.of(8, **{"pad": 6, "start": 5, "end": 0, "unknown": 2} | special)
 
 
 def test_an_id_that_is_not_there_is_explained() -> None:
     with pytest.raises(BundleError, match="token id 8 is not in the vocabulary, whose ids are 0 to 7"):
-        Vocabulary.of(8, pad=6, start=6, end=0, unknown=2).to_ours([3, 8])
+        VocabularyOrder.of(8, pad=6, start=6, end=0, unknown=2).to_headway_ids([3, 8])

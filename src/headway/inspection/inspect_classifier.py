@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from headway.errors import BundleError
 from headway.inspection.capture import CapturedMap, Kind, capture
-from headway.inspection.results import AttentionMap, Attribution, Inspection, check_size
+from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_size
 from headway.predict import Classifier
 
 __all__ = ["inspect_classification"]
@@ -39,7 +39,7 @@ def inspect_classification(
         source_tokens=tuple(token.text for token in told.tokens),
         maps=tuple(_without_padding(each, each.kind, len(told.tokens)) for each in seen.maps if each.kind),
         labels=dict(sorted(found.probabilities.items(), key=lambda pair: -pair[1])),
-        attribution=Attribution(told.label, tuple(token.value for token in told.tokens)),
+        attribution=LabelAttribution(told.label, tuple(token.value for token in told.tokens)),
         truncated=found.truncated,
     )
 
