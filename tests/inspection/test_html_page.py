@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from headway.errors import ConfigError
-from headway.inspection.html_page import page
+from headway.inspection.html_page import render_html
 from headway.inspection.results import (
     DRAWN_TOKENS,
     AttentionMap,
@@ -85,7 +85,7 @@ class Reader(HTMLParser):
 
 class TestWhole:
     def test_it_needs_nothing_else(self) -> None:
-        text = page(inspection(("ein", " Satz")))
+        text = render_html(inspection(("ein", " Satz")))
         shape = Reader(text)
         names = {name for _, attributes in shape.tags for name in attributes}
         assert not names & {"src", "href", "action", "data", "poster", "srcset"}
@@ -96,13 +96,13 @@ class TestWhole:
         assert not re.search(r"url\(|@import|fetch\(|XMLHttpRequest|WebSocket|import\(", outside_of_data)
 
     def test_its_policy_forbids_every_request(self) -> None:
-        shape = Reader(page(inspection()))
+        shape = Reader(render_html(inspection()))
         policy = next(a["content"] or "" for tag, a in shape.tags if tag == "meta" and "http-equiv" in a)
         assert "default-src 'none'" in policy
         assert "http" not in policy
 
     def test_it_starts_as_a_page_for_every_reader(self) -> None:
-        text = page(inspection())
+        text = render_html(inspection())
         shape = Reader(text)
         assert text.startswith("<!DOCTYPE html>")
         assert dict(shape.tags)["html"] == {"lang": "en"}
@@ -114,7 +114,7 @@ class TestWhole:
         assert "{{" not in text.replace(shape.scripts[0], "")
 
     def test_whatever_answers_to_the_pointer_answers_to_the_keyboard(self) -> None:
-        program = Reader(page(inspection())).scripts[1]
+        program = Reader(render_html(inspection())).scripts[1]
         entered = re.findall(r'(\w+)\.addEventListener\("pointerenter"', program)
         assert sorted(entered) == ["chip", "line", "text"]
         for name in entered:
@@ -125,7 +125,7 @@ class TestWhole:
         assert "if (" in said  # a page that is read aloud is told of a change only
 
     def test_every_element_that_the_program_asks_for_is_there(self) -> None:
-        shape = Reader(page(inspection()))
+        shape = Reader(render_html(inspection()))
         asked = set(re.findall(r'\$\("([\w-]+)"\)', shape.scripts[1]))
         assert len(asked) > 20
         assert asked <= set(shape.ids)
@@ -133,7 +133,7 @@ class TestWhole:
 
 class TestHostileTexts:
     def test_text_is_never_markup(self) -> None:
-        shape = Reader(page(inspection((HOSTILE, "a"))))
+        shape = Reader(render_html(inspection((HOSTILE, "a"))))
         kinds = [attributes.get("type") for tag, attributes in shape.tags if tag == "script"]
         assert kinds == ["application/json", None]
         assert not any(name.startswith("on") for _, attributes in shape.tags for name in attributes)
@@ -141,22 +141,22 @@ class TestHostileTexts:
         assert shape.data["model"] == f"runs/{HOSTILE}"
 
     def test_no_character_of_the_data_can_end_it(self) -> None:
-        data = Reader(page(inspection((HOSTILE,)))).scripts[0]
+        data = Reader(render_html(inspection((HOSTILE,)))).scripts[0]
         assert not set("<>&") & set(data)
 
     def test_the_program_never_writes_markup(self) -> None:
-        program = Reader(page(inspection())).scripts[1]
+        program = Reader(render_html(inspection())).scripts[1]
         assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", program)
 
     def test_braces_in_a_text_are_no_places(self) -> None:
-        shape = Reader(page(inspection(("{{js}}", "\\1"))))
+        shape = Reader(render_html(inspection(("{{js}}", "\\1"))))
         assert shape.data["sides"]["source"] == ["{{js}}", "\\1"]
 
 
 class TestNumbers:
     def test_weights_survive_the_packing(self) -> None:
         seen = inspection()
-        data = Reader(page(seen)).data
+        data = Reader(render_html(seen)).data
         assert [kind["id"] for kind in data["kinds"]] == ["cross", "encoder", "decoder"]
         for kind in data["kinds"]:
             for packed, each in zip(kind["maps"], seen.of_kind(kind["id"]), strict=True):
@@ -165,7 +165,7 @@ class TestNumbers:
                 assert (packed["layer"], packed["heads"]) == (each.layer, list(each.heads))
 
     def test_probabilities_and_alignment(self) -> None:
-        data = Reader(page(inspection())).data
+        data = Reader(render_html(inspection())).data
         assert data["steps"][0]["probability"] == pytest.approx(0.6065, abs=1e-4)  # e^-0.5
         assert data["logProbability"] == -1.5
         assert data["alignment"] == [[1, 0], [2, 1]]
@@ -173,29 +173,29 @@ class TestNumbers:
 
     def test_what_is_shown_first(self) -> None:
         seen = inspection()
-        assert Reader(page(seen)).data["view"] == {"kind": "cross", "layer": 2, "head": 0}
-        assert Reader(page(seen, "encoder", 1, -1)).data["view"] == {"kind": "encoder", "layer": 1, "head": 2}
+        assert Reader(render_html(seen)).data["view"] == {"kind": "cross", "layer": 2, "head": 0}
+        assert Reader(render_html(seen, "encoder", 1, -1)).data["view"] == {"kind": "encoder", "layer": 1, "head": 2}
         with pytest.raises(ConfigError, match="layer 3: expected 1 to 2"):
-            page(seen, "cross", 3)
+            render_html(seen, "cross", 3)
 
     def test_a_text_too_long_to_draw_says_so_and_shows_the_rest(self) -> None:
         seen = inspection(("a",) * (DRAWN_TOKENS + 1), heads=1)
-        data = Reader(page(seen)).data
+        data = Reader(render_html(seen)).data
         assert data["kinds"] == []
         assert "201 tokens" in data["omitted"]
         assert ".json" in data["omitted"]
         assert len(data["steps"]) == 3
-        assert Reader(page(inspection(("a",) * DRAWN_TOKENS, heads=1))).data["omitted"] is None
+        assert Reader(render_html(inspection(("a",) * DRAWN_TOKENS, heads=1))).data["omitted"] is None
 
     def test_a_model_without_attention(self) -> None:
         bare = replace(inspection(), maps=(), alignment=(), alignment_layer=None)
-        data = Reader(page(bare)).data
+        data = Reader(render_html(bare)).data
         assert (data["kinds"], data["view"]) == ([], None)
         with pytest.raises(ConfigError, match="it has no attention at all"):
-            page(bare, "cross")
+            render_html(bare, "cross")
         for layer, head in ((77, None), (None, 99)):
             with pytest.raises(ConfigError, match="has no attention to show"):
-                page(bare, layer=layer, head=head)
+                render_html(bare, layer=layer, head=head)
 
     def test_a_classifier(self) -> None:
         seen = Inspection(
@@ -207,7 +207,7 @@ class TestNumbers:
             labels={HOSTILE: 0.75, "y": 0.25},
             attribution=LabelAttribution(HOSTILE, (0.5, -0.5)),
         )
-        data = Reader(page(seen)).data
+        data = Reader(render_html(seen)).data
         assert data["labels"] == [[HOSTILE, 0.75], ["y", 0.25]]
         assert data["attribution"] == {"label": HOSTILE, "values": [0.5, -0.5]}
         assert data["kinds"][0]["rows"] == "text"
@@ -239,5 +239,5 @@ class TestLegible:
         assert is_right_to_left("السلام")
         assert not is_right_to_left("Hello שלום")
         assert not is_right_to_left("123")
-        shown = Reader(page(replace(inspection(), source="שלום"))).data["rightToLeft"]
+        shown = Reader(render_html(replace(inspection(), source="שלום"))).data["rightToLeft"]
         assert (shown["source"], shown["target"]) == (True, False)

@@ -1,7 +1,7 @@
-"""The claims of the paper and of those who explain it, each one measured: ``headway experiment NAME|all``.
+"""Experiments that measure the claims of the paper and of its explainers: ``headway experiment NAME|all``.
 
-One experiment a file, named like the experiment; ``experiment.py`` says what one is, ``drawing.py`` how figures look,
-``report.py`` how they become a page.
+Each experiment is one file with the name of the experiment. ``experiment.py`` defines and runs experiments,
+``figures.py`` gives figures their common style, and ``report.py`` writes the HTML report.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _OLD_NAMES = {"compatibility": "attention-scores"}
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment of that name; :class:`ConfigError` where there is none."""
-    from headway.config import nearest  # here, so that the names alone cost nothing
+    """Return the experiment ``name``, or raise :class:`ConfigError` if there is none."""
+    from headway.config import nearest  # imported here so that importing NAMES stays fast
     from headway.errors import ConfigError
 
     if name in _OLD_NAMES:

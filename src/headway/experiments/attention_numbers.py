@@ -30,7 +30,7 @@ EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtyp
 NAMES = ("a", "b", "c")
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
-KEYS, WIDTH = 8, 16  # of the random examples; WIDTH where d_k does not vary
+KEYS, WIDTH = 8, 16  # keys per random example; WIDTH is the default d_k
 
 CLAIMS = (
     Claim("One query with one key is an identity: the value comes out unchanged.", "notebook, attention in numbers"),
@@ -40,7 +40,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """The example's arithmetic, and three questions asked of random vectors."""
+    """Compute the example, and answer three questions with random vectors."""
     scores = EXAMPLE @ EXAMPLE.T
     weights = attention_weights(EXAMPLE, EXAMPLE)
     results = scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
@@ -70,14 +70,14 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _single_key_error(generator: torch.Generator, repeats: int) -> float:
-    """The largest distance of the result from the value over random queries and keys, also very large ones."""
+    """Return the largest difference between result and value over random queries and keys, some very large."""
     query, key, value = (torch.randn(repeats, 1, WIDTH, generator=generator, dtype=torch.float64) for _ in range(3))
     scale = torch.logspace(-3, 6, repeats, dtype=torch.float64)[:, None, None]
     return float((scaled_dot_product_attention(query * scale, key, value) - value).abs().max())
 
 
 def _own_shares(generator: torch.Generator, repeats: int) -> dict[str, float]:
-    """Of KEYS random vectors, the share whose own weight is above one half; one entry for each kind and d_k."""
+    """Return, by kind and d_k, the share of KEYS random vectors whose own weight is above one half."""
     shares = {}
     for width in WIDTHS:
         x = torch.randn(repeats, KEYS, width, generator=generator, dtype=torch.float64)
@@ -92,13 +92,13 @@ def _own_shares(generator: torch.Generator, repeats: int) -> dict[str, float]:
 
 
 def _projected(x: Float[Tensor, "N S K"], generator: torch.Generator) -> Float[Tensor, "N S K"]:
-    """Through a random matrix that keeps lengths on average, another one for each example."""
+    """Project with a random matrix that preserves lengths on average, a different one for each example."""
     width = x.size(-1)
     return x @ (torch.randn(x.size(0), width, width, generator=generator, dtype=x.dtype) / math.sqrt(width))
 
 
 def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
-    """The mean weight of one key of KEYS as its length is multiplied, over queries that agree with it or do not."""
+    """Return the mean weight of one key as its length is multiplied, by the sign of the query's score."""
     query = torch.randn(repeats, 1, WIDTH, generator=generator, dtype=torch.float64)
     key = torch.randn(repeats, KEYS, WIDTH, generator=generator, dtype=torch.float64)
     agrees = (query[:, 0] * key[:, 0]).sum(-1) > 0
@@ -115,7 +115,7 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By exactness, by the own weight, and by the mean weight as a key grows."""
+    """Judge by exactness, by the own weight, and by the mean weight as a key grows."""
     return _judge_single(numbers), _judge_own(numbers), _judge_growth(numbers)
 
 
@@ -158,7 +158,7 @@ def _mean(rows: list[list[float]], place: int) -> float:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """The example's weights; how often the own weight is more than half; a key's weight as the key grows."""
+    """Draw the example's weights, how often the own weight exceeds one half, and a key's weight as it grows."""
     picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
     _draw_example(example, numbers["weights"])
     for color, kind in zip(COLORS, ("no projections", "random projections"), strict=False):
@@ -196,7 +196,7 @@ def _draw_example(axes: Axes, weights: list[list[float]]) -> None:
 
 
 def explain(numbers: Numbers) -> str:
-    """The arithmetic in words, and what the panels show."""
+    """Explain the arithmetic and the panels."""
     own, other, third = numbers["weights"][0]
     result = ", ".join(f"{each:.3f}" for each in numbers["results"][0])
     narrow, wide = (

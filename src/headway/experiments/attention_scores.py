@@ -1,4 +1,4 @@
-"""How well does a query match a key? The paper's product against other compatibility functions, and non-linear ones.
+"""Functions that score how well a query matches a key: the paper's scaled dot product and its alternatives.
 
     scaled dot      q.k / sqrt(d_k)                     Vaswani et al. 2017, equation 1
     dot             q.k
@@ -8,12 +8,13 @@
     feed-forward    two layers with ReLU, of q and k
     hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
 
-The same Transformer is trained with each of them (``training.py`` says how; the full form is 30 runs, six of which
-other experiments share). The paper (3.2.1) compares additive with dot product without scaling, for small and for
-larger d_k; so both, and scaled dot beside them, are trained with one head as well, whose d_k is the whole width, four
-times that of the common recipe. Time and memory are those of one attention layer alone, forward and backward, all
-functions in turn on the same numbers, so that what else the machine does meets all of them; memory is what is kept for
-the backward pass.
+The same Transformer is trained with each function. The full form is 30 runs, six of which other experiments share. The
+paper (3.2.1) compares additive attention with the unscaled dot product for small and for larger d_k. Both, and the
+scaled dot product beside them, are therefore also trained with one head, whose d_k is four times that of the common
+recipe.
+
+Time and memory are measured on a single attention layer, forward and backward. The functions take turns on the same
+input, so that other load on the machine affects them equally. Memory is what is saved for the backward pass.
 """
 
 from __future__ import annotations
@@ -57,9 +58,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 NON_LINEAR = (ADDITIVE, "feed-forward", "hidden projections")
 MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
-MUCH = 2.0  # times: "much faster" is half the time; a tenth would be within what another machine or width turns round
-LESS = 1.1  # times: "more space-efficient" saves at least a tenth; memory has no chance in it
-NOTICEABLE = 1.0  # BLEU; closer is "similar", as seeds of one recipe are that far apart; further "outperforms"
+MIN_TIME_RATIO = (
+    2.0  # ratio of times; "much faster" means at most half the time, as 10 % could be reversed on another machine
+)
+MIN_MEMORY_RATIO = 1.1  # ratio of memory; "more space-efficient" saves at least a tenth. Memory does not vary
+MIN_BLEU_DIFFERENCE = (
+    1.0  # BLEU; "similar" is closer, as seeds of one recipe differ by about that; "outperforms" is further
+)
 TIMED_ROUNDS = {"quick": 15, "full": 25}
 
 CLAIMS = (
@@ -76,7 +81,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """The quality of a model with each function, and the cost of a layer with it."""
+    """Measure the quality of a model with each function, and the cost of one layer."""
     runs = sweep(settings, experiment_corpus(settings), {name: {"model": keys} for name, keys in VARIANTS.items()})
     costs = _costs(settings)
     table = [
@@ -94,7 +99,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Milliseconds of every round, and MiB, of a layer with each function; all in float32."""
+    """Return the milliseconds of every round, and the MiB, of a layer with each function, in float32."""
     device = "cuda" if torch.cuda.is_available() and not settings.quick else "cpu"
     rows, length, width = (16, 16, 32) if settings.quick else (64, 32, 128)
     with torch.random.fork_rng():
@@ -118,48 +123,53 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By time and memory of a layer, and by BLEU over seeds."""
+    """Judge by time and memory of one layer, and by BLEU over seeds."""
     bleu = {name: column(numbers, "bleu", variant=name) for name in VARIANTS}
     what = "BLEU of additive less that of dot without scaling"
-    similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=NOTICEABLE)
+    similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=MIN_BLEU_DIFFERENCE)
     better = judge_greater(
-        difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT]), f"with one head, {what}", noticeable=NOTICEABLE
+        difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT]), f"with one head, {what}", noticeable=MIN_BLEU_DIFFERENCE
     )
     best = max(MORE_SOPHISTICATED, key=lambda name: fmean(bleu[name]))
     gain = judge_greater(
         difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
         f"BLEU of the best of the others ({best}) less that of scaled dot, widened for {len(MORE_SOPHISTICATED)} "
         "comparisons",
-        noticeable=NOTICEABLE,
+        noticeable=MIN_BLEU_DIFFERENCE,
     )
     return _judge_cost(numbers["costs"]), similar, better, gain, _judge_non_linearity(bleu)
 
 
 def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
-    """Round by round, so that both have met the same machine."""
+    """Compare times round by round, since both functions saw the same load within a round."""
     ratios = median_interval([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
     reason = (
-        f"additive takes {ratios} times as long as the paper's scaled dot (median over rounds), where {MUCH:g} are "
-        f"much, and keeps {memory:.3g} times as much memory, where {LESS:g} are more"
+        f"additive attention takes {ratios} times as long as the paper's scaled dot product (median over rounds; "
+        f"{MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much memory for the backward pass "
+        f"({MIN_MEMORY_RATIO:g} or more counts)"
     )
-    if ratios.low > MUCH and memory > LESS:
+    if ratios.low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO:
         return Verdict("supported", reason)
-    return Verdict("refuted" if ratios.high < MUCH or memory < LESS else "inconclusive", reason)
+    return Verdict("refuted" if ratios.high < MIN_TIME_RATIO or memory < MIN_MEMORY_RATIO else "inconclusive", reason)
 
 
 def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
     found = {name: difference(bleu[name], bleu[PAPER], len(NON_LINEAR)) for name in NON_LINEAR}
     reason = "BLEU less that of scaled dot: " + "; ".join(f"{name} {each}" for name, each in found.items())
-    if any(each.low > NOTICEABLE or each.high < -NOTICEABLE for each in found.values()):
-        return Verdict("supported", f"{reason}; one at least is certainly more than {NOTICEABLE:g} away from 0")
-    if all(abs(edge) <= NOTICEABLE for each in found.values() for edge in (each.low, each.high)):
-        return Verdict("refuted", f"{reason}; all of them within {NOTICEABLE:g} of 0")
-    return Verdict("inconclusive", f"{reason}; none is certainly more than {NOTICEABLE:g} away from 0, nor all within")
+    if any(each.low > MIN_BLEU_DIFFERENCE or each.high < -MIN_BLEU_DIFFERENCE for each in found.values()):
+        return Verdict(
+            "supported", f"{reason}; one at least is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0"
+        )
+    if all(abs(edge) <= MIN_BLEU_DIFFERENCE for each in found.values() for edge in (each.low, each.high)):
+        return Verdict("refuted", f"{reason}; all of them within {MIN_BLEU_DIFFERENCE:g} of 0")
+    return Verdict(
+        "inconclusive", f"{reason}; none is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0, nor all within"
+    )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Quality beside cost, the functions in the same rows."""
+    """Draw quality beside cost, with the functions in the same rows."""
     picture, (quality, time_panel, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
     strip_plot(quality, {name: column(numbers, "bleu", variant=name) for name in VARIANTS})
     label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
@@ -177,7 +187,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is compared, and how to read it."""
+    """Explain what is compared and how to read the figure."""
     seeds = len(column(numbers, "bleu", variant=PAPER))
     return (
         f"The same Transformer, trained {seeds} times with each function that compares a query with a key. On the left "

@@ -1,9 +1,9 @@
-"""Which code numbers come from, so that they are measured again where it is another.
+"""Hash the code that takes a measurement, so that changed code is measured again.
 
-Not all of an experiment's file: of the functions, classes and constants at its top level those that ``measure`` names,
-that these name in turn, and so on, in the modules beside it too. So a judgment, a figure or a comment may change
-without measuring again. Code outside the package (layers, training, search) does not count: change it, and remove the
-output folder.
+The hash covers only what ``measure`` uses: the top-level functions, classes and constants that it names, those that
+they name in turn, and so on, also in neighboring modules of the package. Verdicts, figures, comments and docstrings may
+therefore change without measuring again. Code outside the package (layers, training, search) is not covered: after a
+change there, remove the output folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["code_hash"]
 
 
 def code_hash(measure: Callable[..., Any]) -> str:
-    """A hash of all that ``measure`` runs in its package."""
+    """Return a hash of everything in its package that ``measure`` uses."""
     package, found = measure.__module__.rpartition(".")[0] + ".", dict[tuple[str, str], str]()
     waiting = [(measure.__module__, measure.__name__)]
     while waiting:
@@ -40,7 +40,7 @@ def code_hash(measure: Callable[..., Any]) -> str:
 
 
 def _without_docstring(node: ast.stmt) -> ast.stmt:
-    """Copy ``node`` without its docstrings, which may change without measuring again."""
+    """Copy ``node`` without docstrings."""
     node = copy.deepcopy(node)
     for each in ast.walk(node):
         if isinstance(each, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(each) is not None:
@@ -49,7 +49,7 @@ def _without_docstring(node: ast.stmt) -> ast.stmt:
 
 
 def _top_level(module: str) -> dict[str, ast.stmt]:
-    """The statement that makes each name of a module."""
+    """Map each top-level name of a module to the statement that defines it."""
     return _parsed(Path(str(import_module(module).__file__)).read_text(encoding="utf-8"))
 
 

@@ -1,10 +1,10 @@
-"""Numbers that chance has a hand in, compared: means over seeds, intervals, and what they say to a claim.
+"""Compare numbers that depend on chance: means over seeds, intervals, and verdicts.
 
-One rule for all: two variants are compared by the difference of their means and its 95 % interval, half as wide as
-Student's t times the standard error of the difference (both variances pooled). A claim names one threshold; it is
-decided where the whole interval lies on one side of that. With three seeds each, t is 2.78 (4 degrees of freedom).
-Where a claim picks the best of several comparisons, each interval is widened until all of them hold together at 95 %
-(Bonferroni). A single seed has no spread to judge by, so nothing is decided then.
+Two variants are compared by the difference of their means and its 95 % interval: plus or minus Student's t times the
+standard error of the difference (pooled variance). A claim names one threshold and is decided if the whole interval
+lies on one side of it. With three seeds each, t is 2.78 (4 degrees of freedom). If a claim selects the best of several
+comparisons, each interval is widened until all of them hold together at 95 % (Bonferroni). One seed has no interval, so
+it decides nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of means, or a mean, and its interval from ``low`` to ``high``."""
+    """A difference of means, or one mean, with its interval from ``low`` to ``high``."""
 
     value: float
     low: float
@@ -53,9 +53,9 @@ class Difference:
 
 
 def student_t(freedom: int, confidence: float = _CONFIDENCE) -> float:
-    """How many standard errors hold ``confidence`` of Student's distribution, two-sided.
+    """Return the number of standard errors that contain ``confidence`` of Student's distribution, two-sided.
 
-    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is summed.
+    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is summed numerically.
     """
     angles = np.linspace(0.0, math.pi / 2, 200_001)
     held = np.cumsum(np.cos(angles) ** (freedom - 1))
@@ -63,23 +63,24 @@ def student_t(freedom: int, confidence: float = _CONFIDENCE) -> float:
 
 
 def interval_half_width(values: Sequence[float]) -> float:
-    """Half the 95 % interval of a mean; infinite for one value."""
+    """Return half the width of a mean's 95 % interval; infinite for one value."""
     if len(values) < 2:
         return math.inf
     return student_t(len(values) - 1) * math.sqrt(variance(values) / len(values))
 
 
 def interval(values: Sequence[float]) -> Difference:
-    """A mean by itself, with its interval."""
+    """Return the mean with its 95 % interval."""
     return Difference(
         fmean(values), fmean(values) - interval_half_width(values), fmean(values) + interval_half_width(values)
     )
 
 
 def median_interval(values: Sequence[float]) -> Difference:
-    """A median with its 95 % interval, between two of the values: for times, which now and then are far too long.
+    """Return the median with its 95 % interval, for times, which have outliers.
 
-    Of n values, how many lie below the true median varies by sqrt(n) / 2 around n / 2 (the sign test).
+    The interval runs between two of the values: of n values, the number below the true median varies by sqrt(n) / 2
+    around n / 2 (sign test).
     """
     ranked, count = sorted(values), len(values)
     out = max(math.floor((count - 1.96 * math.sqrt(count)) / 2), 0)
@@ -87,7 +88,9 @@ def median_interval(values: Sequence[float]) -> Difference:
 
 
 def difference(more: Sequence[float], less: Sequence[float], comparisons: int = 1) -> Difference:
-    """How much the mean of ``more`` exceeds that of ``less``, as one of so many ``comparisons``."""
+    """Return the mean of ``more`` minus the mean of ``less``, with an interval corrected for the number of
+    ``comparisons``.
+    """
     value, freedom = fmean(more) - fmean(less), len(more) + len(less) - 2
     if min(len(more), len(less)) < 2:
         return Difference(value, -math.inf, math.inf)
@@ -98,10 +101,10 @@ def difference(more: Sequence[float], less: Sequence[float], comparisons: int = 
 
 
 def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable: float = 0.0) -> Verdict:
-    """The verdict on "it is greater ``than`` that, by as much as is ``noticeable``".
+    """Judge the claim that a value is greater than ``than`` by at least ``noticeable``.
 
-    Supported where the whole interval lies above the sum of both, refuted where it lies below. An excess that is
-    certain but certainly too small to notice is neither.
+    Supported if the whole interval lies above the sum of both, refuted if it lies below. A difference that is certainly
+    real but certainly too small to notice is inconclusive.
     """
     least = than + noticeable
     if found.low > least:
@@ -114,7 +117,7 @@ def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable
 
 
 def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
-    """The verdict on "there is next to no difference": supported where the whole interval is ``within`` of 0."""
+    """Judge the claim that there is practically no difference: supported if the whole interval is ``within`` of 0."""
     if max(abs(found.low), abs(found.high)) <= within:
         return Verdict("supported", f"{what}: {found}; all of it within {within:g} of 0")
     if found.low > within or found.high < -within:
@@ -123,19 +126,19 @@ def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
 
 
 def column(numbers: Numbers, name: str, **where: Any) -> list[float]:
-    """The values of ``name`` in those of ``numbers["runs"]`` whose other columns are as ``where`` says."""
+    """Return the values of ``name`` from the rows of ``numbers["runs"]`` whose other columns equal ``where``."""
     rows = [row for row in numbers["runs"] if all(row[key] == value for key, value in where.items())]
     return [float(row[name]) for row in rows]
 
 
 def mean_with_spread(values: Sequence[float]) -> str:
-    """For tables: the mean, and the standard deviation where there is one."""
+    """Format the mean, and the standard deviation if there are several values, for a table."""
     spread = f" ± {math.sqrt(variance(values)):.2g}" if len(values) > 1 else ""
     return f"{fmean(values):.4g}{spread}"
 
 
 def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
-    """A row for each name: a dot for each value, and their mean with its 95 % interval as a bar beneath."""
+    """Draw one row per name: a dot for each value, the mean as a line, and its 95 % interval as a bar."""
     for row, each in enumerate(values.values()):
         reach = interval_half_width(each)
         if math.isfinite(reach):

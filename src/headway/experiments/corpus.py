@@ -1,14 +1,14 @@
-"""What the experiments train and test on: Multi30k in the full form, a made-up language in the quick one.
+"""Data of the experiments: Multi30k in the full form, a made-up language in the quick form.
 
-The made-up language is small enough to be learned in a second or two, and has what makes translation more than looking
-up words: an adjective moves behind its noun and takes the ending of the noun's gender.
+The made-up language is small enough to be learned in a second or two, and still needs more than a word-by-word lookup:
+adjectives move behind their noun and take the ending of its gender.
 
     source   big dog sees red cat stop
     target   hundo grando vidas kata ruga fino
 
-Short sentences say nothing about long ones, so sentences are also *joined*: a row of a joined training set contains one
-to ``JOINED`` neighboring sentences. A test set joined by k holds the same sentences for every k, so its
-scores can be compared from length to length: only how much is translated at once differs.
+Short sentences say nothing about long ones, so sentences are also *joined*: each row of a joined training set contains
+one to ``JOINED`` consecutive sentences. A test set contains the same sentences at every row length, so its scores can
+be compared across lengths.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "joined_by",
 ]
 
-JOINED = 3  # most sentences in a row of a joined training set
+JOINED = 3  # maximum sentences per row of a joined training set
 
 MULTI30K = tuple(
     f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
@@ -57,14 +57,14 @@ _NOUNS = {
 _ADJECTIVES = {"big": "grand", "red": "rug", "old": "vel", "small": "pik"}
 _VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
 _MADE_UP = {"train": 6000, "dev": 200, "test": 120}  # sentences
-_TESTED = 500  # sentences of Multi30k's test set that are translated; a fifth of the time goes there
+_TESTED = 500  # test sentences of Multi30k that are translated, a fifth of the total time
 
 
 @dataclass(frozen=True)
 class ExperimentCorpus:
-    """Where the text is: training files as a recipe names them, and test sentences.
+    """Training and development files, as a recipe names them, and test sentences.
 
-    ``tokenizer`` is the recipe's section that suits the text.
+    ``tokenizer`` is the recipe section that suits the text.
     """
 
     folder: Path
@@ -75,7 +75,7 @@ class ExperimentCorpus:
     tokenizer: dict[str, Any]
 
     def recipe(self) -> dict[str, Any]:
-        """The sections of a recipe that say what is learned from."""
+        """Return the recipe sections that describe the data."""
         return {
             "task": {"source_language": self.languages[0], "target_language": self.languages[1]},
             "data": {
@@ -87,7 +87,7 @@ class ExperimentCorpus:
         }
 
     def sentences(self, files: tuple[str, str]) -> Iterator[Pair]:
-        """The pairs of two of the files."""
+        """Yield the sentence pairs of a source and a target file."""
         yield from ((source, target) for source, target in read_examples(Corpus(files=files), self.folder))
 
 
@@ -101,7 +101,7 @@ def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCo
 
 
 def _multi30k(settings: Settings) -> ExperimentCorpus:
-    """German to English, 29,000 descriptions of pictures (Elliott et al. 2016)."""
+    """German to English: 29,000 image descriptions (Elliott et al. 2016)."""
     folder = settings.data / "multi30k" if settings.data else None
     if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
         raise ConfigError(
@@ -124,7 +124,7 @@ def _made_up(work: Path) -> ExperimentCorpus:
 
 
 def draw_sentence(random: Random) -> Pair:
-    """A sentence of the made-up language with its translation: two nouns, each with an adjective or none."""
+    """Draw a sentence of the made-up language and its translation; each of the two nouns may have an adjective."""
     subject, verb, thing = _noun_phrase(random), random.choice(sorted(_VERBS)), _noun_phrase(random)
     return f"{subject[0]} {verb} {thing[0]} stop", f"{subject[1]} {_VERBS[verb]} {thing[1]} fino"
 
@@ -139,7 +139,7 @@ def _noun_phrase(random: Random) -> Pair:
 
 
 def _with_joined_rows(plain: ExperimentCorpus, work: Path) -> ExperimentCorpus:
-    """``plain`` with its training and development sentences joined, one to :data:`JOINED` in a row."""
+    """Join training and development sentences to rows of one to :data:`JOINED`."""
     names = {"train": plain.train, "dev": plain.dev}
     rows = {name: joined(list(plain.sentences(files)), JOINED, Random(1)) for name, files in names.items()}
     folder = _written(rows, plain.languages, work, "joined")
@@ -148,7 +148,7 @@ def _with_joined_rows(plain: ExperimentCorpus, work: Path) -> ExperimentCorpus:
 
 
 def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
-    """Every sentence once and in its order, in rows of one to ``most``; all numbers hold as many sentences."""
+    """Join consecutive sentences to rows of one to ``most``; each row length covers about as many sentences."""
     rows, start = [], 0
     shares = [1 / count for count in range(1, most + 1)]
     while start < len(pairs):
@@ -159,7 +159,7 @@ def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
 
 
 def joined_by(pairs: Sequence[Pair], count: int) -> list[Pair]:
-    """The sentences in rows of ``count``; the last row may have fewer."""
+    """Join consecutive sentences to rows of ``count``; the last row may be shorter."""
     return [_row(pairs[start : start + count]) for start in range(0, len(pairs), count)]
 
 
@@ -168,7 +168,7 @@ def _row(pairs: Sequence[Pair]) -> Pair:
 
 
 def _written(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
-    """A folder with the texts, two files each; named by their content, so that no other text is taken for them."""
+    """Write the texts to a folder, two files each. Its name contains a hash of the content."""
     folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
     if not folder.is_dir():
         with atomic_write_folder(folder) as aside:

@@ -1,13 +1,13 @@
-"""What an experiment is, and how one is run: measure, judge, draw, write down.
+"""What an experiment is, and how one is run: measure, judge, draw, write the record.
 
-An experiment is a file of this package that ends in ``EXPERIMENT = Experiment(...)``. ``measure`` does the work and
-returns plain numbers; all the rest follows from these alone: ``judge`` gives a verdict on each claim, ``draw`` the
-figure, ``explain`` the words beside it. So a verdict can be tested with numbers that nobody measured, and a figure can
-be improved without measuring again.
+An experiment is a file of this package that defines ``EXPERIMENT = Experiment(...)``. ``measure`` does the work and
+returns plain numbers. Everything else is computed from these numbers alone: ``judge`` returns a verdict on each claim,
+``draw`` the figure, and ``explain`` the text beside it. Tests can therefore check verdicts with made-up numbers, and a
+figure can be improved without measuring again.
 
-:func:`run_experiment` leaves NAME.json (claims, verdicts, numbers, and where and how they were got), NAME.svg and
-NAME.png. Where NAME.json is there already, made by the same code with the same settings from files of the same content,
-its numbers are taken and nothing is measured.
+:func:`run_experiment` writes NAME.json (claims, verdicts, numbers, conditions, environment), NAME.svg and NAME.png. If
+NAME.json exists already and was measured by the same code, with the same settings, from files with the same content,
+its numbers are reused.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _PICTURES = ("svg", "png")
 
 @dataclass(frozen=True)
 class Claim:
-    """What somebody says, and where.
+    """A claim and its source.
 
     Attributes:
-        text: Where it is ``quoted``, word for word a part of the source; otherwise our words.
-        source: The paper and section, or that the claim is :data:`OURS`.
-        quoted: Whether it stands between quotation marks.
+        text: The claim. If ``quoted``, the source's own words; otherwise ours.
+        source: The paper and section, or :data:`OURS`.
+        quoted: Whether to show the text in quotation marks.
     """
 
     text: str
@@ -77,7 +77,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers say to a claim, and which numbers those are."""
+    """What the numbers say about a claim, and which numbers decided."""
 
     outcome: Outcome
     reason: str
@@ -88,12 +88,12 @@ class Settings:
     """How to measure.
 
     Attributes:
-        quick: Small made-up data, seconds; otherwise real data, and whatever time it takes.
-        seeds: One repetition each where chance plays a part.
-        data: The folder with experiment_corpus, such as ``multi30k``; the quick form needs none.
-        work: Where trained models and partial results are kept, so that an interrupted measurement goes on.
-        say: Told of progress, a line at a time.
-        model: A model folder for experiments that look at one trained model, in place of training it.
+        quick: Whether to use small made-up data (seconds) instead of real data.
+        seeds: One repetition for each seed, in experiments that depend on chance.
+        data: The folder that contains corpora such as ``multi30k``. The quick form needs none.
+        work: The folder for trained models and partial results. An interrupted measurement resumes from it.
+        say: Called with progress messages, one line each.
+        model: A model folder, for experiments that examine one trained model instead of training their own.
     """
 
     quick: bool
@@ -104,7 +104,7 @@ class Settings:
     model: Path | None = None
 
     def once(self, key: str, compute: Callable[[], Numbers]) -> Numbers:
-        """The numbers that ``compute`` returned the first time; kept as ``key``.json in ``work``."""
+        """Return ``compute()``, computed once: the result is stored in ``work`` as ``key``.json and reused."""
         path = self.work / f"{key}.json"
         if path.is_file():
             return _read(path)
@@ -114,7 +114,7 @@ class Settings:
         return numbers
 
     def content(self, *paths: Path) -> str:
-        """A hash of what files hold, and folders with the names in them; of nothing where a path does not exist."""
+        """Hash the contents of files, and of folders with their file names. A missing path is hashed as empty."""
         hashes, found = ContentHashes(self.work / "inputs.json"), list[tuple[str, str]]()
         for path in paths:
             files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -124,18 +124,18 @@ class Settings:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A claim or more, and how to find out.
+    """One or more claims and how to test them.
 
     Attributes:
-        name: What the command line calls it.
-        title: What the report calls it.
-        claims: What is to be found out.
-        measure: From settings to numbers.
-        judge: From numbers to one verdict for each claim, in their order.
-        draw: From numbers to the figure; called in the common style.
-        explain: From numbers to what a reader should see in the figure: plain text, paragraphs parted by blank lines.
-        data: The files below ``settings.data`` that the full form reads; none: it needs no data.
-        takes_model: Whether it looks at the model of ``settings.model``, where one is given.
+        name: The name on the command line.
+        title: The title in the report.
+        claims: What is to be tested.
+        measure: Settings to numbers.
+        judge: Numbers to one verdict per claim, in the order of ``claims``.
+        draw: Numbers to the figure. Called inside :func:`figure_style`.
+        explain: Numbers to plain text for the report; blank lines separate paragraphs.
+        data: The files below ``settings.data`` that the full form reads. Empty if it needs no data.
+        takes_model: Whether the experiment can examine the model of ``settings.model``.
     """
 
     name: str
@@ -151,10 +151,10 @@ class Experiment:
 
 @dataclass(frozen=True)
 class ExperimentRecord:
-    """An experiment's outcome, as NAME.json holds it.
+    """The result of an experiment, as stored in NAME.json.
 
-    ``how`` is what the numbers depend on: quick or full, seeds, and hashes of the code, the data and the model.
-    ``where`` has the versions and the hardware, ``command`` is what repeats it.
+    ``how`` contains the conditions that the numbers depend on: quick or full, seeds, and hashes of code, data and
+    model. ``where`` contains versions and hardware. ``command`` repeats the experiment.
     """
 
     name: str
@@ -171,7 +171,7 @@ class ExperimentRecord:
 
 
 def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> ExperimentRecord:
-    """Measure ``experiment``, or take the numbers of an earlier run, and write its files into ``folder``."""
+    """Measure ``experiment``, or reuse the numbers of an earlier run, and write its files to ``folder``."""
     path = folder / f"{experiment.name}.json"
     how = _how(experiment, settings)
     before = _earlier(path, how, settings.say)
@@ -188,7 +188,7 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     explanation = experiment.explain(numbers)
     found = (experiment.name, experiment.title, experiment.claims, verdicts, explanation)
     record = ExperimentRecord(*found, numbers, how, where, date, seconds, command)
-    with atomic_write(path) as aside:  # first: the numbers are what took the time
+    with atomic_write(path) as aside:  # before drawing, which may fail: measuring took the time
         aside.write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     with figure_style():
         picture = experiment.draw(numbers)
@@ -198,7 +198,7 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON gives it back: lists for tuples, text for keys, null for what is no finite number."""
+    """Convert ``value`` to what JSON would return: lists for tuples, strings for keys, None for NaN and infinity."""
     match value:
         case Mapping():
             return {str(key): plain(each) for key, each in value.items()}
@@ -208,7 +208,7 @@ def plain(value: Any) -> Any:
             return value if math.isfinite(value) else None
         case Sequence():
             return [plain(each) for each in value]
-        case _ if hasattr(value, "tolist"):  # of torch and of NumPy
+        case _ if hasattr(value, "tolist"):  # tensors and arrays
             return plain(value.tolist())
         case _:
             raise TypeError(f"{type(value).__name__}: numbers are what JSON holds")

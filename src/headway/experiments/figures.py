@@ -1,6 +1,6 @@
-"""How the figures of the experiments look: one style, legible from the last row of a lecture hall.
+"""The common style of the experiments' figures, large enough to be read from the back of a lecture hall.
 
-Heat maps use scales of even lightness. Figures keep a white ground in light and dark pages alike.
+Heat maps use perceptually uniform color scales. Figures keep a white background on light and dark pages.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ _STYLE: dict[str, Any] = {
 
 
 def figure_style() -> AbstractContextManager[None]:
-    """Inside, matplotlib draws in the common style; ``draw`` of an experiment is called there."""
+    """Return a context manager in which matplotlib uses the experiments' style. ``Experiment.draw`` is called inside
+    it.
+    """
     return picture_files.figure_style(_STYLE)
 
 
 def panels(
     title: str, rows: int = 1, columns: int = 1, *, size: tuple[int | float, int | float]
 ) -> tuple[Figure, list[Axes]]:
-    """A titled figure of ``size`` inches, and its panels row by row."""
+    """Return a titled figure of ``size`` inches and its panels, row by row."""
     picture = Figure(figsize=size, layout="constrained")
     picture.suptitle(title, x=0.01, ha="left")
     return picture, list(picture.subplots(rows, columns, squeeze=False).flat)
 
 
 def label(axes: Axes, title: str, x: str, y: str, *, ticks: Sequence[int | float] | None = None) -> None:
-    """Name a panel and its axes, each with its unit. ``ticks``: mark just these x, as plain numbers."""
+    """Set the title and axis labels (with units) of a panel. ``ticks``: mark only these x values, as plain numbers."""
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
@@ -60,7 +62,7 @@ def label(axes: Axes, title: str, x: str, y: str, *, ticks: Sequence[int | float
 
 
 def log_scale(axes: Axes, *sides: Literal["x", "y"]) -> None:
-    """Make axes of what has been plotted logarithmic, their ticks written without mathematics: 0.01, 100, 10⁻⁸."""
+    """Make axes logarithmic, with ticks written as 0.01, 100 or 10⁻⁸. Call it after plotting."""
     for side in sides:
         getattr(axes, f"set_{side}scale")("log")
         axis = getattr(axes, f"{side}axis")
@@ -78,7 +80,7 @@ def _power(value: float) -> str:
 
 
 def shared_legend(picture: Figure, *panels: Axes) -> None:
-    """One legend for several panels, below the figure where it hides nothing."""
+    """Draw one legend for several panels below the figure."""
     found: dict[str, Any] = {}
     for axes in panels:
         handles, labels = axes.get_legend_handles_labels()

@@ -1,8 +1,7 @@
-"""One head against many, at equal size: d_k = d_v = d_model / h, so that all have the same number of weights.
+"""One head against many at equal size: d_k = d_v = d_model / h, so that all have the same number of weights.
 
 The paper varies this in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32 heads reach 24.9, 25.5, 25.8, 25.8 and
-25.4 BLEU. The full form trains 1, 4 and 32 heads at d_model = 128 (9 runs, those of 1 and 4 heads shared with other
-experiments).
+25.4 BLEU. The full form trains 1, 4 and 32 heads at d_model = 128 (9 runs; other experiments share those of 1 and 4).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from headway.experiments.figures import label, panels
 from headway.experiments.training import resolved, sweep
 
 ONE, MIDDLE, MANY = "1 head", "4 heads", "too many heads"
-NOTICEABLE = 0.5  # BLEU; the paper's own differences are .9 and .4
+MIN_BLEU_DIFFERENCE = 0.5  # BLEU; the paper's own differences are .9 and .4
 
 CLAIMS = (
     Claim("Single-head attention is worse than the best setting (there by 0.9 BLEU).", "paper, 6.2, table 3 (A)"),
@@ -28,7 +27,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """BLEU with one head, with the common recipe's four, and with as many as leave each only a few units."""
+    """Measure BLEU with one head, the common recipe's four, and so many that each has only a few units."""
     text, many = experiment_corpus(settings), 16 if settings.quick else 32
     width = resolved(settings, text, settings.seeds[0]).model.d_model
     variants: dict[str, dict[str, Any]] = {
@@ -49,7 +48,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """One head, and many, against the best of the other settings."""
+    """Compare one head, and too many, with the best of the other settings."""
     return _judge_worse(numbers, ONE), _judge_worse(numbers, MANY)
 
 
@@ -62,17 +61,17 @@ def _judge_worse(numbers: Numbers, setting: str) -> Verdict:
         difference(bleu[best], bleu[setting], len(others)),
         f"BLEU of the best other setting ({names[best]}) less that of {names[setting]}, widened for {len(others)} "
         "comparisons",
-        noticeable=NOTICEABLE,
+        noticeable=MIN_BLEU_DIFFERENCE,
     )
 
 
 def _names(numbers: Numbers) -> dict[str, str]:
-    """As they are shown."""
+    """Return the label of each setting."""
     return {ONE: ONE, MIDDLE: MIDDLE, MANY: f"{numbers['many']} heads"}
 
 
 def draw(numbers: Numbers) -> Figure:
-    """BLEU and loss by the number of heads."""
+    """Draw BLEU and loss against the number of heads."""
     picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
     names = _names(numbers)
     for axes, key in ((bleu, "bleu"), (loss, "loss")):
@@ -84,7 +83,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is compared, and how to read it."""
+    """Explain what is compared and how to read the figure."""
     return (
         "One head sees the sentence in one way only: its weights are one distribution for each query. Many heads see "
         "it in many ways, but the width is shared out among them, so each compares queries and keys in fewer units. "

@@ -1,14 +1,14 @@
-"""Label smoothing: what it does to confidence, perplexity and BLEU, and the identity that its loss rests on.
+"""Label smoothing: its effect on confidence, perplexity and BLEU, and the identity behind its loss.
 
-With the smoothing eps the target y becomes the distribution q(k) = (1 - eps) [k = y] + eps / V, and training minimizes
+With smoothing eps, the target y becomes the distribution q(k) = (1 - eps) [k = y] + eps / V, and training minimizes
 
     H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q)                (Szegedy et al. 2016, section 7)
 
-of which H(q) is a constant: the cross-entropy is least, H(q) and not 0, where p = q, so a model is not rewarded for
-being sure. The paper (5.4) smooths by 0.1 and says what that costs and brings.
+H(q) is a constant. The minimum of the cross-entropy is H(q), not 0, and is reached at p = q, so a model is not rewarded
+for being certain. The paper (5.4) uses eps = 0.1 and describes the effects.
 
 The full form trains with 0.1 and with 0 (6 runs, the first 3 shared). Probabilities are those of the test set's
-reference tokens, given the reference before them.
+reference tokens, given the reference tokens before them.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from headway.text.tokenizer import BOS
 SMOOTHED, HARD = "smoothed by 0.1 (paper)", "not smoothed"
 VARIANTS: dict[str, dict[str, Any]] = {SMOOTHED: {}, HARD: {"training": {"label_smoothing": 0.0}}}
 SMOOTHING = 0.1
-BINS = 20  # of the histogram of confidence
-EXACT = 1e-4  # nats; float32 holds a loss of about 10 to a hundredth of that
+BINS = 20  # bins of the confidence histogram
+EXACT = 1e-4  # nats; the rounding error of a loss near 10 in float32 is about 1e-6
 
 CLAIMS = (
     Claim("Label smoothing hurts perplexity.", "paper, 5.4"),
@@ -56,7 +56,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """BLEU and loss, how sure both models are, and by how much the identity is missed."""
+    """Measure BLEU, loss and confidence of both models, and the error of the identity."""
     text = experiment_corpus(settings)
     runs = sweep(settings, text, VARIANTS)
     for row in runs:
@@ -77,7 +77,7 @@ def measure(settings: Settings) -> Numbers:
 
 @torch.inference_mode()
 def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
-    """Of each reference token: the greatest probability, whether it is that token's, and the distribution's entropy."""
+    """Return, for each reference token, the largest probability, whether it is the token's, and the entropy."""
     sure, right, entropy, error = [], [], [], 0.0
     for logits, targets in _predictions(bundle, pairs):
         p = logits.softmax(-1)
@@ -97,7 +97,7 @@ def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
 
 
 def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> float:
-    """The greatest distance between the loss that training uses and KL(q || p) + H(q), with q written out."""
+    """Return the largest difference between the training loss and KL(q || p) + H(q), with q written out."""
     size = logits.size(-1)
     q = F.one_hot(targets, size).double() * (1 - SMOOTHING) + SMOOTHING / size
     divergence = (q * (q.log() - logits.double().log_softmax(-1))).sum(-1)
@@ -106,7 +106,7 @@ def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> 
 
 
 def _predictions(bundle: Bundle, pairs: tuple[Pair, ...]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
-    """The logits of all reference tokens, end symbols included, with these; some pairs at a time."""
+    """Yield logits and reference tokens, EOS included, for some pairs at a time."""
     device = next(bundle.model.parameters()).device
     rows = sorted(encoded(bundle, pairs), key=lambda pair: len(pair[1]))
     for start in range(0, len(rows), 32):
@@ -122,7 +122,7 @@ def _padded(rows: tuple[list[int], ...]) -> Int[Tensor, "B S"]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """With smoothing against without, over seeds; the identity by its worst token."""
+    """Compare smoothed with unsmoothed models over seeds; judge the identity by its worst token."""
 
     def compared(key: str, what: str) -> Verdict:
         found = difference(column(numbers, key, variant=SMOOTHED), column(numbers, key, variant=HARD))
@@ -143,7 +143,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """How sure both are, token by token; perplexity and BLEU."""
+    """Draw the models' confidence token by token, perplexity and BLEU."""
     picture, (peaks, perplexity, bleu) = panels("Label smoothing", columns=3, size=(15.0, 5.0))
     edges = np.linspace(0, 1, BINS + 1)
     for number, name in enumerate((HARD, SMOOTHED)):
@@ -169,7 +169,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is compared, and how to read it."""
+    """Explain what is compared and how to read the figure."""
     sure, right = (
         {name: fmean(column(numbers, key, variant=name)) for name in VARIANTS} for key in ("confidence", "accuracy")
     )

@@ -1,13 +1,13 @@
-"""What a layer costs: table 1 of the paper (Vaswani et al. 2017, section 4), formulas beside measurements.
+"""What a layer costs: the formulas of table 1 (Vaswani et al. 2017, section 4) beside measurements.
 
-Multiplications are counted while a layer runs; sequential operations are the depth of autograd's graph; the longest
-path is the number of layers, or of a recurrent layer's steps, after which the last output has a gradient by the first
-input. Time is that of a forward and a backward pass, memory what autograd keeps for the latter. ``layers.py`` has the
-layers.
+Multiplications are counted while a layer runs. Sequential operations are the depth of autograd's graph. The longest
+path is the number of layers (recurrent: steps) after which the last output has a gradient with respect to the first
+input. Time covers a forward and a backward pass, memory what autograd saves for the latter. ``layer_measurements.py``
+has the layers.
 
-The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence where n < d.
-That is a claim on operations of the table's layer, which has no projections. Two questions of ours follow it: is that
-layer faster in time as well, and what of a layer as models use it, with its four projections?
+The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence if n < d. That
+is a claim about the operations of table 1's layer, which has no projections. We add two questions: is that layer also
+faster in time, and how does a layer compare as models use it, with its four projections?
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Counts and depths over a small grid, times over n and d, memory over n."""
+    """Measure counts and depths over a small grid, times over n and d, and memory over n."""
     torch.manual_seed(settings.seeds[0])
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
     lengths, widths = ((8, 32, 128), (16, 64, 128)) if settings.quick else ((16, 32, 64, 128, 256, 512, 1024),) * 2
@@ -116,14 +116,14 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _exponent(values: dict[str, int]) -> float:
-    """The power of n with which the last two values grow."""
+    """Return the power of n with which the last two values grow."""
     (n0, v0), (n1, v1) = list(values.items())[-2:]
     exponent: float = math.log(v1 / v0, int(n1) / int(n0))
     return exponent
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By counted over formula; by exponents; where n < d by counts, times and counts; by memory's exponent."""
+    """Judge counts against formulas, depths and paths, the layers where n < d, and the growth of memory."""
     counts = numbers["counts"]
     return (
         _judge_counts(counts),
@@ -197,7 +197,7 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
 
 
 def _faster(rows: list[dict[str, Any]], kind: str) -> float:
-    """The share of the rows in which the layer takes less time than the recurrent one."""
+    """Return the share of rows in which the layer takes less time than the recurrent one."""
     return fmean(row[kind] < row[RECURRENT] for row in rows)
 
 
@@ -215,7 +215,7 @@ def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Time over n; who is faster, over n and d; longest path over n; memory over n."""
+    """Draw time over n, which layer is faster over n and d, longest path over n, and memory over n."""
     picture, (time, faster, path, memory) = panels("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
@@ -236,7 +236,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_over_n(axes: Axes, values: dict[str, dict[str, Any]]) -> None:
-    """A line for each layer, which looks the same in every panel."""
+    """Draw one line per layer, in the same color and style in every panel."""
     for kind, each in values.items():
         place = _LINES.index(kind)
         axes.plot([int(n) for n in each], list(each.values()), marker=MARKERS[place], color=COLORS[place], label=kind)
@@ -247,7 +247,7 @@ _LINES = (*KINDS, "fused self-attention", "dilated convolution")
 
 
 def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> None:
-    """A table of factors: blue where self-attention is faster, orange where recurrence is; a frame where n < d."""
+    """Draw a table of factors: blue if self-attention is faster, orange if recurrence is; bold if n < d."""
     lengths, widths = (sorted({row[name] for row in times}) for name in ("n", "d"))
     found = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
     logs = [[math.log2(found[n, d]) for d in widths] for n in lengths]
@@ -274,7 +274,7 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
 
 
 def explain(numbers: Numbers) -> str:
-    """What the table leaves out."""
+    """Explain what the table leaves out."""
     longest = max(row["n"] for row in numbers["times"])
     found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in numbers["counts"]}
     whole = [found[WHOLE, n, d] / found[RECURRENT, n, d] for kind, n, d in found if kind == WHOLE]

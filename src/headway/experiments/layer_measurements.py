@@ -36,13 +36,13 @@ __all__ = [
     "seconds",
 ]
 
-KERNEL = 3  # k, of the convolution
-WINDOW = 8  # r, of restricted self-attention
+KERNEL = 3  # width k of the convolution
+WINDOW = 8  # neighborhood r of restricted self-attention
 KINDS = ("self-attention", "whole self-attention", "recurrent", "convolution", "restricted self-attention")
 
 
 def formula(kind: str, n: int, d: int) -> int:
-    """Table 1's entry, with the constants left out as there; that of the whole layer adds its four projections."""
+    """Return table 1's operation count, constants left out; the whole layer adds its four projections."""
     return {
         "self-attention": n * n * d,
         "whole self-attention": n * n * d + 2 * n * d * d,
@@ -53,7 +53,7 @@ def formula(kind: str, n: int, d: int) -> int:
 
 
 def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
-    """A layer from (B, n, d) to (B, n, d)."""
+    """Return a layer from (B, n, d) to (B, n, d)."""
     match kind:
         case "self-attention":
             return SelfAttention(fused=False)
@@ -72,14 +72,14 @@ def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """softmax(X X^T / sqrt(d)) X, explicitly or by PyTorch's fused kernel, which never holds all weights."""
+    """softmax(X X^T / sqrt(d)) X, explicitly or with PyTorch's fused kernel, which never stores all weights."""
 
     def __init__(self, *, fused: bool) -> None:
         super().__init__()
         self.fused = fused
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """One head, without projections."""
+        """Apply one head without projections."""
         heads = x.unsqueeze(1)
         if self.fused:
             return F.scaled_dot_product_attention(heads, heads, heads).squeeze(1)
@@ -87,20 +87,20 @@ class SelfAttention(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """h_t = tanh(W x_t + U h_(t-1) + b), by PyTorch's own kernel."""
+    """h_t = tanh(W x_t + U h_(t-1) + b), with PyTorch's own kernel."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
         self.layer = nn.RNN(d, d, batch_first=True)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """The state after each input."""
+        """Return the state after each input."""
         states: Tensor = self.layer(x)[0]
         return states
 
 
 class Convolution(nn.Module):
-    """Over a position and KERNEL - 1 before it, ``dilation`` apart."""
+    """Causal convolution over a position and the KERNEL - 1 positions before it, ``dilation`` apart."""
 
     def __init__(self, d: int, dilation: int) -> None:
         super().__init__()
@@ -108,16 +108,16 @@ class Convolution(nn.Module):
         self.layer = nn.Conv1d(d, d, KERNEL, dilation=dilation)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """As many positions as before: zeros stand before the first."""
+        """Convolve; zeros precede the first position, so the length stays."""
         convolved: Tensor = self.layer(F.pad(x.transpose(1, 2), (self.padding, 0)))
         return convolved.transpose(1, 2)
 
 
 class RestrictedSelfAttention(nn.Module):
-    """Each position attends to the WINDOW nearest: half of them before it, then itself and those behind."""
+    """Self-attention in which each position attends to the WINDOW nearest positions, half of them before it."""
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """One head, without projections."""
+        """Apply one head without projections."""
         sides = (WINDOW // 2, WINDOW - 1 - WINDOW // 2)
         windows = F.pad(x, (0, 0, *sides)).unfold(1, WINDOW, 1)  # (B, N, D, R)
         inside = F.pad(x.new_ones(x.size(1)), sides).unfold(0, WINDOW, 1) > 0
@@ -127,7 +127,7 @@ class RestrictedSelfAttention(nn.Module):
 
 
 def multiplications(kind: str, n: int, d: int) -> int:
-    """Multiplications of matrix products in one forward pass of one sequence, counted by PyTorch."""
+    """Count the multiplications of matrix products in a forward pass of one sequence."""
     counter = FlopCounterMode(display=False)
     layer, x = make_layer(kind, d), torch.randn(1, n, d)
     with counter:
@@ -136,11 +136,11 @@ def multiplications(kind: str, n: int, d: int) -> int:
 
 
 def seconds(kind: str, n: int, d: int, *, batch: int, repeats: int, device: torch.device) -> float:
-    """Shortest time of a forward and a backward pass over ``batch`` sequences."""
+    """Return the shortest time of a forward and a backward pass over ``batch`` sequences."""
     layer, x = make_layer(kind, d).to(device), torch.randn(batch, n, d, device=device, requires_grad=True)
     finish: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     times = []
-    for _ in range(repeats + 1):  # the first warms up
+    for _ in range(repeats + 1):  # the first is a warm-up
         finish()
         begin = time.perf_counter()
         layer(x).sum().backward()
@@ -150,9 +150,9 @@ def seconds(kind: str, n: int, d: int, *, batch: int, repeats: int, device: torc
 
 
 def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
-    """Bytes that autograd keeps for the backward pass, with the output, without input and weights."""
+    """Return the bytes that autograd saves for the backward pass: with the output, without input and weights."""
     own = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
-    kept: dict[int, Tensor] = {}  # held, so that no address is used twice
+    kept: dict[int, Tensor] = {}  # references keep addresses unique
 
     def note(tensor: Tensor) -> Tensor:
         if tensor.untyped_storage().data_ptr() not in own:
@@ -166,11 +166,11 @@ def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
 
 
 def graph_depth(kind: str, n: int, d: int) -> int:
-    """The longest chain of operations that wait for one another: the depth of autograd's graph."""
+    """Return the longest chain of dependent operations: the depth of autograd's graph."""
     x = torch.randn(1, n, d, requires_grad=True)
     depths: dict[object, int] = {}
     waiting = [make_layer(kind, d)(x).grad_fn]
-    while waiting:  # without recursion: chains are as long as the sequence
+    while waiting:  # no recursion: chains are as long as the sequence
         node = waiting[-1]
         assert node is not None
         before = [each for each, _ in node.next_functions if each is not None]
@@ -184,7 +184,7 @@ def graph_depth(kind: str, n: int, d: int) -> int:
 
 
 def path_length(kind: str, n: int, d: int) -> int:
-    """Fewest layers, of a recurrent layer steps, after which the last output has a gradient by the first input."""
+    """Return the fewest layers (recurrent: steps) after which the last output depends on the first input."""
     if kind == "recurrent":
         return _steps(n, d)
     x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
@@ -199,7 +199,7 @@ def path_length(kind: str, n: int, d: int) -> int:
 
 
 def _steps(n: int, d: int) -> int:
-    """Steps of the cell between the state after the first input and the last; what is cut off earlier has no path."""
+    """Return the steps between the first input and the last state: states detached before then break the path."""
     cell = nn.RNNCell(d, d).double()
     x = torch.randn(n, 1, d, dtype=torch.float64, requires_grad=True)
     for kept in range(n):

@@ -1,7 +1,7 @@
-"""Quality against length, for the experiments that ask about it: the same sentences, translated one or several at once.
+"""Translation quality against row length, for the experiments that ask about it.
 
-Models are trained on rows of one to three sentences, so that length alone is no news to them, and tested on the same
-sentences in rows of one to six: four and six are longer than nearly all that they have seen.
+Models are trained on rows of one to three sentences and tested on the same sentences in rows of one to six. Rows of
+four and six sentences are longer than nearly all rows seen in training.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ __all__ = ["COUNTS", "LONGEST_SEEN", "TWICE", "length_curves", "length_sweep", "
 
 COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
 LONGEST_SEEN, TWICE = JOINED, 2 * JOINED
-_QUICK: dict[str, dict[str, Any]] = {"data": {"max_tokens": 512}, "training": {"steps": 60}}  # longer is harder
+_QUICK: dict[str, dict[str, Any]] = {
+    "data": {"max_tokens": 512},
+    "training": {"steps": 60},
+}  # longer rows are harder to learn
 
 
 def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Numbers:
-    """BLEU of each variant with each seed at each of :data:`COUNTS`, and how many source tokens a row then has."""
+    """Measure BLEU of each variant, seed and length of :data:`COUNTS`, and the mean row length in source tokens."""
     text = experiment_corpus(settings, join=True)
     more = _QUICK if settings.quick else {}
     rows, weights = [], dict[str, int]()
@@ -63,15 +66,18 @@ def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping
 
 
 def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:
-    """For each seed the BLEU in rows of ``count`` sentences as a share of that in rows of ``of``; 0 where that is 0."""
+    """Return, for each seed, BLEU in rows of ``count`` sentences divided by BLEU in rows of ``of``; 0 if the latter is
+    0.
+    """
     long, short = (column(numbers, "bleu", variant=variant, sentences=each) for each in (count, of))
     return [a / b if b else 0.0 for a, b in zip(long, short, strict=True)]
 
 
 def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None:
-    """A line for each variant: the mean over seeds; each seed a faint point. What was not trained on is shaded.
+    """Draw one line per variant (the mean over seeds), with each seed as a faint point, and shade lengths not trained
+    on.
 
-    The legend is left to the figure, for lines may run anywhere.
+    The caller draws the legend outside the panel, because lines may cross it.
     """
     axes.axvspan(LONGEST_SEEN + 0.5, COUNTS[-1] + 0.3, color="#000000", alpha=0.06, linewidth=0)
     axes.annotate(

@@ -33,9 +33,9 @@ from headway.nn.positions import sinusoids
 
 BASE = 10000.0
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-SHOWN = (16, 64, 128)  # in the picture of the wavelengths
+SHOWN = (16, 64, 128)  # widths in the panel of wavelengths
 SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-TOLD = (16, 128, 512)  # in the verdict
+TOLD = (16, 128, 512)  # widths in the verdict's text
 PICTURE = (16, 3)  # width and shift of the matrix that is drawn
 
 CLAIMS = (
@@ -48,7 +48,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Errors over widths and shifts, the control, and every pair's wavelength."""
+    """Measure errors over widths and shifts, the control, and the wavelength of every pair."""
     positions = 256 if settings.quick else 8192
     errors = {
         str(width): {
@@ -83,7 +83,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def rotation(width: int, shift: int) -> Float[Tensor, "D D"]:
-    """R_k: the block-diagonal matrix that turns PE(pos) into PE(pos + shift), in float64."""
+    """Return R_k in float64: the block-diagonal matrix that maps PE(pos) to PE(pos + shift)."""
     angles = shift * BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     matrix = torch.zeros(width, width, dtype=torch.float64)
     for place, angle in enumerate(angles.tolist()):
@@ -93,14 +93,14 @@ def rotation(width: int, shift: int) -> Float[Tensor, "D D"]:
 
 
 def _exact(width: int, start: int, length: int) -> Float[Tensor, "T D"]:
-    """The table in float64."""
+    """Return the table of encodings in float64."""
     frequencies = BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(start, start + length, dtype=torch.float64)[:, None] * frequencies
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
 def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
-    """The largest entry of R_k PE(pos) - PE(pos + k) over all positions."""
+    """Return the largest entry of R_k PE(pos) - PE(pos + k) over all positions."""
     if kind == "float64":
         before, after = _exact(width, 0, positions), _exact(width, shift, positions)
         return float((before @ rotation(width, shift).T - after).abs().max())
@@ -109,7 +109,7 @@ def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
 
 
 def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]:
-    """Root mean squares of what the best linear map leaves, over that of the table, by kind of table and shift."""
+    """Return the relative RMS residual of the best linear map, by kind of table and shift."""
     generator = torch.Generator().manual_seed(seed)
     length = positions + SHIFTS[-1]
     tables = {
@@ -121,7 +121,7 @@ def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]
 
 def _left_over(table: Float[Tensor, "N D"], positions: int) -> list[float]:
     before = table[:positions]
-    inverse = torch.linalg.pinv(before)  # not by least squares: the long wavelengths make columns nearly alike
+    inverse = torch.linalg.pinv(before)  # stable although long wavelengths make columns nearly equal
     shifted = [table[shift : shift + positions] for shift in SHIFTS]
     return [
         float(((before @ (inverse @ after) - after).square().mean() / after.square().mean()).sqrt())
@@ -130,13 +130,13 @@ def _left_over(table: Float[Tensor, "N D"], positions: int) -> list[float]:
 
 
 def _wavelengths(width: int) -> list[float]:
-    """In positions, from the table of a model: position 0 to position 1."""
+    """Return the wavelengths in positions, measured between positions 0 and 1 of a model's table."""
     first = sinusoids(2, width)[1].double()
     return [2 * math.pi / turned for turned in torch.atan2(first[0::2], first[1::2]).tolist()]
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By the error of the rotation beside the control's; by the ratios of neighbors; by both ends."""
+    """Judge by the rotation's error beside the control's, by ratios of neighboring wavelengths, and by both ends."""
     return _judge_shift(numbers), _judge_ratios(numbers), _judge_ends(numbers)
 
 
@@ -182,7 +182,7 @@ def _judge_ends(numbers: Numbers) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """The matrix, its error over k, the wavelengths, the longest of them over d."""
+    """Draw the matrix, its error over k, the wavelengths, and the longest of them over d."""
     picture, (matrix, error, waves, longest) = panels("PE(pos+k) as a linear function of PE(pos)", 2, 2, size=(15, 11))
     image = matrix.imshow(numbers["rotation"], cmap="RdBu", vmin=-1, vmax=1)
     matrix.grid(False)
@@ -227,7 +227,7 @@ def _draw_errors(axes: Axes, numbers: Numbers) -> None:
 
 
 def explain(numbers: Numbers) -> str:
-    """How a sine can be linear."""
+    """Explain how a sine can be linear."""
     longest = {width: waves[-1] / (2 * math.pi) for width, waves in numbers["wavelengths"].items()}
     left = min(min(each["random vectors"]) for each in numbers["control"])
     return (

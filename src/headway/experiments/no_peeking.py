@@ -1,10 +1,10 @@
 """No peeking: what a prediction may depend on (Vaswani et al. 2017, sections 3.1 and 3.2.3).
 
-A model with random weights is given a batch; then one target token is exchanged for another, and every logit is
-compared with what it was. A change at position s may change the outputs from s on (the output at s predicts the next
-token) and none before it. In the same way the batch is padded further, on both sides of the pair, and no logit of a
-real position may change. The same measurement is made of two models that are broken on purpose, one without the
-causal mask and one without the padding mask: if it does not catch them, it proves nothing.
+A model with random weights reads a batch. Then one target token is replaced, and every logit is compared with its old
+value. A change at position s may change the outputs from s on (the output at s predicts the next token) and none
+before. Likewise, source and target are padded further, and no logit of a real position may change. Two models that are
+broken on purpose, one without the causal mask and one without the padding mask, are measured as a control: a
+measurement that does not catch them proves nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import BOS, EOS
 
-VOCABULARY, FIRST_WORD = 40, 4  # tokens; below FIRST_WORD are the special ones
-ROWS, SOURCE, TARGET = 4, 9, 10  # of the batch; TARGET with the begin symbol
+VOCABULARY, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
+ROWS, SOURCE, TARGET = 4, 9, 10  # batch size and lengths; TARGET includes BOS
 EXACT = 1e-4  # larger than rounding (logits are about 1), smaller than any real influence
 NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
 
@@ -51,13 +51,13 @@ class _NoCausalMask(Transformer):
 
 
 class _NoPaddingMask(Transformer):
-    """Broken on purpose: padding is attended to like a word."""
+    """Broken on purpose: padding is attended to like any token."""
 
     pad = -1
 
 
 def _models(full: bool) -> dict[str, nn.Module]:
-    """Models with weights from the current random state, ready to evaluate."""
+    """Build the models with weights from the current random state, in evaluation mode."""
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
     config = TransformerConfig.parse(sizes, "no-peeking")
     found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCABULARY, VOCABULARY)}
@@ -82,7 +82,7 @@ def _models(full: bool) -> dict[str, nn.Module]:
 
 @torch.inference_mode()
 def measure(settings: Settings) -> Numbers:
-    """For each model: the influence of every target position on every output, and that of padding."""
+    """Measure, for each model, the influence of every target position on every output, and of padding."""
     found: dict[str, dict[str, Any]] = {}
     for seed in settings.seeds:
         torch.manual_seed(seed)
@@ -91,7 +91,7 @@ def measure(settings: Settings) -> Numbers:
             influence = _influence(model, source, target)
             each = found.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})
             each["influence"].append(influence.tolist())
-            each["earlier"].append(float(influence.triu(1).max()))  # row: output, column: what was exchanged
+            each["earlier"].append(float(influence.triu(1).max()))  # row: output, column: replaced token
             each["later"].append(float(influence.diagonal()[1:].min()))
             each["padding"].append(_padding_influence(model, source, target))
     rows = [
@@ -107,7 +107,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _batch() -> tuple[Tensor, Tensor]:
-    """Sources of different lengths that end in the end symbol, padded; targets that start with the begin symbol."""
+    """Draw padded sources of different lengths that end in EOS, and targets that start with BOS."""
     source = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, SOURCE))
     for row in range(ROWS):
         end = SOURCE - 1 - row
@@ -119,7 +119,7 @@ def _batch() -> tuple[Tensor, Tensor]:
 
 
 def _influence(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor, "T T"]:
-    """Entry (t, s): by how much a logit of output t changes at most when target token s is exchanged."""
+    """Return the largest change of a logit of output t (row) when target token s (column) is replaced."""
     before = model(source, target)
     columns = []
     for place in range(TARGET):
@@ -130,13 +130,13 @@ def _influence(model: nn.Module, source: Tensor, target: Tensor) -> Float[Tensor
 
 
 def _padding_influence(model: nn.Module, source: Tensor, target: Tensor) -> float:
-    """By how much a logit changes at most when source and target are padded further."""
+    """Return the largest change of a logit when source and target are padded further."""
     after = model(F.pad(source, (0, 3)), F.pad(target, (0, 2)))[:, :TARGET]
     return float((after - model(source, target)).abs().max())
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Sound models must not change, and the broken one must."""
+    """Sound models must not change; the broken ones must."""
     models = numbers["models"]
     return (
         _judged(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),
@@ -160,7 +160,7 @@ def _judged(models: dict[str, dict[str, Any]], what: str, broken: str, words: st
 
 
 def draw(numbers: Numbers) -> Figure:
-    """The influence of each target position on each output, for a sound, a recurrent and a broken model."""
+    """Draw the influence of target positions on outputs for a sound, a recurrent and a broken model."""
     shown = ("Transformer", "GRU with attention (Bahdanau)", NO_CAUSAL)
     picture, axes = panels("No peeking: what does an output depend on?", 2, 2, size=(16, 12))
     grids = [torch.tensor(numbers["models"][name]["influence"]).amax(0) for name in shown]
@@ -187,7 +187,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """How to read the triangles."""
+    """Explain how to read the triangles."""
     models = numbers["models"]
     peeks, pads = ({name: max(each[what]) for name, each in models.items()} for what in ("earlier", "padding"))
     sound = [name for name in models if name not in (NO_CAUSAL, NO_PADDING)]

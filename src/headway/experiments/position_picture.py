@@ -1,10 +1,10 @@
 """Positional encoding as a picture, with and without dropout (Vaswani et al. 2017, sections 3.5 and 5.4).
 
-The encodings are what models add to their embeddings (:class:`headway.nn.positions.SinusoidalPositions`), and dropout
-acts on the sum. A model starts with embeddings that are normal, with variance 1 once they are scaled by sqrt(d_model).
-Such a sum is compared with all encodings, with dropout and without; its position is told where the right one is the
-nearest: without dropout that is the likeliest position, for a reader who knows nothing of the embeddings. Beside it
-the same is done with encodings alone.
+Models add these encodings to their embeddings (:class:`headway.nn.positions.SinusoidalPositions`) and apply dropout to
+the sum. At the start, scaled embeddings are normal with variance 1. Each such sum, with dropout and without, is
+compared with all encodings; its position counts as identified if its own encoding is the nearest. Without dropout that
+is the maximum-likelihood position for a reader who knows nothing about the embeddings. The same is done with encodings
+alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from headway.nn.positions import SinusoidalPositions
 WIDTH, SHOWN = 128, 64
 RATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 PAPER_RATE = 0.1
-LOSS = 0.1  # of the positions: more than dropout's own share of the entries is more than "hardly any"
-NEAR = 5  # positions; "about there"
+LOSS = 0.1  # share of positions; losing more than dropout's share of entries is more than "hardly any"
+NEAR = 5  # positions; "nearly identified"
 KINDS = ("encoding alone", "embedding + encoding")
 
 CLAIMS = (
@@ -39,7 +39,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """The picture, distances and products of encodings, and how many positions are told after dropout."""
+    """Measure distances and products of encodings, and how many positions are identified after dropout."""
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
     embeddings = {KINDS[0]: 0.0, KINDS[1]: 1.0}  # their standard deviations
@@ -76,13 +76,15 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _nearest(table: Float[Tensor, "N D"]) -> float:
-    """The smallest distance of two positions."""
+    """Return the smallest distance between two positions."""
     distances = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
     return float((distances + torch.diag(torch.full((len(table),), torch.inf))).min())
 
 
 def _told(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
-    """Of encodings to which embeddings of ``size`` were added, the share that is nearest to its own or about there."""
+    """Return the share of positions identified, exactly or nearly, from encodings plus embeddings of deviation
+    ``size``.
+    """
     torch.manual_seed(seed)  # the same embeddings at every rate
     dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
     off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
@@ -94,7 +96,7 @@ def _mean(found: list[dict[str, float]], what: str) -> float:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By the nearest two, by what varies at a fixed distance, by the positions that the paper's rate hides."""
+    """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
     own = Verdict(
         "supported" if numbers["nearest"] > 0.01 else "refuted",
         f"of {numbers['positions']} positions the nearest two are {numbers['nearest']:.3f} apart (a vector is "
@@ -122,7 +124,7 @@ def _judge_dropout(numbers: Numbers) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """The picture without and with dropout; likeness over distance; positions told over the rate of dropout."""
+    """Draw the encodings with and without dropout, similarity over distance, and identified positions over dropout."""
     picture, (clean, dropped, likeness, told) = panels("Positional encoding as a picture", 2, 2, size=(16, 10.5))
     for axes, name, title in (
         (clean, "clean", "Without dropout"),
@@ -147,7 +149,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """How to read the picture."""
+    """Explain how to read the picture."""
     half = next((d for d, value in enumerate(numbers["likeness"]) if value < 0.75 * numbers["likeness"][0]), None)
     told = {
         kind: [_mean(each[str(rate)], "right") for rate in (0.0, PAPER_RATE)] for kind, each in numbers["told"].items()

@@ -1,11 +1,12 @@
-"""Sinusoidal against learned positions, within the lengths of training and beyond; with rotary ones, and with none.
+"""Sinusoidal against learned positions, within the lengths of training and beyond; also rotary and no positions.
 
-The paper (3.5) found learned vectors to give nearly identical results (table 3, row E: 25.7 against 25.8 BLEU), and
-chose sinusoids because they may reach beyond the lengths seen in training. Learned vectors beyond these exist here
-(``max_length`` 512) but were never trained. Rotary positions (Su et al. 2021) turn queries and keys of self-attention.
+The paper (3.5) found nearly identical results with learned vectors (table 3, row E: 25.7 against 25.8 BLEU), and chose
+sinusoids because they may extrapolate to longer sequences. Learned vectors for longer positions exist here
+(``max_length`` 512) but were never trained. Rotary positions (Su et al. 2021) rotate queries and keys of
+self-attention.
 
-Models train on rows of one to three sentences of Multi30k, joined (``lengths.py``; the full form is 12 runs, the
-sinusoids' 3 shared with the experiment on sentence length).
+Models train on rows of one to three joined sentences of Multi30k (``length_sweep.py``). The full form is 12 runs; the
+sentence-length experiment shares the 3 runs with sinusoids.
 """
 
 from __future__ import annotations
@@ -62,12 +63,12 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """BLEU with each kind of positions over length."""
+    """Measure BLEU over length with each kind of positions."""
     return length_sweep(settings, VARIANTS)
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By the mean BLEU over the lengths of training and beyond, and by the share that is kept at twice the longest."""
+    """Judge by mean BLEU at trained and longer lengths, and by the share kept at twice the longest."""
     seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
     share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE}"
     return (
@@ -93,13 +94,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
-    """The mean BLEU over rows of so many sentences, for each seed."""
+    """Return the mean BLEU over rows of so many sentences, for each seed."""
     each = [column(numbers, "bleu", variant=variant, sentences=count) for count in counts]
     return [fmean(values) for values in zip(*each, strict=True)]
 
 
 def draw(numbers: Numbers) -> Figure:
-    """BLEU over length, and its mean over the lengths of training."""
+    """Draw BLEU over length, and its mean over the lengths of training."""
     picture, (curves, seen) = panels(
         "Positions, within the lengths of training and beyond", columns=2, size=(15.0, 5.0)
     )
@@ -112,7 +113,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is compared, and how to read it."""
+    """Explain what is compared and how to read the figure."""
     return (
         "Every point is the BLEU of the same test sentences; only how many are translated at once differs. In the "
         f"shaded part rows are longer than the {LONGEST_SEEN} sentences at most of training. A learned position that "

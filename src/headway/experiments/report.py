@@ -1,7 +1,7 @@
-"""Experiments as one page: the claims with their verdicts first, then each with figure, numbers and how to repeat it.
+"""Write experiments as one HTML page: all claims with their verdicts first, then each experiment in detail.
 
-One file that needs no network: the figures are inside. It follows the reader's choice of light or dark; figures stay on
-white paper. Every text is escaped.
+The page is one file and needs no network: the figures are embedded. It supports light and dark mode. All text is
+escaped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headway.storage import atomic_write
 
 __all__ = ["write_report"]
 
-_LONG = 12  # rows; tables with more are folded
+_LONG = 12  # longer tables are collapsed
 _MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5a5a5a; --line: #d5d5d5; --paper: #ffffff; --tint: #f4f5f7;
@@ -62,7 +62,7 @@ _FORMS = {
 
 
 def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) -> None:
-    """Write the page of ``records``, whose figures are in ``folder``, to ``path``; it appears whole or not at all."""
+    """Write the page for ``records``, whose figures are in ``folder``, to ``path``, whole or not at all."""
     forms = sorted({str(record.how["form"]) for record in records})
     body = [
         "<h1>Every claim, measured</h1>",
@@ -149,7 +149,7 @@ def _kind(numeric: bool) -> str:
 
 
 def _written(value: Any) -> str:
-    """A value as a reader wants it: four digits of a fraction, thousands set apart, a dash for what there is not."""
+    """Format a value: four significant digits for fractions, thousands separators, a dash for a missing value."""
     match value:
         case None:
             return "–"

@@ -1,12 +1,11 @@
-"""Why the dot products are divided by sqrt(d_k) (Vaswani et al. 2017, section 3.2.1 and its footnote 4).
+"""Why dot products are divided by sqrt(d_k) (Vaswani et al. 2017, section 3.2.1 and its footnote 4).
 
-Queries and keys are drawn from N(0, 1), as the footnote assumes. For each width d_k: the variance of the scores q.k;
-the entropy of softmax(scores); and the size of the softmax's gradient, the Frobenius norm of its Jacobian
-dp/ds = diag(p) - p p^T, by the norm of which every gradient that passes back through the softmax is bounded. All with
-and without the scale 1 / sqrt(d_k).
+Queries and keys are drawn from N(0, 1), as the footnote assumes. For each d_k, with and without the factor 1 /
+sqrt(d_k), we measure the variance of the scores q.k, the entropy of softmax(scores), and the Frobenius norm of the
+softmax's Jacobian dp/ds = diag(p) - p p^T. That norm bounds every gradient that passes back through the softmax.
 
-The median over queries is judged: now and then two keys are nearly equal, and such rare queries have large gradients
-however sharp the softmax is, so that a mean hides what happens to the others.
+The verdict uses the median over queries: occasionally two keys are nearly equal, and such queries have large gradients
+however sharp the softmax is, so the mean would hide what happens to the others.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """For each kind and each d_k one value a seed of every quantity."""
+    """Measure every quantity for each d_k, with and without the factor, one value per seed."""
     queries = 200 if settings.quick else 20_000
     names = ("variance", "mean", "entropy", "gradient", "low", "high", "vanished")
     found: dict[str, Any] = {kind: {name: {str(width): [] for width in WIDTHS} for name in names} for kind in KINDS}
@@ -77,7 +76,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
-    """Of each query with KEYS keys of its own."""
+    """Return the scores of each query with KEYS keys of its own."""
     query = torch.randn(queries, 1, width, generator=generator)
     return (query @ torch.randn(queries, width, KEYS, generator=generator)).squeeze(1).double()
 
@@ -101,7 +100,7 @@ def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By variance over d_k, by the median gradient of the widest, and by what the scale leaves of the change."""
+    """Judge by the variance over d_k, the median gradient at the largest d_k, and what scaling changes."""
     widths, plain, scaled = [str(width) for width in numbers["widths"]], numbers["without"], numbers["with"]
     ratios = [_mean(plain["variance"][width]) / int(width) for width in widths]
     off = max(abs(_mean(plain["mean"][width])) / math.sqrt(int(width)) for width in widths)
@@ -140,7 +139,7 @@ def _mean(values: list[float]) -> float:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Variance, entropy and gradient against d_k, with and without the scale."""
+    """Draw variance, entropy and gradient against d_k, with and without the factor."""
     picture, (variance, entropy, gradient) = panels("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
     widths = numbers["widths"]
     for color, marker, kind in zip(COLORS[1::-1], MARKERS, KINDS, strict=False):
@@ -173,7 +172,7 @@ def _logarithmic(axes: Axes, widths: list[int], title: str, y: str) -> None:
 
 
 def explain(numbers: Numbers) -> str:
-    """Why the gradient is small."""
+    """Explain why the gradient is small."""
     first, last = str(numbers["widths"][0]), str(numbers["widths"][-1])
     entropy, gradient, variance = (
         {kind: _mean(numbers[kind][what][last]) for kind in KINDS} for what in ("entropy", "gradient", "variance")

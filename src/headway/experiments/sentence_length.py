@@ -1,12 +1,12 @@
-"""Quality against sentence length: what a fixed vector holds, and what attention saves.
+"""Quality against sentence length: what a fixed-length vector holds, and what attention adds.
 
 A recurrent encoder-decoder without attention passes a sentence on as one vector, however long it is (Cho et al. 2014).
-Bahdanau et al. (2015) gave the decoder all of the encoder's states to attend to, because the vector seemed too small
-for long sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
+Bahdanau et al. (2015) let the decoder attend to all encoder states, because the vector seemed too small for long
+sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
 
-All three train on rows of one to three sentences of Multi30k, joined (``lengths.py``; the full form is 9 runs, the
-Transformer's 3 shared with the experiment on positions), for the same number of steps. They are not of one size: the
-report's table has their weights.
+All three train on rows of one to three joined sentences of Multi30k (``length_sweep.py``) for the same number of steps.
+The full form is 9 runs; the positions experiment shares the Transformer's 3. The models differ in size: the report
+lists their weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """BLEU of the three models over length."""
+    """Measure BLEU of the three models over length."""
     widths = {"d_model": 48, "d_embedding": 32} if settings.quick else {"d_model": 256, "d_embedding": 128}
     recurrent: dict[str, Any] = {"kind": "recurrent", **widths, "dropout": 0.0 if settings.quick else 0.1}
     return length_sweep(
@@ -51,7 +51,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By what is left of the BLEU of single sentences in the longest rows that were trained on, and by BLEU there."""
+    """Judge by BLEU in the longest rows of training, and by its share of the BLEU of single sentences."""
     kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
     long = {name: column(numbers, "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
     at = f"in rows of {LONGEST_SEEN} sentences"
@@ -73,7 +73,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """BLEU over length, and what is kept of it."""
+    """Draw BLEU over length, and the share that is kept."""
     picture, (curves, kept) = panels("Quality against sentence length", columns=2, size=(13.0, 5.4))
     length_curves(curves, numbers, NAMES)
     label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
@@ -97,7 +97,7 @@ def _sizes(numbers: Numbers) -> str:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is compared, and how to read it."""
+    """Explain what is compared and how to read the figure."""
     return (
         "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
         "that reads long rows as well as short ones draws a level line. Models trained on rows of one to "

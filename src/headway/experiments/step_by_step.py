@@ -1,8 +1,8 @@
-"""Decoding step by step: what the decoder is fed and what it answers; greedy search beside beam search.
+"""Decoding step by step: what the decoder reads and predicts, and greedy search beside beam search.
 
-At each step the model is given the token that was chosen last and answers with a probability for every token of the
-vocabulary (Vaswani et al. 2017, section 3: "auto-regressive"). Greedy search takes the best each time; beam search
-keeps the four best beginnings (section 6.1), so it may take a second-best token that leads to a better whole.
+At each step the model reads the last chosen token and returns a probability for every token of the vocabulary (Vaswani
+et al. 2017, section 3: "auto-regressive"). Greedy search takes the best token each time. Beam search keeps the four
+best prefixes (section 6.1), so it may take a second-best token that leads to a better whole.
 
 The test sentences are translated with one trained model per seed, or with the given model. Log-probabilities are
 compared without a length penalty, BLEU with the paper's (0.6).
@@ -31,7 +31,7 @@ from headway.experiments.training import loaded, train_variant
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
 BEST = 5
-SHOWN_STEPS = 14  # most that a picture holds
+SHOWN_STEPS = 14  # steps that fit in a figure
 FORBIDDEN = (PAD, BOS, UNK)
 SEARCHES = {
     "greedy": DecodingOptions(beam_size=1, length_penalty=0.0),
@@ -55,7 +55,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Both searches with every model, and with the first one an example, step by step."""
+    """Run all searches with every model, and trace one example step by step with the first."""
     text = experiment_corpus(settings)
     pairs = text.test[:30] if settings.quick else text.test
     found = []
@@ -129,7 +129,7 @@ def _compared(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hyp
 
 @torch.inference_mode()
 def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesis]) -> dict[str, float]:
-    """Step by step against the whole target at once, and the change when another token is fed; over ten sentences."""
+    """Compare step-by-step decoding with one full pass, and replace the last token, for ten sentences."""
     differences, changes = [0.0], []
     model: Any = bundle.model
     device = next(model.parameters()).device
@@ -143,7 +143,7 @@ def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesi
         steps = [model.advance(state, token).log_softmax(-1)[0] for token in target.T]
         differences.append(float((torch.stack(steps) - whole).abs().max()))
         other = target.clone()
-        other[0, -1] = whole[-2].topk(2).indices[-1]  # what was second best there
+        other[0, -1] = whole[-2].topk(2).indices[-1]  # the second-best token
         after = model(ids, other).softmax(-1)[0, -1]
         changes.append(float((after - whole[-1].exp()).abs().sum() / 2))
     return {"difference": max(differences), "change": statistics.mean(changes) if changes else 0.0}
@@ -151,7 +151,7 @@ def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesi
 
 @torch.inference_mode()
 def _example(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypothesis]]) -> dict[str, Any]:
-    """The shortest sentence for which the searches differ and the beam gains; otherwise the first."""
+    """Trace the shortest sentence for which beam search finds a better translation, otherwise the first."""
     greedy, beam = results["greedy"], results["beam"]
     differ = [
         at
@@ -175,7 +175,7 @@ def _example(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypo
 
 
 def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
-    """What is fed at each step, what is chosen, and the best next tokens with their probabilities."""
+    """Return the input, the chosen token and the most probable tokens of each step."""
     show = bundle.target_tokenizer.display
     model: Any = bundle.model
     device = next(model.parameters()).device
@@ -206,7 +206,7 @@ def _table(search_: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By equality with the whole pass; by the sentences that gain and lose; by BLEU over the models."""
+    """Judge by agreement with the full pass, by sentences gained and lost, and by BLEU over models."""
     return _judge_steps(numbers["found"]), _judge_probability(numbers["found"]), _judge_bleu(numbers["found"])
 
 
@@ -244,7 +244,7 @@ def _judge_bleu(found: list[dict[str, Any]]) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """The steps of both searches as tables of the five best tokens; what the beam gains in every sentence."""
+    """Draw the steps of both searches as tables of the five best tokens, and the gain in every sentence."""
     example = numbers["example"]
     rows = max(len(example[name]["steps"]) for name in ("greedy", "beam"))
     title = f"Decoding step by step: “{example['source']}”"
@@ -289,7 +289,7 @@ def _short(token: str) -> str:
 
 
 def explain(numbers: Numbers) -> str:
-    """The example in words."""
+    """Describe the example."""
     example = numbers["example"]
     away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
     if example["differ"]:

@@ -1,14 +1,14 @@
-"""Trains the models that experiments compare, each once: what two experiments share is trained for the first of them.
+"""Train the models that experiments compare, each once: a variant that two experiments share is trained only once.
 
 A *variant* is the common recipe with a few keys changed. Its run folder is named by a hash of the resolved recipe and
-of the training files, so asking for the same variant again finds it trained, and an interrupted one goes on.
+the training files, so that a second request finds the trained model and an interrupted training resumes.
 
-The full form's recipe is a Transformer of a million weights (2 + 2 layers, 128 wide) and 600 steps of 2,048 tokens,
-nearly three epochs of Multi30k. A step is 13 GFLOP; a core that multiplies 70 GFLOP/s in float32 takes .3 s for it, so
-a run takes three minutes of it. Nobody would use these models; they are good enough to tell variants apart, and small
-enough to train three of each:
+The full form's recipe is a Transformer with a million weights (2 + 2 layers, d_model 128) and 600 steps of 2,048
+tokens, nearly three epochs of Multi30k. One step is 13 GFLOP. A core that multiplies 70 GFLOP/s in float32 needs 0.3 s
+for it, so a run takes three minutes. Such models are of no practical use, but good enough to tell variants apart, and
+small enough to train three of each:
 
-    plain sentences    12 variants (attention scores, heads, label smoothing)          36 runs
+    plain sentences    12 variants (attention scores, heads, label smoothing)       36 runs
     joined sentences    6 variants (sentence length, positions)                     18 runs
     deep, 6 + 6 layers  5 variants (warm-up), 300 steps of 1,024 tokens             15 runs
 
@@ -64,7 +64,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "training": {"steps": 60, "device": "cpu", "precision": "float32"},
 }
 _GREEDY = DecodingOptions(beam_size=1)
-_DECODED_TOKENS = 4096  # source tokens that are decoded at a time
+_DECODED_TOKENS = 4096  # source tokens per decoding batch
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ class Trained:
     Attributes:
         run: Its run folder.
         folder: Its model folder.
-        loss: Cross-entropy of the development set without smoothing, in nats for each target token.
-        seconds: What the training steps took.
+        loss: Cross-entropy on the development set without label smoothing, in nats per target token.
+        seconds: Duration of the training steps.
     """
 
     run: Path
@@ -87,7 +87,7 @@ class Trained:
 def resolved(
     settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Recipe:
-    """The common recipe with ``changes``, which are sections with keys."""
+    """Return the common recipe with ``changes``, a mapping of sections to keys."""
     steps = {**(_QUICK if settings.quick else _FULL)["training"], **(changes or {}).get("training", {})}["steps"]
     parts: list[Mapping[str, Mapping[str, Any]]] = [
         text.recipe(),
@@ -111,11 +111,11 @@ def resolved(
 def train_variant(
     settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Trained:
-    """The common recipe with ``changes``, trained now or found trained.
+    """Train the common recipe with ``changes``, or return the model that an earlier call trained.
 
     Raises:
-        DivergenceError: It never got going.
-        KeyboardInterrupt: Training was interrupted; asking again goes on.
+        DivergenceError: The training diverged.
+        KeyboardInterrupt: The training was interrupted. A second call resumes it.
     """
     recipe = resolved(settings, text, seed, changes)
     run = _run_folder(settings, text, recipe, changes)
@@ -127,7 +127,7 @@ def train_variant(
             raise KeyboardInterrupt
         assert result.model is not None
         dev, last = _last(run, "dev"), _last(run, "train")
-        shutil.rmtree(run / "checkpoints")  # nothing goes on from here, and 60 of them are a gigabyte
+        shutil.rmtree(run / "checkpoints")  # never resumed again; 60 of them take a gigabyte
         return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
     found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
@@ -145,7 +145,7 @@ def _run_folder(
 def vocabulary_size(
     settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
 ) -> int:
-    """How many target tokens the variant chooses from, by its tokenizer, which is there once it has been trained."""
+    """Return the target vocabulary size of a variant that has been trained."""
     recipe = resolved(settings, text, seed, changes)
     run = _run_folder(settings, text, recipe, changes)
     return run_tokenizers(recipe, run, ContentHashes(settings.work / "inputs.json"), Silence()).target.vocab_size
@@ -154,9 +154,9 @@ def vocabulary_size(
 def sweep(
     settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]
 ) -> list[dict[str, Any]]:
-    """Each variant with each seed: BLEU of the test sentences, loss of the development set, minutes of training."""
+    """Train each variant with each seed; return test BLEU, development loss and minutes of training."""
     rows = []
-    for seed in settings.seeds:  # outside: after a seed's round there is something of everything
+    for seed in settings.seeds:  # outer loop: one seed of every variant first
         for name, changes in variants.items():
             trained = train_variant(settings, text, seed, changes)
             rows.append(
@@ -172,7 +172,7 @@ def sweep(
 
 
 def _key(recipe: Recipe, work: Path) -> str:
-    """What the recipe and its files come to, wherever they lie."""
+    """Hash the recipe and the content of its files, independent of where they are."""
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
     experiment_corpus = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
@@ -186,14 +186,14 @@ def _last(run: Path, kind: str) -> dict[str, Any]:
 
 
 def loaded(folder: Path) -> Bundle:
-    """The model of ``folder``, on a GPU where there is one."""
+    """Load the model of ``folder``, onto a GPU if there is one."""
     bundle = Bundle.load(folder)
     bundle.model.to("cuda" if torch.cuda.is_available() else "cpu")
     return bundle
 
 
 def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
-    """The pairs as the model reads and writes them: ids in its frame, targets without begin but with end symbol."""
+    """Return the pairs as token ids with special tokens; targets have no begin symbol but end in EOS."""
     frame, (sources, targets) = bundle.framing.frame(), zip(*pairs, strict=True)
     source_ids = [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(sources))]
     target_ids = [[*frame.target_prefix, *ids, EOS] for ids in bundle.target_tokenizer.encode_batch(list(targets))]
@@ -201,7 +201,7 @@ def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list
 
 
 def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
-    """Greedy translations by the model itself: whatever hangs on its taps takes part, and no source is split."""
+    """Translate greedily with the plain model, so that forward hooks take effect. Sources are not split."""
     found, frame = dict[int, str](), bundle.framing.frame()
     ids = [frame.source(each) for each in bundle.source_tokenizer.encode_batch(sources)]
     order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
@@ -219,7 +219,7 @@ def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
 
 
 def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
-    """BLEU of greedy translations of ``pairs``, computed once for the same pairs, search and model."""
+    """Return BLEU of greedy translations of ``pairs``, computed once per model, search and pairs."""
 
     def compute() -> Numbers:
         settings.say(f"translating {len(pairs)} sources with {trained.run.name}")
@@ -232,5 +232,5 @@ def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> floa
 
 
 def result_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
-    """The key for :meth:`Settings.once` under which to keep what was computed in this way with a model folder."""
+    """Return the key for :meth:`Settings.once` under which a result computed from a model folder is stored."""
     return f"{kind}/{fingerprint(settings.content(model), *how)}"

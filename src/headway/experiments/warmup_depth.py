@@ -1,17 +1,17 @@
-"""What warm-up and residual connections are for: training deep stacks from the start.
+"""What warm-up and residual connections contribute to training deep stacks.
 
-Warm-up. The paper (5.3) lets the learning rate rise over the first steps. Xiong et al. (2020) find that post-norm, the
-paper's order, needs that, since at the start its gradients are large near the output, and that pre-norm does not. Both
-are trained with a warm-up of a quarter of all steps and with none, to the same peak, from where the rate falls in a
-straight line.
+Warm-up. The paper (5.3) increases the learning rate over the first steps. Xiong et al. (2020) find that post-norm, the
+paper's order, needs this because its gradients near the output are large at the start, and that pre-norm does not. Both
+are trained with a warm-up over a quarter of all steps and without, to the same peak, with linear decay from there.
 
-Depth. The paper (3.1) puts a residual connection around each sub-layer. Without it, the usual explanation goes, the
-gradient vanishes on its way to the first layer. He et al. (2016), who introduced it, say otherwise: normalization keeps
-gradients alive, and deep stacks train badly all the same. So both are measured: the gradient in the first encoder
-block over depth, before any training, with layer norm and with none; and a training without residual connections.
+Depth. The paper (3.1) puts a residual connection around each sub-layer. The usual explanation is that the gradient
+would otherwise vanish on its way to the first layer. He et al. (2016), who introduced residual connections, disagree:
+normalization keeps gradients alive, and deep stacks train badly all the same. Both are measured: the gradient of the
+first encoder block over depth before training, with layer norm and without, and a training without residual
+connections.
 
-The full form is 15 runs of 6 + 6 layers, 300 steps of 1,024 tokens; gradients take seconds. Each order has a peak at
-which it gets going: at the other experiments' 0.003 post-norm of this depth does not, warm-up or not.
+The full form is 15 runs of 6 + 6 layers and 300 steps of 1,024 tokens; gradients take seconds. Each order has its own
+peak learning rate: at the other experiments' 0.003, post-norm of this depth does not train, with warm-up or without.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ WARM, COLD, BARE = "warm-up", "no warm-up", "warm-up, no residual connections"
 TRAININGS = (("post", WARM), ("post", COLD), ("post", BARE), ("pre", WARM), ("pre", COLD))
 NORMS: tuple[Norm, ...] = ("post", "pre", "none")
 NOTICEABLE = 0.05  # nats; a loss that differs by less is as good
-_RATES = {"post": 0.001, "pre": 0.003}  # peaks of the full form
+_RATES = {"post": 0.001, "pre": 0.003}  # peak learning rates of the full form
 DECADE = 1.0  # a gradient "vanishes" if its size loses more than this, as a power of ten
-VOCABULARY = 200  # of the random sentences
-DRAWS = 8  # of untrained models whose gradients are measured, whatever the seeds: they cost next to nothing
+VOCABULARY = 200  # vocabulary size of random sentences
+DRAWS = 8  # untrained models whose gradients are measured; they cost little, so more than seeds
 
 CLAIMS = (
     Claim("Without warm-up, post-norm trains worse.", "Xiong et al. 2020, 3.2"),
@@ -72,7 +72,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """The trainings over seeds, and gradients over depth."""
+    """Measure the trainings over seeds, and gradients over depth."""
     text = experiment_corpus(settings)
     runs = [
         {"norm": norm, "start": start, "seed": seed, **_trained(settings, text, seed, norm, start)}
@@ -109,7 +109,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _trained(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
-    """The final loss and the curve of one training; one that diverged counts as a model that guesses."""
+    """Return the final loss and the curve of one training. A diverged training counts as random guessing."""
     steps, layers, tokens = (24, 3, 384) if settings.quick else (300, 6, 1024)
     rate = 1e-2 if settings.quick else _RATES[norm]
     changes: dict[str, dict[str, Any]] = {
@@ -128,7 +128,7 @@ def _trained(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, s
 
 
 def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
-    """The size of the gradient in the first encoder block's weights, of a model that has learned nothing yet."""
+    """Return the gradient norm of the first encoder block's weights in an untrained model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         config = TransformerConfig(
@@ -149,7 +149,7 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By the loss after training, and by how many powers of ten the gradient shrinks from the shallowest stack on."""
+    """Judge by the loss after training, and by how many powers of ten the gradient shrinks with depth."""
     loss = {training: column(numbers, "loss", norm=training[0], start=training[1]) for training in TRAININGS}
     what = "loss of the development set in nats, without warm-up less with"
     deepest = numbers["depths"][-1]
@@ -176,18 +176,18 @@ def _judge_no_worse(found: Difference, what: str) -> Verdict:
 
 
 def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
-    """For each seed, without residual connections: log10 of the shallowest stack's gradient over the deepest's."""
+    """Return log10 of the shallowest over the deepest stack's gradient, without residual connections, for each seed."""
     rows = [row["sizes"] for row in numbers["gradients"] if row["norm"] == norm and not row["residual"]]
     return [_log(sizes[0]) - _log(sizes[-1]) for sizes in rows]
 
 
 def _log(size: float | None) -> float:
-    """log10, of the smallest number that float32 holds where nothing is left, or overflowed."""
+    """Return log10; of float32's smallest number if the value is 0 or overflowed."""
     return math.log10(max(size or 0.0, 1e-45))
 
 
 def draw(numbers: Numbers) -> Figure:
-    """The losses of training, one panel a norm; how all of them ended; and gradients over depth."""
+    """Draw the training losses (one panel per norm), the final losses, and gradients over depth."""
     picture, (post, pre, final, gradients) = panels("Warm-up and residual connections", 2, 2, size=(14.0, 9.5))
     for norm, axes in (("post", post), ("pre", pre)):
         _draw_curves(axes, numbers, norm)
@@ -251,7 +251,7 @@ def _power_of_ten(value: float, _: object) -> str:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is compared, and how to read it."""
+    """Explain what is compared and how to read the figure."""
     failed = sum(row["failed"] for row in numbers["runs"])
     gave_up = (
         f" {failed} of the trainings gave up, for their gradients were infinite step after step." if failed else ""

@@ -1,16 +1,16 @@
-"""What heads look at: cross-attention as alignment, and what each head is worth.
+"""What heads look at: cross-attention as word alignment, and the contribution of each head.
 
-Attention over the memory tells which source words are being translated (Bahdanau et al. 2015, 5.2.1). Nobody has
+Attention over the memory shows which source words are being translated (Bahdanau et al. 2015, 5.2.1). Nobody has
 aligned this text by hand, so the attention is compared with a dictionary that is counted from the training text. A
 source and a target word are linked if each is the other's best by the Dice coefficient,
 
     dice(s, t) = 2 n(s, t) / (n(s) + n(t)),
 
-n counting the sentences that have them. Such links are few but mostly right. To beat is the diagonal: the source word
-at the same relative place.
+where n counts sentences. Such links are few but mostly correct. The baseline is the diagonal: the source word at the
+same relative position.
 
-A head is removed by setting its weights to zero; what BLEU that costs is what it was worth (Michel et al. 2019). Full
-form: the 3 runs of the common recipe, or the model that is given (``--model``), 200 test sentences for each head.
+A head is removed by setting its weights to zero; the loss in BLEU is its contribution (Michel et al. 2019). The full
+form uses the 3 runs of the common recipe, or the given model (``--model``), and 200 test sentences for each head.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from headway.nn.blocks import DecoderBlock
 from headway.predict.alignment import aligning_layer, attention_maps, word_pairs, words_of
 from headway.text.tokenizer import BOS, EOS
 
-CHEAP = 0.5  # BLEU; what the paper counts as a difference between numbers of heads is .4 and more (table 3, A)
-SENTENCES = 200  # that are translated without each head, and aligned
+CHEAP = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
+SENTENCES = 200  # sentences that are aligned, and translated without each head
 CROSS = "cross-attention"
 KINDS = {
     r"encoder\.blocks\.(\d+)\.attention\.weights": "encoder self-attention",
@@ -60,7 +60,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Alignments and the price of every head, for each trained model; the maps of one pair of the first."""
+    """Measure alignment and the contribution of every head for each model, and the attention maps of one pair."""
     text = experiment_corpus(settings)
     links = _dictionary(text)
     pairs = text.test[:SENTENCES]
@@ -98,8 +98,9 @@ def _costs(run: dict[str, Any], index: int, head: int) -> float:
 
 
 def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callable[[str], None]) -> Numbers:
-    """BLEU whole and without each head; the share of dictionary links that each layer's attention finds, and the
-    diagonal."""
+    """Return BLEU with all heads and without each, and the share of dictionary links found by each layer's attention
+    and by the diagonal.
+    """
     bundle = loaded(folder)
     if not isinstance(bundle.model, Transformer):
         raise ConfigError(f"{folder}: a {bundle.model.config.kind} model has no heads to remove; give a Transformer")
@@ -122,7 +123,7 @@ def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callab
 
 
 def _taps(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
-    """Every attention of the model, kind by kind: its kind, its layer, and where its weights pass by."""
+    """Yield the kind, layer and ``weights`` module of every attention, kind by kind."""
     modules = dict(model.named_modules())
     for pattern, kind in KINDS.items():
         for name, module in modules.items():
@@ -132,7 +133,7 @@ def _taps(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
 
 @contextmanager
 def without_head(tap: nn.Module, head: int) -> Iterator[None]:
-    """Inside, ``head`` of the attention whose tap this is has weight zero everywhere, and so adds nothing."""
+    """Set the weights of ``head`` to zero inside the context, so that it contributes nothing."""
 
     def remove(_module: nn.Module, _inputs: tuple[Tensor, ...], weights: Tensor) -> Tensor:
         kept = weights.clone()
@@ -147,7 +148,7 @@ def without_head(tap: nn.Module, head: int) -> Iterator[None]:
 
 
 def _dictionary(text: ExperimentCorpus) -> set[Pair]:
-    """Pairs of words that are each other's best by Dice, and together in three sentences at least."""
+    """Return word pairs that are each other's best by Dice and share at least three sentences."""
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     together: Counter[Pair] = Counter()
     for pair in text.sentences(text.train):
@@ -171,10 +172,10 @@ def _words(text: str) -> list[str]:
 def _agreement(
     aligned: Sequence[Sequence[set[tuple[int, int]]]], pairs: Sequence[Pair], links: set[Pair]
 ) -> tuple[list[float], float, int]:
-    """The shares of the links that each layer's attention and the diagonal find, and how many there are.
+    """Return the shares of links found by each layer's attention and by the diagonal, and the number of links.
 
-    A link counts where both words stand once in their sentence. ``aligned`` has each layer's alignment of each pair.
-    The reference is given, so all models are asked about the same words.
+    A link counts if both words occur exactly once in their sentence. ``aligned`` contains each layer's alignment of
+    each pair. The reference is given, so all models are tested on the same words.
     """
     by_attention, by_diagonal, total = [0] * len(aligned), 0, 0
     for number, (source, target) in enumerate(pairs):
@@ -190,12 +191,13 @@ def _agreement(
 
 
 def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
-    """For each pair the words that a layer's attention, as a mean over heads, links: those of a target token and of the
-    source token it sees most."""
+    """Yield, for each pair, the word links by a layer's mean attention: each target token with its most attended source
+    token.
+    """
     tokenizers, frame = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.framing.frame()
     rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
     maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], begin=BOS, layer=layer)
-    # What the frame puts around a sentence is no word.
+    # The special tokens around a sentence are not words.
     said = slice(len(frame.target_prefix), None)
     for row, weights in zip(rows, maps, strict=True):
         read = slice(len(frame.source_prefix), len(row[0]) - len(frame.source_suffix))
@@ -208,13 +210,13 @@ def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[
 
 
 def _example(pairs: Sequence[Pair]) -> Pair:
-    """One of middling length, which can be read in a figure."""
+    """Return a pair of medium length, which can be read in a figure."""
     return min(pairs, key=lambda pair: abs(len(pair[0].split()) - 8))
 
 
 @torch.inference_mode()
 def _maps(bundle: Bundle, pair: Pair) -> Numbers:
-    """The weights of every head over the source in the layer that alignments are read from, for one pair."""
+    """Return the cross-attention of every head in the layer used for alignment, for one pair."""
     ((source, target),) = encoded(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
     blocks = cast("list[DecoderBlock]", list(bundle.model.decoder.blocks))
@@ -232,7 +234,7 @@ def _maps(bundle: Bundle, pair: Pair) -> Numbers:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """By the share of dictionary links that are found, and by the BLEU that each head costs."""
+    """Judge by the share of dictionary links found, and by the BLEU that each head contributes."""
     runs = numbers["runs"]
     cheap = [fmean(_costs(run, index, head) < CHEAP for index, head in _every_head(run)) for run in runs]
     memory, itself = (
@@ -266,7 +268,7 @@ def _every_head(run: dict[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Above, what the heads of one layer see in one pair; below, what each head is worth."""
+    """Draw the attention of one layer's heads for one pair above, the contribution of each head below."""
     example, runs = numbers["example"], numbers["runs"]
     shown = example["weights"][:4]
     picture, axes = panels(
@@ -326,7 +328,7 @@ def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
 
 
 def explain(numbers: Numbers) -> str:
-    """What is shown, and how to read it."""
+    """Explain what is shown and how to read it."""
     runs = numbers["runs"]
     return (
         "Above, one pair: each row is the prediction of one target token, each column a source token, and the brighter "

@@ -1,1 +1,1 @@
-"""Seeing what happens: learning curves of training runs."""
+"""What a model attends to and why it predicted what it predicted: capture, figures, the HTML page."""

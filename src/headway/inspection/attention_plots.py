@@ -1,7 +1,7 @@
-"""An inspection as a picture for a paper or a lecture.
+"""Draw an inspection as a picture for a paper or a lecture.
 
-All heads of one kind of attention side by side; or one map large, with the probability of each token; or what a
-classifier decides and why. Heat maps are one hue from light to dark, so lightness alone tells; the other colors are of
+A picture shows all heads of one kind of attention side by side, or one map enlarged with the probability of each token,
+or a classifier's prediction with its reasons. Heat maps use a single hue from light to dark; other colors are those of
 Okabe and Ito (2008).
 """
 
@@ -28,9 +28,9 @@ from headway.inspection.visible_tokens import visible
 
 __all__ = ["draw", "figure"]
 
-_NUMBERED = 24  # rows or columns up to which a cell has room for its number
-_LABELED = 32  # tokens up to which the small maps have labels
-_LEAST_HEIGHT = 1.2  # inches of a panel that has a label beside it
+_NUMBERED = 24  # up to this many rows or columns, cells contain their numbers
+_LABELED = 32  # up to this many tokens, small maps have labels
+_LEAST_HEIGHT = 1.2  # inches of a panel with a label beside it
 _BLUE, _ORANGE = COLORS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _NAMES: dict[Kind, str] = {
@@ -55,26 +55,26 @@ def draw(
     layer: int | None = None,
     head: int | None = None,
 ) -> None:
-    """Write :func:`figure` to a .png, .svg or .pdf, which appears whole or not at all.
+    """Write :func:`figure` to a .png, .svg or .pdf file, whole or not at all.
 
     Raises:
-        ConfigError: Another kind of file, or no such attention.
+        ConfigError: The ending is not supported, or there is no such attention.
         LengthError: The text is too long to draw.
     """
-    picture_format(output)  # before the picture is drawn
+    picture_format(output)  # refuse a wrong ending before drawing
     save(figure(inspection, kind=kind, layer=layer, head=head), output)
 
 
 def figure(
     inspection: Inspection, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> Figure:
-    """The picture.
+    """Return the picture of an inspection.
 
     Args:
-        inspection: What was seen.
-        kind: Which attention; None: the most telling one, or for a classifier its labels and what speaks for them.
-        layer: Draw this layer large, as a mean over heads unless there is a head; counted from 1 or from the end.
-        head: Draw this head large, of the last layer unless there is a layer.
+        inspection: The inspection.
+        kind: The kind of attention. None: the most informative kind, or for a classifier its labels and their reasons.
+        layer: Enlarge this layer, counted from 1 or negative from the end. Heads are averaged unless ``head`` is given.
+        head: Enlarge this head, of the last layer unless ``layer`` is given.
 
     Raises:
         ConfigError: There is no such attention, layer or head.
@@ -99,7 +99,7 @@ def figure(
 
 
 def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
-    """A panel for each layer (down) and head (across), all in the same colors."""
+    """Draw one panel per layer (rows) and head (columns) on a common color scale."""
     rows, columns = (list(map(visible, inspection.tokens(side))) for side in (maps[0].rows, maps[0].columns))
     across = len(maps[0].heads)
     labels = 1.0 if max(len(rows), len(columns)) <= _LABELED else 0.0
@@ -122,7 +122,7 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
 
 
 def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
-    """One map, its numbers in it where there is room, and beside it the probability of each predicted token."""
+    """Draw one map, with numbers in its cells if there is room, and the predicted tokens' probabilities beside it."""
     rows, columns = (list(map(visible, inspection.tokens(side))) for side in (shown.rows, shown.columns))
     cell = 0.42 if max(len(rows), len(columns)) <= _NUMBERED else 0.24 if len(rows) <= 60 else 0.16
     predicted = shown.rows == "target"
@@ -133,7 +133,7 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
     weights = shown.weights.mean(0).numpy()
     largest = float(weights.max()) or 1.0
     image = _heat(panels[0], weights, largest)
-    if cell * len(rows) < height:  # so few that square cells leave no room for the label beside them
+    if cell * len(rows) < height:  # square cells would leave no room for the label beside them
         panels[0].set_aspect("auto")
     _ticks(panels[0], rows, columns, 10 if cell > 0.3 else 7)
     panels[0].set_xlabel(f"{_AXES[shown.columns]} (key)")
@@ -151,7 +151,7 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
 
 
 def _probabilities(inspection: Inspection) -> Figure:
-    """Of a model without attention: the tokens and their probabilities alone."""
+    """Draw the tokens and their probabilities, for a model without attention."""
     height = max(0.26 * len(inspection.steps), _LEAST_HEIGHT)
     picture = Figure(figsize=(7, height + 1.6), layout="constrained")
     axes = picture.subplots()
@@ -164,7 +164,7 @@ def _probabilities(inspection: Inspection) -> Figure:
 
 
 def _decision(inspection: Inspection) -> Figure:
-    """A classifier's labels, and for each token what speaks for or against one and what is pooled of it."""
+    """Draw a classifier's labels and, for each token, its attribution and its pooling weight."""
     assert inspection.labels is not None
     tokens = list(map(visible, inspection.source_tokens))
     pooling = next((each for each in inspection.maps if each.kind == "pooling"), None)
@@ -175,7 +175,9 @@ def _decision(inspection: Inspection) -> Figure:
     picture = Figure(figsize=(4.5 + 3.6 * beside, height), layout="constrained")
     panels = picture.subplots(1, 1 + beside, squeeze=False)[0]
     _label_bars(panels[0], shown, len(inspection.labels))
-    panels[0].set_ylim(max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5)  # bars no thicker than beside
+    panels[0].set_ylim(
+        max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5
+    )  # bars as thin as those beside them
     rest = list(panels[1:])
     if told is not None:
         axes = rest.pop(0)
@@ -235,7 +237,7 @@ def _numbers(axes: Axes, weights: Any, largest: float) -> None:
 
 
 def _probability_bars(axes: Axes, inspection: Inspection) -> None:
-    """P of each predicted token; what was given to the model has none."""
+    """Draw the probability of each predicted token; forced tokens have none."""
     for at, step in enumerate(inspection.steps):
         probability = math.exp(step.log_probability)
         if not step.forced:
@@ -251,20 +253,20 @@ def _probability_bars(axes: Axes, inspection: Inspection) -> None:
 
 
 def _row_label(axes: Axes, text: str, height: float) -> None:
-    """Beside axes of so many inches, in as many lines as it takes: layout keeps no room for one that is longer."""
+    """Label the rows of axes of this height in inches, in as many lines as fit beside them."""
     letters = max(int(height * 72 / (0.6 * mpl.rcParams["font.size"])), 1)
     axes.set_ylabel(textwrap.fill(text, letters))
 
 
 def _title(picture: Figure, inspection: Inspection, title: str) -> None:
     size, name = _size(picture), inspection.model
-    room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters of a line, most of them narrower than that
-    name = name if len(name) <= room else "…" + name[1 - room :]  # the end of a path says more than its beginning
+    room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters per line, estimated wide
+    name = name if len(name) <= room else "…" + name[1 - room :]  # the end of a path is more informative
     picture.suptitle(f"{title}\n{name}", x=0.01, ha="left", fontsize=size)
 
 
 def _size(picture: Figure, scale: float = 1.0) -> float:
-    """Of letters that are as legible in a picture that is scaled to the width of a page."""
+    """Return a font size that stays legible when the picture is scaled to the width of a page."""
     return scale * max(12.0, picture.get_figwidth())
 
 

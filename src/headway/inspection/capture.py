@@ -1,12 +1,11 @@
-"""What a model attends to while it computes, seen through the taps of its attention modules.
+"""Record the attention weights of a model while it computes.
 
-Every attention module of Headway hands its weights through ``self.weights``, an identity. Inside :func:`capture` a hook
-on each of them keeps what passes; afterwards the hooks are gone. No value is changed, so a model that is watched gives
-what it gives unwatched, bit for bit (where a fused kernel pays, it computes the output as ever, and the weights are
-computed beside it), and one that is not watched pays nothing. How much will pass can be asked before
-(:func:`numbers_in`).
+Every attention module of Headway passes its weights through ``self.weights``, an identity. :func:`capture` puts a
+forward hook on each of them and removes the hooks afterwards. No value changes: an observed model returns the same bits
+(where a fused kernel is used, it still computes the output, and the weights are computed beside it), and an unobserved
+model pays nothing. :func:`numbers_in` tells in advance how many weights there will be.
 
-Dimensions: B batch, H heads, T queries, S keys.
+Shapes: B batch, H heads, T queries, S keys.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class CapturedMap:
 
     Attributes:
         name: The module's name in the model, such as ``decoder.blocks.0.cross_attention``.
-        kind: Who attends to what: "encoder" and "decoder" to themselves, "cross" the decoder to the encoder's output,
-            "pooling" one question to all positions of a text; None where the module alone does not tell.
-        layer: Its number among those of its kind, counted from 1.
-        weights: A row for each query; over the keys that it may attend to it sums to 1.
+        kind: "encoder" or "decoder" (self-attention), "cross" (decoder to encoder output), "pooling" (one query over
+            all positions of a text), or None if the module alone does not tell.
+        layer: Its number among the modules of its kind, counted from 1.
+        weights: One row per query, which sums to 1 over the keys that the query may attend to.
     """
 
     name: str
@@ -51,22 +50,22 @@ class CapturedMap:
 
 
 class Capture:
-    """What the taps have seen so far."""
+    """Attention weights recorded so far."""
 
     def __init__(self, found: list[tuple[str, Kind | None]]) -> None:
         self._taps = found
         self._seen: dict[str, list[Tensor]] = {name: [] for name, _ in found}
 
     def record(self, name: str, weights: Float[Tensor, "B H T S"]) -> None:
-        """Keep the weights that a module has just used."""
+        """Store the weights that a module has just computed."""
         self._seen[name].append(weights.detach().float().cpu())
 
     @property
     def maps(self) -> tuple[CapturedMap, ...]:
-        """The maps of all modules that have computed, in the model's order.
+        """The maps of all modules that have run, in the model's order.
 
-        Of a module that was called several times, as in decoding step by step, the queries follow one another; keys
-        that came later have weight 0 in the rows before.
+        If a module ran several times, as in step-by-step decoding, its queries are concatenated. Keys that did not
+        exist yet have weight 0 in the earlier rows.
         """
         maps = list[CapturedMap]()
         for kind in (*KINDS, None):
@@ -81,7 +80,7 @@ class Capture:
 
 @contextmanager
 def capture(model: nn.Module) -> Iterator[Capture]:
-    """Watch the attention of ``model``: what it computes inside is found in the maps of what is yielded."""
+    """Record the attention of ``model`` inside the context; the yielded object contains the maps."""
     found = taps(model)
     seen = Capture([(name, kind) for name, kind, _ in found])
     with ExitStack() as hooks:
@@ -92,14 +91,14 @@ def capture(model: nn.Module) -> Iterator[Capture]:
 
 
 def taps(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
-    """Each attention module's name, its kind, and its tap."""
+    """Return the name, kind and ``weights`` submodule of each attention module."""
     modules = dict(model.named_modules())
     names = [name.rpartition(".") for name, module in modules.items() if isinstance(module, nn.Identity)]
     return [(name, _kind(name, modules), modules[name + dot + own]) for name, dot, own in names if own == "weights"]
 
 
 def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
-    """How many weights, at most, are in the maps of one source and target of so many tokens."""
+    """Return the largest possible number of weights for a source and a target of these lengths."""
     sizes: dict[Kind | None, int] = {
         "encoder": source**2,
         "decoder": target**2,
@@ -120,7 +119,7 @@ def _recorder(seen: Capture, name: str) -> Any:
 
 
 def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
-    """By what it is, or multi-head attention by the block that it stands in."""
+    """Tell the kind of an attention module by its type, or for multi-head attention by its block."""
     block, _, own = name.rpartition(".")
     match modules[name], modules[block]:
         case AttentionPooling(), _:

@@ -1,8 +1,8 @@
-"""The confusion matrix of a classifier as a picture: which classes are taken for which.
+"""Draw a classifier's confusion matrix: which classes are mistaken for which.
 
-A cell's color is its share of its row, that is of the texts of one true class: one hue, from light to dark, which
-color-blind people can read, and by the square root, so that the few percent that matter can be told apart. The numbers
-are counts, with the shares below them while there is room.
+A cell's color is its share of its row, the texts of one true class. The scale is a single hue, safe for color-blind
+readers, and follows the square root so that small shares remain visible. Cells contain counts, and shares below them if
+there is room.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from headway.inspection.picture_files import figure_style, save
 
 __all__ = ["draw", "figure"]
 
-_SHARES = 12  # classes up to which each cell has its share
-_COUNTS = 30  # classes up to which each cell that is not empty has its count
-_NAMED = 60  # classes up to which the axes have their names
-_LONGEST = 24  # characters of a name
+_SHARES = 12  # up to this many classes, cells show shares
+_COUNTS = 30  # up to this many classes, nonempty cells show counts
+_NAMED = 60  # up to this many classes, axes show names
+_LONGEST = 24  # maximum characters of a name
 _STYLE = {"font.size": 9}
 
 
 def draw(report: ClassificationReport, output: Path) -> None:
-    """Draw the confusion matrix of ``report`` into a picture, which appears whole or not at all.
+    """Draw the confusion matrix of ``report`` to a picture file, whole or not at all.
 
     Raises:
-        ConfigError: Another kind of file than .png, .svg or .pdf.
+        ConfigError: The file name does not end in .png, .svg or .pdf.
     """
     save(figure(report), output)
 
 
 def figure(report: ClassificationReport) -> Figure:
-    """The picture, to be saved or changed."""
+    """Return the confusion matrix as a matplotlib figure."""
     counts = np.array(report.confusion)
     size = len(counts)
     totals = counts.sum(1, keepdims=True)

@@ -1,8 +1,8 @@
-"""Learning curves: what the runs' metrics.jsonl hold, as one picture that explains itself.
+"""Draw learning curves from the metrics.jsonl files of runs.
 
-Four panels against the same axis: loss, score (BLEU or accuracy; only where a run has one), learning rate and speed;
-a text that is classified counts as one target token. Each run has one color in all of them, from the palette of Okabe
-and Ito (2008), which color-blind people can tell apart. A run that is still training can be drawn.
+Four panels share the same x axis: loss, score (BLEU or accuracy, if a run has one), learning rate and speed. A
+classified text counts as one target token. Each run has the same color in all panels, from the color-blind-safe palette
+of Okabe and Ito (2008). A run that is still training can be drawn.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ __all__ = ["Curves", "Points", "draw", "figure", "read_curves"]
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
-_METRICS = ("BLEU", "accuracy")  # scores on the development set, higher is better; of several the first is drawn
+_METRICS = ("BLEU", "accuracy")  # development scores, higher is better; the first that exists is drawn
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
 _STYLE: dict[str, Any] = {**PLOT, "font.size": 9, "axes.titlesize": 10}
 
 
 @dataclass(frozen=True)
 class Points:
-    """Values over the axis that was asked for; both (N,)."""
+    """Values over the chosen x axis; both (N,)."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -43,10 +43,10 @@ class Points:
 
 @dataclass(frozen=True)
 class Curves:
-    """What one run has recorded. Of ``dev_loss`` and ``score`` (of ``metric``), either may hold nothing.
+    """The recorded metrics of one run. ``dev_loss`` and ``score`` (in ``metric``) may be empty.
 
-    ``train_loss`` is with label smoothing and dropout, ``dev_loss`` without, both in nats for each target token;
-    ``speed`` is in target tokens for each second of training.
+    ``train_loss`` includes label smoothing and dropout, ``dev_loss`` does not; both are in nats per target token.
+    ``speed`` is in target tokens per second of training.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Curves:
 
 
 def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
-    """Draw the curves of ``runs`` into one picture, which appears whole or not at all.
+    """Draw the curves of ``runs`` to one picture file, whole or not at all.
 
     Args:
         runs: Run folders.
         output: The file: .png, .svg or .pdf.
-        x: What the curves are drawn against: steps, minutes of training (without validation), or target tokens.
+        x: The x axis: steps, minutes of training (without validation), or target tokens.
 
     Raises:
-        ConfigError: No run, another kind of file, or another axis.
-        DataError: A folder has no records, or broken ones.
+        ConfigError: There is no run, or the file format or axis is not supported.
+        DataError: A folder has no records or damaged ones.
     """
     if not runs:
         raise ConfigError("no run to draw; give one run folder or more, such as runs/NAME")
@@ -80,7 +80,7 @@ def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
 
 
 def read_curves(run: Path, name: str, x: str) -> Curves:
-    """The curves of the folder ``run``."""
+    """Read the curves of the folder ``run``."""
     path = run / "metrics.jsonl"
     records = _records(path)
     train = [record for record in records if record["kind"] == "train"]
@@ -110,7 +110,7 @@ def read_curves(run: Path, name: str, x: str) -> Curves:
 
 
 def _axis(train: list[dict[str, Any]], x: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps, and where they are on the axis; what lies between two records is interpolated."""
+    """Return steps and their positions on the x axis; positions between two records are interpolated."""
     steps = np.array([0.0, *(record["step"] for record in train)])
     seconds = np.array([0.0, *(record["elapsed_s"] for record in train)])
     match x:
@@ -126,7 +126,7 @@ def _axis(train: list[dict[str, Any]], x: str) -> tuple[NDArray[np.float64], NDA
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl. The last one may be under way, or torn; any other must be whole."""
+    """Yield the records of metrics.jsonl. The last line may be incomplete; all others must be intact."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
@@ -150,7 +150,7 @@ def _records(path: Path) -> list[dict[str, Any]]:
 
 
 def _is_record(record: object) -> bool:
-    """Whether ``record`` has all that is drawn of its kind, as numbers."""
+    """Return whether ``record`` has all numbers that are drawn for its kind."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False
     needed = ["step"]
@@ -163,7 +163,7 @@ def _is_record(record: object) -> bool:
 
 @figure_style(_STYLE)
 def figure(curves: Sequence[Curves], x: str) -> Figure:
-    """The picture of some runs."""
+    """Return the learning curves of some runs as one figure."""
     scored = dict.fromkeys(each.metric for each in curves if len(each.score.x))
     rows: Any = [["loss", "score" if scored else "loss"], ["rate", "speed"]]
     picture = Figure(figsize=(10, 6.4), layout="constrained")
@@ -191,7 +191,7 @@ def figure(curves: Sequence[Curves], x: str) -> Figure:
 
 
 def _loss_panel(panel: Axes, curves: Sequence[Curves], styles: Styles) -> None:
-    """Training thin and pale, the development set thick: two curves a run that nobody confuses."""
+    """Draw the training loss thin and pale, the development loss thick."""
     has_dev = any(len(each.dev_loss.x) for each in curves)
     for each, (color, dash) in zip(curves, styles, strict=True):
         width, alpha = (1.0, 0.6) if has_dev else (1.6, 1.0)
@@ -221,13 +221,13 @@ def _value_panel(panel: Axes, title: str, points: Sequence[Points], styles: Styl
 
 
 def _label_best(panel: Axes, points: Sequence[Points], styles: Styles, best: Any) -> None:
-    """Each run's best value at the right edge, in its color; labels that would meet are pushed apart."""
+    """Label each run's best value at the right edge in its color; overlapping labels are moved apart."""
     found = [
         (float(best(each.y[np.isfinite(each.y)])), color)
         for each, (color, _) in zip(points, styles, strict=True)
         if np.isfinite(each.y).any()
     ]
-    panel.set_ylim(panel.get_ylim())  # settled, so that values have their places
+    panel.set_ylim(panel.get_ylim())  # fix the limits before placing labels
     to_axes = panel.transData + panel.transAxes.inverted()
     heights = [float(to_axes.transform((0, value))[1]) for value, _ in found]
     for (value, color), height in zip(found, _apart(heights, 0.055), strict=True):
@@ -243,7 +243,7 @@ def _label_best(panel: Axes, points: Sequence[Points], styles: Styles, best: Any
 
 
 def _apart(heights: list[float], gap: float) -> list[float]:
-    """The heights, moved as little as is simple so that each is at least ``gap`` above the one below it."""
+    """Return the heights, raised where needed so that each is at least ``gap`` above the one below it."""
     order = np.argsort(heights, kind="stable")
     moved = list(heights)
     for below, above in pairwise(order):
@@ -252,7 +252,7 @@ def _apart(heights: list[float], gap: float) -> list[float]:
 
 
 def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> None:
-    """The only run as a title, several as a legend; and below, how scores were computed."""
+    """Name a single run in the title and several in a legend; below, state how scores were computed."""
     if len(curves) == 1:
         picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
     else:

@@ -1,4 +1,4 @@
-"""Fonts for the scripts of a text: matplotlib's own has Latin, Greek, Cyrillic, Hebrew and Arabic, and no more."""
+"""Find fonts for all scripts of a text: matplotlib's own covers Latin, Greek, Cyrillic, Hebrew and Arabic only."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OWN = "DejaVu Sans"
 
 
 def families(text: str) -> list[str]:
-    """Font families that between them draw ``text``: matplotlib's own, and of those installed here what is missing.
+    """Return font families that together cover ``text``: matplotlib's own, then installed fonts for the rest.
 
-    Warns of characters that no font has; they are drawn as boxes.
+    Warns about characters that no installed font covers; they are drawn as boxes.
     """
     missing = {ord(character) for character in text} - _characters(font_manager.findfont(_OWN))
     found = [_OWN]
@@ -37,7 +37,7 @@ def families(text: str) -> list[str]:
 
 
 def _taste(path: str) -> tuple[bool, bool, str]:
-    """Upright, plain and without serifs first."""
+    """Sort key: regular fonts without serifs first."""
     return "Regular" not in path, "Sans" not in path or "Mono" in path, path
 
 
@@ -45,5 +45,5 @@ def _taste(path: str) -> tuple[bool, bool, str]:
 def _characters(path: str) -> frozenset[int]:
     try:
         return frozenset(FT2Font(path).get_charmap())
-    except (OSError, RuntimeError):  # a font of bitmaps, or a damaged one
+    except (OSError, RuntimeError):  # a bitmap font or a damaged file
         return frozenset()

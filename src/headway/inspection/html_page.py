@@ -1,10 +1,10 @@
-"""An inspection as one HTML page that needs nothing else: no network, no other file.
+r"""Render an inspection as one self-contained HTML page: no network, no other files.
 
-The page is ``assets/page.html`` with the style and the program beside it set into it, and the numbers as JSON in a
-``<script>`` that is no program. Nothing of a text is ever markup: in that JSON "<" is written ``\\u003c``, so that
-"</script>" in a token ends nothing, and the page puts tokens in as text. A policy in its head forbids every request.
+``assets/page.html`` is filled with the style and the script beside it, and with the numbers as JSON in a non-executable
+``<script>``. Text is never interpreted as markup: "<" is written ``\u003c`` in the JSON, so that "</script>" in a
+token ends nothing, and the page inserts tokens as text. A content security policy forbids every request.
 
-Weights are sent as 16-bit numbers, steps of 1/65535, in base 64.
+Weights are stored as 16-bit integers (steps of 1/65535) in base 64.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from headway.inspection.capture import Kind
 from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
 from headway.inspection.visible_tokens import is_right_to_left, visible
 
-__all__ = ["page"]
+__all__ = ["render_html"]
 
 
 @dataclass(frozen=True)
 class _Words:
-    """How the page speaks of a kind of attention."""
+    """How the page describes a kind of attention."""
 
     name: str
     rows: str
@@ -66,10 +66,13 @@ _WORDS: dict[Kind, _Words] = {
 }
 
 
-def page(inspection: Inspection, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> str:
-    """The page; ``kind``, ``layer`` and ``head`` choose what it shows first, as :meth:`Inspection.select_map` does.
+def render_html(
+    inspection: Inspection, kind: Kind | None = None, layer: int | None = None, head: int | None = None
+) -> str:
+    """Return the page; ``kind``, ``layer`` and ``head`` select what it shows first, as in
+    :meth:`Inspection.select_map`.
 
-    Of a text that is longer than ``DRAWN_TOKENS`` it shows all but the attention, and says so.
+    For a text longer than ``DRAWN_TOKENS`` the page leaves out the attention and says so.
 
     Raises:
         ConfigError: There is no such attention, layer or head.
@@ -97,7 +100,7 @@ def _shortened(text: str, most: int = 60) -> str:
 
 
 def _content(inspection: Inspection) -> dict[str, Any]:
-    """What the page's program reads."""
+    """Return the data that the page's script reads."""
     sides: tuple[Side, ...] = ("source", "input", "target", "text")
     drawn = inspection.longest() <= DRAWN_TOKENS
     told = inspection.attribution

@@ -1,7 +1,7 @@
-"""What a classifier sees: the attention of its encoder and of its pooling, and what speaks for a label.
+"""Inspect a classifier: the attention of its encoder and its pooling, and the tokens that support a label.
 
-A last block that reads out one position computes that position's queries alone. Its attention is then a pooling: it
-says how much of each token goes into the one vector that the label is read from.
+If the last block computes only the position that is read out, its attention acts as a pooling: it tells how much of
+each token goes into the one vector that the label is predicted from.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["inspect_classification"]
 def inspect_classification(
     classifier: Classifier, text: str, label: str | None = None, *, name: str = "model"
 ) -> Inspection:
-    """What the model sees in ``text``, and what speaks for ``label`` (None: the most probable one).
+    """Return what the model attends to in ``text``, and which tokens support ``label`` (None: the most probable).
 
     Raises:
         HeadwayError: The text is blank or has too much attention, or the model has no such label.
@@ -45,7 +45,7 @@ def inspect_classification(
 
 
 def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
-    """The map of the ``count`` tokens that are shown; those behind them are hidden from the model as well."""
+    """Return the map restricted to the ``count`` real tokens; the model does not see the padding behind them."""
     one = each.weights.size(2) == 1 and kind == "encoder" and count > 1
     layer = 1 if one else each.layer
     weights = each.weights[0, :, :count, :count]

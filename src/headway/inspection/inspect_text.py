@@ -1,4 +1,4 @@
-"""What a model sees in a text, whatever it is for: one call for translators and classifiers, one for each form of file.
+"""Inspect a translator or a classifier with one call, and write the result as a page, a picture or JSON.
 
 from headway.inspection.inspect_text import inspect, write
 write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
@@ -11,7 +11,7 @@ from pathlib import Path
 from headway.errors import ConfigError
 from headway.inspection.attention_plots import draw
 from headway.inspection.capture import Kind
-from headway.inspection.html_page import page
+from headway.inspection.html_page import render_html
 from headway.inspection.inspect_classifier import inspect_classification
 from headway.inspection.inspect_translator import ALTERNATIVES, inspect_translation
 from headway.inspection.picture_files import FORMATS
@@ -32,19 +32,19 @@ def inspect(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Inspection:
-    """What ``model`` sees in ``source``.
+    """Run ``model`` on ``source`` and return its attention and predictions.
 
     Args:
-        model: As ``headway.load`` gives it.
-        source: A text that the model reads in one piece.
-        target: Its translation, or for a classifier the label to explain; None: the model's own.
-        name: What the model is called.
-        alternatives: How many of the most probable tokens to tell at each position of a translation; None: five.
-        target_language: Which language a translator with several translates into.
-        source_language: The language of the source, for imported models that are told it.
+        model: A model from ``headway.load``.
+        source: A text that the model reads as one part.
+        target: The translation, or for a classifier the label to explain. None: the model's own.
+        name: The model's name, for titles.
+        alternatives: Number of most probable tokens to list at each target position. None: five.
+        target_language: The language to translate into, if the model has several.
+        source_language: The language of the source, for imported models that need it.
 
     Raises:
-        HeadwayError: The text is blank or too long, or something is asked for that the model does not have.
+        HeadwayError: The text is blank or too long, or the model does not have what was asked for.
     """
     if isinstance(model, Translator):
         return inspect_translation(
@@ -67,7 +67,7 @@ def inspect(
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file of another kind than :func:`write` knows."""
+    """Refuse a file name whose ending :func:`write` does not support."""
     known = (".html", *FORMATS, ".json")
     if output.suffix.lower() not in known:
         raise ConfigError(
@@ -83,20 +83,20 @@ def write(
     layer: int | None = None,
     head: int | None = None,
 ) -> None:
-    """Write a page, a picture or JSON, as the file's ending says; it appears whole or not at all.
+    """Write a page, a picture or JSON, chosen by the file name's ending, whole or not at all.
 
-    ``kind``, ``layer`` and ``head`` (counted from 1 or from the end) choose what a page shows first, what a picture
-    shows large and which attention is in JSON.
+    ``kind``, ``layer`` and ``head`` (counted from 1, or negative from the end) select what a page shows first, what a
+    picture shows enlarged, and which attention the JSON contains.
 
     Raises:
-        ConfigError: There is no such attention, or the ending is another.
+        ConfigError: There is no such attention, or the ending is not supported.
         LengthError: The text is too long for a picture.
     """
     check_output(output)
     if output.suffix.lower() in FORMATS:
         return draw(inspection, output, kind=kind, layer=layer, head=head)
     if output.suffix.lower() == ".html":
-        text = page(inspection, kind, layer, head)
+        text = render_html(inspection, kind, layer, head)
     else:
         text = inspection.only(kind, layer, head).as_json() + "\n"
     with atomic_write(output) as aside:

@@ -1,7 +1,7 @@
-"""What a translation model sees: one pass over source and target, watched.
+"""Inspect a translation model: one pass over source and target with its attention recorded.
 
-The target, given or the model's own by beam search, is read by teacher forcing: position t is given the tokens before
-it and predicts the token there. So row t of a decoder's attention is that with which token t was predicted.
+The target, given or found by beam search, is read with teacher forcing: position t reads the tokens before it and
+predicts the token at t. Row t of a decoder's attention is therefore the attention with which token t was predicted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headway.text.tokenizer import BOS, EOS
 
 __all__ = ["ALTERNATIVES", "inspect_translation"]
 
-ALTERNATIVES = 5  # tokens that are told at each position, unless asked otherwise
+ALTERNATIVES = 5  # default number of alternatives per position
 
 _PAPER = DecodingOptions()
 _LOGITS_IN_MEMORY = 1 << 24  # 64 MiB in float32
@@ -43,17 +43,17 @@ def inspect_translation(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Inspection:
-    """What ``translator``'s model sees in a source and predicts for a target.
+    """Return what the model of ``translator`` attends to in a source and predicts for a target.
 
     Args:
-        translator: The model; of several that are averaged the first.
-        source: A text that is read in one piece.
-        target: Its translation; None: the model's own.
-        name: What the model is called.
-        options: How to search for the model's own.
-        alternatives: How many of the most probable tokens to tell at each position.
-        target_language: As in :meth:`Translator.translate`.
-        source_language: As in :meth:`Translator.translate`.
+        translator: The model; of an ensemble, the first member.
+        source: A text that is read as one part.
+        target: Its translation. None: the model's own.
+        name: The model's name, for titles.
+        options: Search options for the model's own translation.
+        alternatives: Number of most probable tokens to list at each position.
+        target_language: The language to translate into, if the model has several.
+        source_language: The language of the source, for imported models that need it.
 
     Raises:
         HeadwayError: A text is blank or too long, or the options do not fit the model.
@@ -84,7 +84,7 @@ def inspect_translation(
     maps = tuple(
         AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
         for each in seen.maps
-        if each.kind  # another's rows and columns would be unknown; a model's own all have one
+        if each.kind  # attention of unknown kind has unknown rows and columns; Headway's own models have none
     )
     own = slice(len(frame.source_prefix), len(frame.source_prefix) + len(source_ids))
     layer, pairs = _aligned(maps, own, range(len(frame.target_prefix), len(predicted) - 1), translator.alignment_layer)
@@ -112,7 +112,7 @@ def inspect_translation(
 
 
 def _source_ids(translator: Translator, frame: Frame, source: str) -> list[int]:
-    """The ids of a source that is neither blank nor split."""
+    """Encode a source, refusing one that is blank or would be split."""
     if not source.strip():
         raise DataError("the source is blank: there is nothing to inspect; give a text")
     ids = translator.bundle.source_tokenizer.encode(source)
@@ -141,7 +141,7 @@ def _steps(
     count: int,
     tokenizer: TextTokenizer,
 ) -> Iterator[PredictedToken]:
-    """What each position predicts: its token, and what else could have come. Logits are made for some at a time."""
+    """Yield each position's token and its alternatives. Logits are computed for a few positions at a time."""
     size = max(1, _LOGITS_IN_MEMORY // projection.out_features)
     for start in range(0, len(predicted), size):
         tokens = predicted[start : start + size]
@@ -168,9 +168,9 @@ def _steps(
 def _aligned(
     maps: Sequence[AttentionMap], own: slice, targets: range, asked: int | None
 ) -> tuple[int | None, tuple[tuple[int, int], ...]]:
-    """The layer that aligns, and the pairs among the tokens that come from text; as :mod:`headway.predict.alignment`.
+    """Return the layer used for alignment and the aligned pairs of text tokens, as in :mod:`headway.predict.alignment`.
 
-    A model without attention over its source has none.
+    A model without cross-attention has neither.
     """
     cross = [each for each in maps if each.kind == "cross"]
     if not cross:

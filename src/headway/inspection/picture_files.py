@@ -1,7 +1,7 @@
-"""How all pictures look and are written: one palette, one style, files that appear whole or not at all.
+"""Style and file format of all pictures: one palette, one style, files that appear whole or not at all.
 
-Colors are those of Okabe and Ito (2008), which color-blind people can tell apart. The same numbers give the same
-file, byte for byte: no dates, and no random names inside an SVG.
+The colors are those of Okabe and Ito (2008), which color-blind people can distinguish. The same numbers give the same
+file, byte for byte: it contains no date and no random names.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ PLOT: dict[str, Any] = {
 _STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.edgecolor": "#888888",
-    "text.parse_math": False,  # a $ in a text is one
-    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a $ is a plain character
+    "svg.fonttype": "none",  # keep text as text
     "svg.hashsalt": "headway",
 }
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
@@ -48,17 +48,17 @@ _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationD
 
 @contextmanager
 def figure_style(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[None]:
-    """Inside, matplotlib draws in the common style with ``more`` settings, such as ``{"font.size": 9}``."""
+    """Apply the common matplotlib style inside the context, with ``more`` settings such as ``{"font.size": 9}``."""
     settings: Any = {**_STYLE, **more}
     with mpl.rc_context(settings):
         yield
 
 
 def picture_format(output: Path) -> str:
-    """What kind of picture ``output`` is to be, by its ending.
+    """Return the picture format that the ending of ``output`` names.
 
     Raises:
-        ConfigError: It is none that can be drawn.
+        ConfigError: The ending is not a supported format.
     """
     form = FORMATS.get(output.suffix.lower())
     if form is None:
@@ -67,15 +67,15 @@ def picture_format(output: Path) -> str:
 
 
 def save(picture: Figure, output: Path) -> None:
-    """Write ``picture`` as its ending says; it appears whole or not at all.
+    """Write ``picture`` in the format of the file name's ending, whole or not at all.
 
     Raises:
-        ConfigError: Another kind of file.
+        ConfigError: The ending is not a supported format.
     """
     form = picture_format(output)
     with figure_style(), atomic_write(output) as aside, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has said so once, in words
-        if picture.get_layout_engine() is not None:  # once: laying out again moves everything a little
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has warned already
+        if picture.get_layout_engine() is not None:  # fix the layout: a second pass would move everything slightly
             picture.draw_without_rendering()
             picture.set_layout_engine("none")
         picture.savefig(aside, format=form, dpi=160, metadata=_UNDATED.get(form))

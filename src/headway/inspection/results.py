@@ -1,7 +1,6 @@
-"""What is seen of a model that reads one text: plain values, and their JSON.
+"""The result of inspecting a model on one text, and its JSON form.
 
-Layers and heads are counted from 1 wherever a person or a program meets them. Dimensions: H heads, T queries (rows), S
-keys (columns).
+Layers and heads are counted from 1. Shapes: H heads, T queries (rows), S keys (columns).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ __all__ = [
     "check_size",
 ]
 
-DRAWN_TOKENS = 200  # of the longer side: more make neither a picture that can be read nor a page that opens fast
-MAX_NUMBERS = 20_000_000  # weights that are kept of a text: 80 MB, and some 200 MB as JSON
-_DIGITS = 6  # of weights and probabilities in JSON
+DRAWN_TOKENS = 200  # of the longer side; more would be unreadable in a picture and slow in a page
+MAX_NUMBERS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
+_DIGITS = 6  # decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
 Side = Literal["source", "input", "target", "text"]
@@ -47,14 +46,14 @@ _SIDES: Mapping[Kind, tuple[Side, Side]] = {
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The attention of one module, all heads.
+    """The attention weights of one module, all heads.
 
     Attributes:
-        kind: "encoder" or "decoder" (each to itself), "cross" (target to source), "pooling" (a whole text's).
+        kind: "encoder" or "decoder" (self-attention), "cross" (target to source) or "pooling" (whole text to tokens).
         layer: Counted from 1.
-        heads: Their numbers, counted from 1.
-        weights: For each head a row for each query; a row sums to 1.
-        name: The module in the model.
+        heads: Head numbers, counted from 1.
+        weights: For each head, one row per query, which sums to 1.
+        name: The name of the module in the model.
     """
 
     kind: Kind
@@ -65,18 +64,18 @@ class AttentionMap:
 
     @property
     def rows(self) -> Side:
-        """Whose tokens the rows (queries) are; of a decoder the token that is being predicted."""
+        """The side whose tokens are the rows (queries); in a decoder, the token being predicted."""
         return _SIDES[self.kind][0]
 
     @property
     def columns(self) -> Side:
-        """Whose tokens the columns (keys) are."""
+        """The side whose tokens are the columns (keys)."""
         return _SIDES[self.kind][1]
 
 
 @dataclass(frozen=True)
 class TokenProbability:
-    """A token as a reader sees it, and its log-probability in nats."""
+    """A token in readable form and its log-probability in nats."""
 
     token: str
     log_probability: float
@@ -87,11 +86,11 @@ class PredictedToken:
     """One position of the target.
 
     Attributes:
-        token: The token there.
-        log_probability: Of it, in nats, given the source and the tokens before.
-        rank: Its place among all tokens by probability, 1 the most probable.
-        forced: Whether it is not predicted but given to the model, such as the code of the target's language.
-        alternatives: The most probable tokens of this position, best first.
+        token: The token.
+        log_probability: Log-probability of the token given the source and the tokens before it, in nats.
+        rank: Rank of the token by probability; 1 is the most probable.
+        forced: Whether the token was given to the model instead of predicted, such as a language code.
+        alternatives: The most probable tokens at this position, best first.
     """
 
     token: str
@@ -103,7 +102,7 @@ class PredictedToken:
 
 @dataclass(frozen=True)
 class LabelAttribution:
-    """How much each source token speaks for a label: gradient x input, positive for and negative against it."""
+    """Attribution of a label to the source tokens: gradient x input, positive for the label, negative against it."""
 
     label: str
     values: tuple[float, ...]
@@ -111,22 +110,22 @@ class LabelAttribution:
 
 @dataclass(frozen=True)
 class Inspection:
-    """Everything that is seen.
+    """Attention, predictions and attributions of a model for one text.
 
     Attributes:
-        model: What the model is called.
-        architecture: "transformer", "recurrent" or "classifier".
+        model: The model's name.
+        architecture: The model's ``kind``, such as "transformer", "recurrent" or "classifier".
         source: The text.
-        source_tokens: Its tokens as the model reads them, codes of languages and the end symbol among them.
-        maps: The attention of every module that has some; none in a model without attention.
+        source_tokens: Its tokens as the model reads them, including language codes and EOS.
+        maps: The attention of every attention module; empty for a model without attention.
         target: The target; None for a classifier.
-        target_given: Whether it was given, or else is the model's own translation.
-        steps: A step for each target token and one for the end symbol.
-        alignment: (source token, target token), both counted from 0 among ``source_tokens`` and ``steps``.
-        alignment_layer: Whose attention aligns, as a mean over heads; counted from 1.
+        target_given: True if the target was given, False if it is the model's own translation.
+        steps: One entry per target token, and one for EOS.
+        alignment: (source token, target token) pairs, counted from 0 in ``source_tokens`` and ``steps``.
+        alignment_layer: The layer whose mean attention gives the alignment, counted from 1.
         labels: A classifier's labels and their probabilities, most probable first.
-        attribution: Of a classifier: what speaks for a label, the most probable one unless another was asked for.
-        truncated: Whether the end of the text was cut off, being more than the model reads.
+        attribution: A classifier's attribution of the requested label, by default the most probable.
+        truncated: Whether the end of the text was cut off because it exceeds the model's limit.
     """
 
     model: str
@@ -145,17 +144,17 @@ class Inspection:
 
     @property
     def log_probability(self) -> float:
-        """That of the target given the source, in nats: the sum over all steps that are not forced."""
+        """Log-probability of the target given the source, in nats; forced tokens do not count."""
         return math.fsum(step.log_probability for step in self.steps if not step.forced)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds of attention that there are, the most telling first."""
+        """The kinds of attention of this model, the most informative first."""
         present = {each.kind for each in self.maps}
         return tuple(kind for kind in ("cross", "pooling", "encoder", "decoder") if kind in present)
 
     def tokens(self, side: Side) -> tuple[str, ...]:
-        """The tokens that rows or columns stand for; "input" are those that the decoder has read."""
+        """Return the tokens of a side of an attention map; "input" are those that the decoder has read."""
         target = tuple(step.token for step in self.steps)
         match side:
             case "source":
@@ -168,11 +167,11 @@ class Inspection:
                 return ("<text>",)
 
     def longest(self) -> int:
-        """The length of the longer of source and target, in tokens."""
+        """Return the length of the longer of source and target, in tokens."""
         return max(len(self.source_tokens), len(self.steps))
 
     def of_kind(self, kind: Kind) -> tuple[AttentionMap, ...]:
-        """The maps of a kind by layer; :class:`ConfigError` where the model has none."""
+        """Return the maps of a kind by layer, or raise :class:`ConfigError` if the model has none."""
         found = tuple(each for each in self.maps if each.kind == kind)
         if not found:
             has = f"it has {', '.join(self.kinds)}" if self.maps else "it has no attention at all"
@@ -180,12 +179,12 @@ class Inspection:
         return found
 
     def select_map(self, kind: Kind | None = None, layer: int = -1, head: int | None = None) -> AttentionMap:
-        """One map, by default of the most telling kind and the last layer, and of it all heads or one.
+        """Return one map, by default of the most informative kind and the last layer, with all heads or one.
 
         Args:
-            kind: Which attention.
-            layer: Counted from 1 or, negative, from the end.
-            head: Counted from 1; None: all.
+            kind: The kind of attention.
+            layer: Counted from 1, or negative from the end.
+            head: Counted from 1, or negative from the end. None: all heads.
 
         Raises:
             ConfigError: There is no such attention, layer or head.
@@ -200,9 +199,9 @@ class Inspection:
         return replace(one, heads=one.heads[at : at + 1], weights=one.weights[at : at + 1])
 
     def only(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
-        """The same with the maps of one kind, layer or head alone; arguments as of :meth:`select_map`.
+        """Return a copy that contains only the maps of one kind, layer or head; arguments as in :meth:`select_map`.
 
-        Where no kind is given, a layer or head is that of each kind that has so many.
+        Without ``kind``, a layer or head is selected in each kind that has it.
         """
         maps = self.maps if kind is None else self.of_kind(kind)
         if layer is not None:
@@ -216,7 +215,7 @@ class Inspection:
         return replace(self, maps=maps)
 
     def as_json(self) -> str:
-        """All of it as one JSON object; weights and probabilities are rounded to 6 decimals."""
+        """Return everything as one JSON object; weights and probabilities are rounded to 6 decimals."""
         values = _rounded(asdict(replace(self, maps=())))
         values["maps"] = [
             {
@@ -270,10 +269,10 @@ class Inspection:
 
 
 def check_size(model: nn.Module, source: int, target: int = 0) -> None:
-    """Refuse what has more attention than can be kept, before any is computed; lengths are in tokens.
+    """Refuse lengths (in tokens) with more attention than can be stored, before computing it.
 
     Raises:
-        LengthError: It has.
+        LengthError: There are more than :data:`MAX_NUMBERS` weights.
     """
     numbers = numbers_in(model, source, target)
     if numbers > MAX_NUMBERS:
@@ -289,7 +288,7 @@ def _tensor(weights: list[list[list[float]]]) -> Float[Tensor, "H T S"]:
 
 
 def _index(what: str, number: int, count: int) -> int:
-    """The place of a layer or head that is counted from 1 or from the end."""
+    """Convert a layer or head number, counted from 1 or negative from the end, to an index."""
     if 1 <= number <= count:
         return number - 1
     if -count <= number <= -1:
@@ -299,7 +298,7 @@ def _index(what: str, number: int, count: int) -> int:
 
 
 def _rounded(value: Any) -> Any:
-    """All numbers inside to six decimals, which keeps a row's sum to some 1e-5."""
+    """Round all numbers inside to six decimals, which keeps the sum of a row within about 1e-5."""
     match value:
         case float():
             return round(value, _DIGITS)

@@ -1,4 +1,4 @@
-"""Tokens as people can read them in a picture: white space and what else has no shape is given one."""
+"""Make tokens readable in a figure: white space and other invisible characters get a visible form."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import unicodedata
 __all__ = ["is_right_to_left", "visible"]
 
 _SHAPES = {" ": "␣", "\n": "↵", "\r": "␍", "\t": "⇥", "\N{NO-BREAK SPACE}": "⍽"}
-_JOINERS = ("\N{ZERO WIDTH NON-JOINER}", "\N{ZERO WIDTH JOINER}")  # parts of Persian and Indian words and of emoji
+_JOINERS = ("\N{ZERO WIDTH NON-JOINER}", "\N{ZERO WIDTH JOINER}")  # used inside Persian and Indic words and emoji
 _DOTTED_CIRCLE = "\N{DOTTED CIRCLE}"
 
 
 def visible(token: str) -> str:
-    """``token`` with its white space shown: "␣" a space, "↵" a line's end, "⇥" a tab.
+    """Return ``token`` with visible white space: "␣" for a space, "↵" for a newline, "⇥" for a tab.
 
-    Characters that have no shape, or turn the direction of what follows, become their numbers ("<U+202E>"); an accent
-    that stands alone gets a dotted circle to stand on.
+    Control and formatting characters become their code points ("<U+202E>"). A combining accent at the start gets a
+    dotted circle.
     """
     if not token:
         return "∅"
@@ -32,6 +32,6 @@ def _shape(character: str, *, alone: bool) -> str:
 
 
 def is_right_to_left(text: str) -> bool:
-    """Whether most letters of ``text`` are of a script that runs from right to left."""
+    """Return whether most letters of ``text`` belong to a script written from right to left."""
     directions = [unicodedata.bidirectional(character) for character in text]
     return sum(each in ("R", "AL") for each in directions) > directions.count("L")

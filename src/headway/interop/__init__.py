@@ -1,1 +1,1 @@
-"""Models of other toolkits: read, written and run."""
+"""Read, write and run models of other toolkits."""

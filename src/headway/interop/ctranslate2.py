@@ -1,5 +1,5 @@
-"""CTranslate2 (Klein et al., "The OpenNMT Neural Machine Translation Toolkit: 2020 Edition", section 5): a model folder
-for its engine, written through its own specification classes.
+"""Export to CTranslate2 (Klein et al., "The OpenNMT Neural Machine Translation Toolkit: 2020 Edition", section 5)
+through its own specification classes.
 
     our weights                             its specification
     attention.{query, key, value}           self_attention.linear_0, one matrix
@@ -12,11 +12,10 @@ for its engine, written through its own specification classes.
     feed_forward.{gate, inner, outer}       ffn.linear_0, ffn.linear_0_noact, ffn.linear_1
     {source, target}_norm                   layernorm_embedding
 
-A shortlist becomes the file vmap.txt, which the engine reads where ``translate_batch`` is told ``use_vmap=True``; a
-batch then has one list.
+A shortlist becomes the file vmap.txt, which ``translate_batch(use_vmap=True)`` reads; a batch then shares one list.
 
-Positions are stored as a table, so that every layout and offset of sinusoids is exact; beyond its end the engine
-refuses a sequence. Vocabularies are lists of tokens in the order of ids.
+Positions are stored as a table, so every layout and offset of sinusoids is exact. The engine refuses sequences that are
+longer than the table. Vocabularies are lists of tokens in the order of ids.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ _GATED = frozenset({"glu", "reglu", "geglu", "swiglu"})
 
 
 def quantizations() -> tuple[str, ...]:
-    """The types that the installed CTranslate2 stores weights in."""
+    """Return the data types in which the installed CTranslate2 can store weights."""
     return tuple(_package().specs.model_spec.ACCEPTED_MODEL_TYPES)
 
 
@@ -65,17 +64,17 @@ def write_ctranslate2(
     max_positions: int = 2048,
     shortlist: Shortlist | None = None,
 ) -> None:
-    """Write model.bin, config.json, the vocabularies and perhaps a shortlist into ``folder``.
+    """Write model.bin, config.json, the vocabularies and the shortlist, if any, to ``folder``.
 
     Args:
-        bundle: The model, Headway's own or imported.
+        bundle: The model, trained by Headway or imported.
         folder: An existing folder.
-        quantization: The type that matrices are stored in, one of :func:`quantizations`; None: float32.
-        max_positions: Rows of the table of sinusoids: the longest sequence that the engine then accepts.
-        shortlist: The model's, if it has one.
+        quantization: Data type of the matrices, one of :func:`quantizations`. None: float32.
+        max_positions: Rows of the sinusoid table, which is the longest sequence that the engine accepts.
+        shortlist: The model's shortlist, if it has one.
 
     Raises:
-        ConfigError: The model has an option that CTranslate2 does not know, or the quantization is unknown.
+        ConfigError: CTranslate2 does not support an option of the model, or the quantization is unknown.
         MissingPackageError: ctranslate2 is not installed.
     """
     package = _package()
@@ -107,9 +106,9 @@ def write_ctranslate2(
 
 
 def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
-    """A line for each source token: it, a tab, and the target tokens; without a source token those for all.
+    """Return one line per source token: the token, a tab, and its target tokens. An empty source token means always.
 
-    Names with spaces cannot stand there. They are special tokens', and the engine always adds those that it needs.
+    Names that contain spaces cannot be listed. They belong to special tokens, and the engine adds those that it needs.
     """
     rows = [("", shortlist.always), *zip(source, shortlist.table, strict=True)]
     lines = []
@@ -130,7 +129,7 @@ def _package() -> Any:
 
 
 def _refuse(config: TransformerConfig) -> None:
-    """Raise :class:`ConfigError` for the first option that cannot be expressed."""
+    """Raise :class:`ConfigError` for the first option that CTranslate2 does not support."""
     width = config.d_model / config.num_heads
     fits = {
         "d_key": (config.d_key in (None, width), f"heads of width d_model / num_heads = {width:g}"),
@@ -150,7 +149,7 @@ def _refuse(config: TransformerConfig) -> None:
 
 
 class _Weights:
-    """The model's weights, put where the specification wants them."""
+    """Copies the model's weights into the specification."""
 
     def __init__(self, bundle: Bundle, max_positions: int) -> None:
         self._model = transformer_of(bundle, "CTranslate2")
@@ -180,7 +179,7 @@ class _Weights:
             spec.projection.bias = _copy(projection.bias)
 
     def _ends(self, spec: Any, embeddings: Any, side: str, stack: str) -> None:
-        """What stands before the first block, and the norm after the last."""
+        """Copy what precedes the first block, and the norm after the last."""
         embedding = getattr(self._model, f"{side}_embedding")
         embeddings.weight = _copy(embedding.weight)
         spec.scale_embeddings = float(embedding.scale)
@@ -215,7 +214,7 @@ class _Weights:
         self._norm(spec.layer_norm, f"{name}_residual.norm")
 
     def _linear(self, spec: Any, *names: str) -> None:
-        """One matrix of several, one above the other."""
+        """Stack one or several linear layers into one matrix."""
         spec.weight = torch.cat([self._tensors[f"{name}.weight"] for name in names])
         spec.bias = torch.cat([self._tensors[f"{name}.bias"] for name in names])
 
@@ -224,5 +223,5 @@ class _Weights:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """In memory of its own: quantization works in place."""
+    """Return a float32 copy on the CPU, because quantization works in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True)

@@ -1,4 +1,4 @@
-"""A bundle -> a folder of another toolkit: weights, tokenizer and a card, whole or not at all."""
+"""Export a model folder to another toolkit: weights, tokenizer and card, whole or not at all."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def export_to(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> None:
-    """Write ``bundle`` for another toolkit; ``folder`` is replaced when all is written.
+    """Write ``bundle`` for another toolkit; ``folder`` is replaced once everything is written.
 
     Args:
         form: "huggingface" (`transformers`), "ctranslate2" or "onnx".
         bundle: The model.
-        folder: Where to.
-        quantization: Type of the weights in a CTranslate2 folder; None: float32.
-        shortlist: The model's, if it has one; only CTranslate2 takes it along.
-        source_language: Put before each source by the exported tokenizer, for a model that is told languages.
-        target_language: The same of the target's.
+        folder: The folder to write.
+        quantization: Data type of the weights in a CTranslate2 folder. None: float32.
+        shortlist: The model's shortlist, if it has one. Only CTranslate2 supports it.
+        source_language: The source language that the exported tokenizer passes to a multilingual model.
+        target_language: The target language that the exported tokenizer passes to a multilingual model.
 
     Raises:
-        ConfigError: What the other toolkit cannot do, by name, or a language that the model is not told.
+        ConfigError: The other toolkit does not support an option of the model, or the model has no such language.
         MissingPackageError: A package is missing.
     """
     if form not in get_args(Form):
@@ -152,7 +152,7 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 
 
 def _ctranslate2_use(bundle: Bundle, frame: Frame, *, has_tokenizer: bool) -> str:
-    """How to translate with the folder; where no tokenizer of `transformers` fits, with the SentencePiece models."""
+    """Show how to translate with the folder, with a tokenizer of `transformers` if one fits, else SentencePiece."""
     source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     forced = [target[index] for index in frame.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
@@ -161,7 +161,9 @@ def _ctranslate2_use(bundle: Bundle, frame: Frame, *, has_tokenizer: bool) -> st
     if has_tokenizer:
         read = 'tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))'
         write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
-        if isinstance(bundle.source_tokenizer, MosesTokenizer):  # one tokenizer, whose ids go from source to target
+        if isinstance(
+            bundle.source_tokenizer, MosesTokenizer
+        ):  # its ids are those of the source, but it decodes with those of the target
             read, write = f'[*tokenizer.tokenize("TEXT"), {source[EOS]!r}]', "tokenizer.convert_tokens_to_string(found)"
             told = ""
         code = f"""import ctranslate2
@@ -187,7 +189,7 @@ print(writer.decode(found))"""
 
 
 def _told(bundle: Bundle, frame: Frame) -> str:
-    """How the language is told where the text tells it."""
+    """Explain how to choose the language, if the text itself contains its code."""
     tokenizer = bundle.source_tokenizer
     if not isinstance(tokenizer, SentencePieceTokenizer) or not frame.source_prefix:
         return ""

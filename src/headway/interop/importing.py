@@ -1,4 +1,4 @@
-"""A foreign model folder -> a bundle: weights, tokenizers, what stands around a sentence, and a card that says so."""
+"""Import a model folder of another toolkit: weights, tokenizers, special tokens, and a model card."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
 @dataclass(frozen=True)
 class Imported:
-    """What was read, and the model card that tells where it is from."""
+    """An imported model and its model card."""
 
     bundle: Bundle
     card: str
 
 
 def import_from(source: str, *, source_language: str | None = None, target_language: str | None = None) -> Imported:
-    """Read ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``; see :func:`import_huggingface`."""
+    """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``; see :func:`import_huggingface`."""
     form, colon, path = source.partition(":")
     if not colon or form != "huggingface":
         hint = nearest(form, ["huggingface"]) if colon else "the format comes first"
@@ -48,20 +48,19 @@ def import_from(source: str, *, source_language: str | None = None, target_langu
 def import_huggingface(
     folder: Path, *, source_language: str | None = None, target_language: str | None = None
 ) -> Imported:
-    """Read a folder of Hugging Face `transformers`: its weights, tokenizers and languages.
+    """Import a Hugging Face `transformers` folder: weights, tokenizers and languages.
 
     Args:
-        folder: With config.json, the weights and the tokenizer's files.
-        source_language: The code of the source's language that translation uses when none is given; none: what the
-            folder says.
-        target_language: The same of the target's. For an mBART whose config.json does not tell what decoding begins
-            with, it is the target language for good.
+        folder: A folder with config.json, weights and tokenizer files.
+        source_language: Code of the default source language. None: the one that the folder names.
+        target_language: Code of the default target language. For an mBART whose config.json does not define the first
+            decoder token, this is the only target language.
 
     Raises:
-        BundleError: The folder is not a model's, or its model or tokenizer is none that Headway runs.
-        ConfigError: An unknown language; the message names the known ones.
+        BundleError: The folder does not contain a model, or Headway does not support its model or tokenizer.
+        ConfigError: An unknown language; the message lists the known ones.
     """
-    config = read_checkpoint(folder).values  # an architecture that is not supported is named before its tokenizer
+    config = read_checkpoint(folder).values  # report an unsupported architecture before its tokenizer
     sides = read_tokenizer_files(folder, str(config.get("model_type")))
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(folder, config, sides, target_language)
@@ -85,7 +84,7 @@ def import_huggingface(
 def _start(
     folder: Path, config: Mapping[str, object], sides: ForeignVocabularies, target_language: str | None
 ) -> int | None:
-    """The token that decoding begins with, where it is a language's code and the folder does not tell it."""
+    """Return the first decoder token if it is a language code that the folder does not define."""
     generation = folder / "generation_config.json"
     told = [config, read_json(generation) if generation.is_file() else {}]
     if config.get("model_type") != "mbart" or any(file.get("decoder_start_token_id") is not None for file in told):
@@ -109,8 +108,10 @@ def _check_language(language: str, side: LanguageSide, known: Mapping[str, int])
 def _framing(
     folder: Path, found: ImportedModel, sides: ForeignVocabularies, asked: dict[LanguageSide, str | None]
 ) -> Framing:
-    """The family's, with the tokenizer's languages. OPUS-MT's models of several targets want the target's code before
-    the source, which only their vocabulary shows."""
+    """Add the tokenizer's languages to the family's special tokens.
+
+    OPUS-MT models with several targets want the target's code before the source, which only their vocabulary shows.
+    """
     framing, languages = found.framing, sides.source.languages
     if languages and found.family == "MarianMT":
         prefix = ("target_language", *framing.source_prefix)
@@ -134,7 +135,7 @@ def _unnamed(languages: tuple[str, ...]) -> str:
 
 
 def _license(folder: Path) -> str | None:
-    """What the header of the folder's own model card says."""
+    """Return the license that the folder's own model card names."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
     except OSError:

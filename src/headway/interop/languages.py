@@ -1,8 +1,8 @@
-"""The languages of M2M-100's vocabularies, in the order of their ids: its tokenizer files do not list them.
+"""The languages of M2M-100's vocabularies in the order of their ids, which its tokenizer files do not list.
 
-The codes follow the pieces of ``vocab.json``: the first has the id after the last piece. From fairseq's ``m2m_100``
-examples (Fan et al., "Beyond English-Centric Multilingual Machine Translation", 2020) and its WMT 2021 models; a
-tokenizer's ``language_codes`` says which of the two it has. Codes stand between spaces.
+The codes follow the pieces of ``vocab.json``: the first has the id after the last piece. They come from fairseq's
+``m2m_100`` examples (Fan et al., "Beyond English-Centric Multilingual Machine Translation", 2020) and its WMT 2021
+models; ``language_codes`` in the tokenizer's configuration says which. Codes are separated by spaces.
 """
 
 __all__ = ["M2M_LANGUAGES"]

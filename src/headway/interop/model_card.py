@@ -1,4 +1,4 @@
-"""The README.md of models that come from, or go to, another toolkit."""
+"""Model cards (README.md) for models imported from, or exported to, other toolkits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PACKAGES = ("headway", "torch", "tokenizers")
 
 
 def imported_card(bundle: Bundle, name: str, family: str, license_name: str | None) -> str:
-    """The card of a model folder that was read from another toolkit's."""
+    """Return the card of a model folder that was imported from another toolkit."""
     source, target = bundle.source_tokenizer, bundle.target_tokenizer
     sizes = f"{source.vocab_size:,} tokens" if source is target else f"{source.vocab_size:,} and {target.vocab_size:,}"
     return f"""# Translation from {bundle.task.source_language} to {bundle.task.target_language}
@@ -43,7 +43,7 @@ Data, training and scores are those of the original: see its model card.
 
 
 def exported_card(bundle: Bundle, form: str, use: str) -> str:
-    """The card of a folder written for another toolkit; ``use`` shows how to translate with it."""
+    """Return the card of a folder written for another toolkit; ``use`` shows how to translate with it."""
     return f"""# Translation from {bundle.task.source_language} to {bundle.task.target_language}
 
 A Transformer with {_weights(bundle):,} weights, exported from Headway for {form}.

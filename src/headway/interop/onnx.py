@@ -1,12 +1,12 @@
-"""ONNX: a model folder that also runs in onnxruntime, without PyTorch computing anything.
+"""ONNX export: a model folder that also runs in onnxruntime, without PyTorch.
 
     config.json, tokenizer files      as in every model folder
-    model.safetensors                 the weights, in float32; both graphs point into it
-    encoder.onnx, decoder_step.onnx   the graphs (:mod:`headway.interop.onnx_graph` has their inputs and outputs)
+    model.safetensors                 the weights in float32; both graphs point into it
+    encoder.onnx, decoder_step.onnx   the graphs (:mod:`headway.interop.onnx_graph` documents inputs and outputs)
     README.md                         how to use the folder
 
-The folder stays one that Headway reads. :class:`OnnxModel` is what search needs of a model, so that every way of
-decoding runs over the two sessions; tensors become NumPy arrays, and back, at the sessions' edge alone.
+Headway still reads the folder. :class:`OnnxModel` implements the search protocol, so every way of decoding works with
+the two sessions. Tensors become NumPy arrays and back only where they enter and leave the sessions.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ __all__ = [
     "stored_tensors",
 ]
 
-_FORMAT = 1  # of the graphs' inputs and outputs, in their metadata
+_FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _ENCODER, _STEP, WEIGHTS_FILE = "encoder.onnx", "decoder_step.onnx", "model.safetensors"
 _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
-_TOLERANCE = 1e-3  # of a logit, relative to it and to the median one: float32 sums in another order stay far below
+_TOLERANCE = 1e-3  # tolerance of a logit, relative to it and to the median; float32 rounding stays far below
 
 
 def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
@@ -62,15 +62,15 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
     The graphs are run and compared with the model before the folder appears.
 
     Args:
-        bundle: The model, on whatever device and in whatever precision; float32 is written.
-        folder: Where to; what is there is replaced.
-        max_length: Longest sequence in tokens that the graphs allow where positions are sinusoidal: the table of
-            positions is written out. Learned positions have their own limit.
+        bundle: The model, on any device and in any precision; float32 is written.
+        folder: The folder to write; an existing one is replaced.
+        max_length: Longest sequence in tokens that the graphs accept with sinusoidal positions, whose table is written
+            out. Learned positions have their own limit.
 
     Raises:
         MissingPackageError: onnx or onnxruntime is not installed.
-        ConfigError: The model has an option that the graphs do not have.
-        BundleError: The graphs compute something else than the model.
+        ConfigError: The graphs do not support an option of the model.
+        BundleError: The graphs compute other logits than the model.
     """
     refuse_unsupported_options(transformer_of(bundle, "ONNX").config)
     require("onnx", "onnxruntime")
@@ -108,7 +108,7 @@ def refuse_unsupported_options(config: TransformerConfig | ClassifierConfig) -> 
 
 
 def is_onnx_folder(folder: Path) -> bool:
-    """Whether ``folder`` is what :func:`export` writes."""
+    """Return whether ``folder`` was written by :func:`export`."""
     return (folder / _STEP).is_file()
 
 
@@ -133,7 +133,7 @@ class OnnxState:
         """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all)."""
         self.positions = self.positions[rows]
         unused = 0
-        if sentences is not None:  # the longest rows may have left
+        if sentences is not None:  # the longest rows may be gone
             unused = self.length - (int(self.positions.max()) if len(self.positions) else 0)
             self.memory_mask = self.memory_mask[sentences]
             self.memory = [tensor[sentences] for tensor in self.memory]
@@ -185,7 +185,9 @@ class OnnxModel:
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
                     f"{_STEP} and {WEIGHTS_FILE}"
                 )
-        _, signature = stored_tensors(folder / WEIGHTS_FILE)  # first: the sessions say less well what is wrong with it
+        _, signature = stored_tensors(
+            folder / WEIGHTS_FILE
+        )  # checked first: onnxruntime's own message would be less clear
         encoder, step = map(open_session, paths)
         limits = (
             _checked_limit(path, session, signature) for path, session in zip(paths, (encoder, step), strict=True)
@@ -250,16 +252,16 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 4  # what goes wrong is raised
+    options.log_severity_level = 4  # errors are raised, not logged
     try:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # each of its errors is a class of its own, derived from Exception
+    except Exception as error:  # onnxruntime has no common error class
         detail = str(error).splitlines()[0][:200]
         raise BundleError(f"{path}: onnxruntime cannot load it ({detail}); export the model again") from None
 
 
 def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature: str) -> int:
-    """The longest sequence; what the graph's metadata says must fit this Headway and the weights beside it."""
+    """Return the longest sequence, after checking that the graph fits this Headway and the weights beside it."""
     facts = session.get_modelmeta().custom_metadata_map
     try:
         version, limit = int(facts["headway.format"]), int(facts["headway.max_length"])
@@ -273,9 +275,9 @@ def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature:
 
 
 def stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
-    """Where a safetensors file has each tensor, and a hash of that.
+    """Return where a safetensors file stores each tensor, and a hash of its header.
 
-    The file starts with the header's length in 8 little-endian bytes, then the header, JSON; the data follow it.
+    The file starts with the length of the header (8 bytes, little-endian), then the JSON header, then the data.
     """
     try:
         with path.open("rb") as file:
@@ -295,7 +297,7 @@ def stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
 
 @torch.no_grad()
 def _compare(exported: OnnxModel, model: Transformer) -> None:
-    """Refuse graphs that compute something else than ``model``: an option that they do not know, damaged weights."""
+    """Refuse graphs that compute other logits than ``model``, because of an unsupported option or damaged weights."""
     draws = torch.Generator().manual_seed(1)
     length = min(exported.max_length, 5)
     source = torch.randint(1, model.source_embedding.weight.size(0), (2, length), generator=draws)
@@ -315,7 +317,7 @@ def refuse_different_logits(found: Float[Tensor, "..."], expected: Float[Tensor,
 
 
 def _use(limit: int) -> str:
-    """How to translate with the folder: for its card."""
+    """Explain for the model card how to translate with the folder."""
     return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{WEIGHTS_FILE}`. Sequences
 have at most {limit} tokens.
 

@@ -1,16 +1,16 @@
-"""A Transformer as two ONNX graphs: the encoder, and one cached step of the decoder.
+"""A Transformer as two ONNX graphs: the encoder, and one cached decoder step.
 
-The graphs are written node by node, from the modules of a :class:`Transformer` and under the names of its weights, and
-read like the modules themselves. (PyTorch's exporter was tried: it traces half a minute for a toy of two blocks a side,
-and the time grows with the blocks.) They hold no weights: each is an external tensor that points into the
-``model.safetensors`` beside the graphs, so that both share one file, and tied weights are stored once.
+The graphs are written node by node from the modules of a model, with the names of its weights, and read like the
+modules. (PyTorch's exporter was tried: it traces half a minute for a toy model of two blocks a side, and the time grows
+with the number of blocks.) The graphs contain no weights: each is an external tensor in the ``model.safetensors``
+beside them, so both graphs share one file and tied weights are stored once.
 
-Dimensions: B sentences, S source length, R = B * W rows (the W beams of a sentence are neighbors), T prefix length, H
-heads, K width of a query or key, U of a value, D model, V vocabulary. Inside, every vector of the residual stream is a
-row of one matrix, (B * S, D) or (R, D).
+Shapes: B sentences, S source length, R = B * W rows (the W beams of a sentence are adjacent), T prefix length, H heads,
+K width of a query or key, U of a value, D model, V vocabulary. Inside, the residual stream is one matrix, (B * S, D) or
+(R, D).
 
-A row's prefix ends where the tensors end: a row that started later has its first columns masked, as ``positions``
-tells, so that appending is one concatenation whatever the rows' lengths are.
+Prefixes are aligned at the end: a row that started later has its first columns masked, as ``positions`` tells.
+Appending is therefore one concatenation whatever the rows' lengths are.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ __all__ = [
     "position_table",
 ]
 
-OPSET = 20  # the first with Gelu
-_IR_VERSION = 9  # the file format's, of the same release (ONNX 1.15)
-FLOAT, INT, BOOL = 1, 7, 9  # onnx.TensorProto's
+OPSET = 20  # the first opset with Gelu
+_IR_VERSION = 9  # file format version of the same release (ONNX 1.15)
+FLOAT, INT, BOOL = 1, 7, 9  # values of onnx.TensorProto
 _PARTS = ("query", "key", "value")
 _GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where a float32 weight lies: ``length`` bytes from byte ``offset`` of a file beside the graph."""
+    """Location of a float32 weight: ``length`` bytes from byte ``offset`` of a file beside the graph."""
 
     shape: tuple[int, ...]
     location: str
@@ -68,8 +68,9 @@ class StoredTensor:
 
 
 def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
-    """The graph from ``source`` (B, S) to ``memory_mask`` (B, S) and, for each decoder block N, ``memory_keys.N``
-    (B, H, S, K) and ``memory_values.N`` (B, H, S, U)."""
+    """Return the graph from ``source`` (B, S) to ``memory_mask`` (B, S) and, for each decoder block N,
+    ``memory_keys.N`` (B, H, S, K) and ``memory_values.N`` (B, H, S, U).
+    """
     graph = OnnxGraph(model, stored)
     source = graph.input("source", INT, "sentences", "source_length")
     attends = graph.op("Not", graph.op("Equal", source, graph.constant(model.pad)))
@@ -90,8 +91,11 @@ def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_le
 
 
 def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
-    """The graph from ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, T, K), ``prefix_values.N`` (R, H, T,
-    U) and what the encoder returned to ``logits`` (R, V) and the next prefixes, ``keys.N`` and ``values.N``."""
+    """Return the graph of one decoder step.
+
+    Its inputs are ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, T, K), ``prefix_values.N`` (R, H, T, U)
+    and the encoder's outputs. Its outputs are ``logits`` (R, V) and the next prefixes, ``keys.N`` and ``values.N``.
+    """
     graph = OnnxGraph(model, stored)
     tokens, positions = graph.input("tokens", INT, "rows"), graph.input("positions", INT, "rows")
     attends = graph.input("memory_mask", BOOL, "sentences", "source_length")
@@ -109,9 +113,8 @@ def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], m
 
 
 class OnnxGraph:
-    """The nodes, constants and weights of one graph, in the order in which they are computed.
-
-    A value is known by its name, a string.
+    """Builds one graph: its nodes in computation order, its constants and its weights. A value is identified by its
+    name.
     """
 
     def __init__(self, module: nn.Module, stored: Mapping[str, StoredTensor]) -> None:
@@ -123,27 +126,29 @@ class OnnxGraph:
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
-        self._outputs: dict[str, onnx.ValueInfoProto] = {}  # of the value that it is
+        self._outputs: dict[str, onnx.ValueInfoProto] = {}  # by the value's internal name
         state = module.state_dict(keep_vars=True)
         first_names = {id(tensor): name for name, tensor in reversed(state.items())}
-        self._names = {name: first_names[id(tensor)] for name, tensor in state.items()}  # of tied weights, the stored
+        self._names = {
+            name: first_names[id(tensor)] for name, tensor in state.items()
+        }  # tied weights are stored under their first name
 
     def input(self, name: str, kind: int, *shape: int | str) -> str:
-        """A value that is given."""
+        """Declare an input."""
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def output(self, value: str, name: str, kind: int, *shape: int | str) -> None:
-        """Return ``value``, under a name of its own."""
+        """Declare ``value`` as the output ``name``."""
         self._outputs[value] = self._onnx.helper.make_tensor_value_info(name, kind, shape)
 
     def op(self, kind: str, *inputs: str, **attributes: int | float | list[int]) -> str:
-        """What a new node computes; the attributes are those of ONNX's operator."""
+        """Add a node and return its output; ``attributes`` are those of the ONNX operator."""
         (value,) = self._node(kind, inputs, 1, attributes)
         return value
 
     def split(self, x: str, sizes: list[int]) -> list[str]:
-        """The columns of ``x``, cut into parts."""
+        """Split the columns of ``x``."""
         return self._node("Split", (x, self.constant(sizes)), len(sizes), {"axis": -1})
 
     def _node(
@@ -156,17 +161,17 @@ class OnnxGraph:
         return values
 
     def constant(self, content: int | float | list[int] | Tensor) -> str:
-        """A tensor that the graph holds itself, of 64-bit integers or float32."""
+        """Add a constant of 64-bit integers or float32."""
         name = f"constant.{len(self._tensors)}"
         self._tensors[name] = self._onnx.numpy_helper.from_array(torch.as_tensor(content).numpy(), name)
         return name
 
     def has(self, name: str) -> bool:
-        """Whether the model has a weight of this name."""
+        """Return whether the model has a weight of this name."""
         return name in self._names
 
     def weight(self, name: str) -> str:
-        """A weight of the model, by its public name."""
+        """Add a weight of the model by its public name."""
         name = self._names[name]
         if name not in self._tensors:
             stored = self._stored[name]
@@ -179,18 +184,18 @@ class OnnxGraph:
         return name
 
     def attention(self, path: str) -> MultiHeadAttention:
-        """The attention layer at ``path``."""
+        """Return the attention layer at ``path``."""
         attention = self.module.get_submodule(path)
         assert isinstance(attention, MultiHeadAttention)
         return attention
 
     def widths(self, path: str) -> tuple[int, int, int]:
-        """Of a head's queries, keys and values."""
+        """Return the widths of a head's queries, keys and values."""
         attention = self.attention(path)
         return attention.d_key, attention.d_key, attention.d_value
 
     def model(self, name: str) -> onnx.ModelProto:
-        """The finished graph."""
+        """Return the finished graph."""
         for node in self._nodes:
             for values in (node.input, node.output):
                 values[:] = [self._outputs[value].name if value in self._outputs else value for value in values]
@@ -206,7 +211,9 @@ class OnnxGraph:
 
 @dataclass(frozen=True)
 class OnnxMask:
-    """What is added to scores, 0 or minus infinity; and 1, or 0 where a query may attend to nothing (None: 1)."""
+    """What is added to scores (0 or minus infinity), and 0 for queries that may attend to nothing (None: there are
+    none).
+    """
 
     bias: str
     attends: str | None = None
@@ -214,7 +221,7 @@ class OnnxMask:
 
 @dataclass(frozen=True)
 class _CacheInputs:
-    """The inputs of one decoder block."""
+    """The cache inputs of one decoder block."""
 
     prefix_keys: str
     prefix_values: str
@@ -236,8 +243,10 @@ class _CacheInputs:
 
 
 def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
-    """Of (B, S) booleans, for scores of (B, H, T, S): as in ``nn.attention``, a row that is masked throughout is
-    opened, so that its softmax is finite, and then emptied."""
+    """Return the mask for (B, H, T, S) scores from (B, S) booleans.
+
+    As in ``nn.attention``, a fully masked row is unmasked to keep its softmax finite, and its result is set to zero.
+    """
     some = graph.op("ReduceMax", graph.op("Cast", attends, to=FLOAT), graph.constant([1]), keepdims=1)
     bias = _bias(graph, graph.op("Or", attends, graph.op("Equal", some, graph.constant(0.0))))
     axes = graph.constant([1, 2])
@@ -245,7 +254,7 @@ def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
 
 
 def _prefix_mask(graph: OnnxGraph, positions: str, prefix_keys: str) -> OnnxMask:
-    """A row at position p may attend to the last p columns of its prefix, and to its new token."""
+    """Let a row at position p attend to the last p columns of its prefix and to its new token."""
     length = graph.op("Squeeze", graph.op("Shape", prefix_keys, start=2, end=3))
     one = graph.constant(1)
     columns = graph.op("Range", graph.constant(0), graph.op("Add", length, one), one)
@@ -316,7 +325,7 @@ def _decoder_block(
         return _attended(graph, own, query, keys, values, prefix_mask)
 
     def attend_to_memory(x: str) -> str:
-        # The beams of a sentence share its memory: they are so many query positions of one batch entry.
+        # The beams of a sentence share its memory: they are query positions of one batch entry.
         (query,) = _heads(graph, cross, x, ("query",), sentences)
         return _attended(graph, cross, query, cache.memory_keys, cache.memory_values, memory_mask)
 
@@ -334,9 +343,9 @@ def _residual(graph: OnnxGraph, path: str, x: str, sublayer: Callable[[str], str
 
 
 def _heads(graph: OnnxGraph, path: str, x: str, parts: tuple[str, ...], batch: str, *, length: int = -1) -> list[str]:
-    """The queries, keys or values of (batch * T, D) as (batch, H, T, K or U), by one product.
+    """Return queries, keys or values of (batch * T, D) as (batch, H, T, K or U), computed with one product.
 
-    One of ``batch``, a value, and ``length``, T, may be -1: what remains.
+    Either ``batch``, a value, or ``length``, T, may be -1 and is then inferred.
     """
     num_heads, widths = graph.attention(path).num_heads, dict(zip(_PARTS, graph.widths(path), strict=True))
     projected = graph.split(_joined_linear(graph, path, parts, x), [num_heads * widths[part] for part in parts])
@@ -348,7 +357,7 @@ def _heads(graph: OnnxGraph, path: str, x: str, parts: tuple[str, ...], batch: s
 
 
 def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) -> str:
-    """Linear layers as one; a runtime joins their matrices once, when it loads the graph."""
+    """Apply several linear layers as one; the runtime concatenates their matrices once, when it loads the graph."""
     weight, bias = (
         graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0)
         for kind in ("weight", "bias")
@@ -357,7 +366,7 @@ def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) 
 
 
 def _attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
-    """Attention of (B, H, T, K) queries; the heads, side by side in (B * T, H * U), are projected back."""
+    """Attend with (B, H, T, K) queries, concatenate the heads to (B * T, H * U) and project them."""
     num_heads, (d_key, _, d_value) = graph.attention(path).num_heads, graph.widths(path)
     query = graph.op("Mul", query, graph.constant(d_key**-0.5))
     scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 3, 2]))
@@ -395,7 +404,7 @@ def linear(graph: OnnxGraph, path: str, x: str) -> str:
 
 
 def _norm(graph: OnnxGraph, path: str, x: str) -> str:
-    """The layer norm at ``path``, or nothing where the model has none there."""
+    """Apply the layer norm at ``path``, or nothing if the model has none there."""
     norm = graph.module.get_submodule(path)
     if isinstance(norm, nn.Identity):
         return x

@@ -1,14 +1,14 @@
-"""The tokenizers of Hugging Face model folders: which files a family has, and how its pieces are numbered.
+"""Tokenizers of Hugging Face model folders: the files of each family and the ids of their pieces.
 
-    OPUS-MT (Marian)   source.spm, target.spm, vocab.json (pieces of both sides -> ids), or target_vocab.json besides
-    M2M-100            sentencepiece.bpe.model, vocab.json; the languages' ids follow the pieces'
-    mBART              tokenizer.json; or sentencepiece.bpe.model, numbered as fairseq does: <s> <pad> </s> <unk>, then
-                       the model's pieces from its fourth on, the languages, <mask>
-    BART               tokenizer.json; or vocab.json and merges.txt of byte-level pairs
-    FSMT               vocab-src.json, vocab-tgt.json (one for each side), merges.txt; Moses's rules before the merges
+    OPUS-MT (Marian)   source.spm, target.spm, vocab.json (pieces of both sides -> ids), perhaps target_vocab.json
+    M2M-100            sentencepiece.bpe.model, vocab.json; the languages' ids follow the pieces' ids
+    mBART              tokenizer.json; or sentencepiece.bpe.model with fairseq's ids: <s> <pad> </s> <unk>, then the
+                       model's pieces from the fourth on, the languages, <mask>
+    BART               tokenizer.json; or vocab.json and merges.txt of byte-level BPE
+    FSMT               vocab-src.json, vocab-tgt.json, merges.txt; Moses tokenization before the merges
     any family         tokenizer.json
 
-A side read here knows the old ids; :meth:`ForeignVocabulary.tokenizer` puts it in Headway's order.
+A :class:`ForeignVocabulary` knows the folder's ids; its ``tokenizer`` uses Headway's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = ["ForeignVocabularies", "ForeignVocabulary", "read_json", "read_tokeni
 _SPM = "sentencepiece.bpe.model"
 _FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
-# How the families write the code of a language.
+# How each family spells language codes.
 _CODES = {
     "marian": re.compile(r">>(.+)<<"),
     "m2m_100": re.compile(r"__([a-z]+)__|([a-z]{3}_[A-Z][a-z]{3})"),
@@ -43,12 +43,12 @@ _CODES = {
 
 @dataclass(frozen=True)
 class ForeignVocabulary:
-    """One side's vocabulary, in the ids of the folder it was read from.
+    """The vocabulary of one side, in the ids of the folder that it was read from.
 
     Attributes:
-        unknown: The id that stands for unknown text.
-        languages: The id of each language's code.
-        tokenizer: Makes the tokenizer whose ids are in the order of a :class:`VocabularyOrder`.
+        unknown: The id of the unknown token.
+        languages: The id of each language code.
+        tokenizer: Creates the tokenizer with the ids of a :class:`VocabularyOrder`.
     """
 
     unknown: int
@@ -58,7 +58,7 @@ class ForeignVocabulary:
 
 @dataclass(frozen=True)
 class ForeignVocabularies:
-    """The two sides, and what ``tokenizer_config.json`` says of the languages."""
+    """Both sides, and the languages that ``tokenizer_config.json`` names."""
 
     source: ForeignVocabulary
     target: ForeignVocabulary
@@ -67,9 +67,9 @@ class ForeignVocabularies:
 
 
 def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
-    """The tokenizers of a Hugging Face folder whose ``model_type`` is ``family``.
+    """Read the tokenizers of a Hugging Face folder whose ``model_type`` is ``family``.
 
-    :class:`BundleError` names the files that are missing or damaged, and what the family may have instead.
+    :class:`BundleError` names missing or damaged files and what the family may have instead.
     """
     config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
     source, target = _sides(folder, family, config)
@@ -91,7 +91,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
         return _moses(folder, config)
     if has("tokenizer.json"):
         side = _fast(read_json(folder / "tokenizer.json"), family, config, folder / "tokenizer.json")
-        if has("target/tokenizer.json"):  # as Headway exports a model with a vocabulary for each side
+        if has("target/tokenizer.json"):  # Headway exports models with two vocabularies like this
             return side, _fast(read_json(folder / "target/tokenizer.json"), family, config, folder / "target")
         return side, side
     if family == "m2m_100" and has(_SPM, "vocab.json"):
@@ -180,7 +180,7 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
 def _pieces(
     model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path
 ) -> ForeignVocabulary:
-    """A side whose text is cut by a SentencePiece model and whose pieces are numbered by ``vocabulary``."""
+    """Return a side that is tokenized by a SentencePiece model and whose pieces have the ids of ``vocabulary``."""
     content = _bytes(model)
 
     def tokenizer(ids: VocabularyOrder) -> TextTokenizer:
@@ -199,7 +199,7 @@ def _unknown(vocabulary: Mapping[str, int], origin: Path) -> int:
 def _numbered(
     ids: VocabularyOrder, vocabulary: Mapping[str, int], languages: Iterable[int]
 ) -> tuple[list[str], list[int]]:
-    """The piece of each of our ids, and those that text never makes."""
+    """Return the piece of each Headway id, and the ids that text never produces."""
     names = {index: piece for piece, index in vocabulary.items()}
     special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages)
     pieces = [names.get(old, f"<unused {new}>") for new, old in enumerate(ids.order)]
@@ -223,7 +223,7 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
 
 
 def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
-    """The ``tokenizer.json`` of GPT-2's files: byte-level pairs."""
+    """Return GPT-2's byte-level BPE files in the form of ``tokenizer.json``."""
     space = bool(config.get("add_prefix_space", False))
     alphabet = {"type": "ByteLevel", "add_prefix_space": space, "trim_offsets": True, "use_regex": True}
     model = {"type": "BPE", "vocab": _vocabulary(folder / "vocab.json"), "merges": _merges(folder / "merges.txt")}
@@ -231,7 +231,7 @@ def _byte_level(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _merges(path: Path) -> list[tuple[str, str]]:
-    """The pairs of a ``merges.txt``, whose lines may begin with the version and may end with how often a pair was."""
+    """Read the pairs of a ``merges.txt``. Its first line may be a version, and its lines may end with a count."""
     try:
         lines = _bytes(path).decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
@@ -247,7 +247,7 @@ def _merges(path: Path) -> list[tuple[str, str]]:
 
 
 def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
-    """The languages among the tokens of a family, by name, in the order of their ids."""
+    """Return the language codes among a family's tokens, by name, in the order of their ids."""
     pattern = _CODES.get(family)
     matches = ((pattern.fullmatch(token), index) for token, index in ids.items()) if pattern else ()
     found = {next(filter(None, match.groups())): index for match, index in matches if match}
@@ -255,13 +255,13 @@ def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def _language(config: dict[str, Any], keys: tuple[str, ...], known: Mapping[str, int]) -> str | None:
-    """What the configuration says of a side's language; a name that is no code of the model's says nothing."""
+    """Return the configured language of a side; None if it is not one of the model's codes."""
     named = next((str(config[key]) for key in keys if config.get(key)), None)
     return named if named is None or not known or named in known else None
 
 
 def _content(token: Any) -> str | None:
-    """An added token is saved as its text, or as an object that has it."""
+    """Return the text of an added token, which is stored as a string or as an object."""
     content = token.get("content") if isinstance(token, dict) else token
     return content if isinstance(content, str) else None
 
@@ -274,7 +274,7 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a foreign folder; :class:`BundleError` where it is none."""
+    """Read a JSON object of a foreign folder; :class:`BundleError` if it is missing or damaged."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What can be exported: a Transformer."""
+"""The check that a model is a Transformer, which most export formats require."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ __all__ = ["transformer_of"]
 
 
 def transformer_of(bundle: Bundle, form: str) -> Transformer:
-    """The bundle's model, where ``form`` can hold it.
+    """Return the bundle's model if it is a Transformer.
 
     Raises:
-        ConfigError: It is of another architecture.
+        ConfigError: The model has another architecture, which ``form`` does not support.
     """
     if not isinstance(bundle.model, Transformer):
         raise ConfigError(

@@ -1,14 +1,13 @@
-"""How ids of another toolkit's vocabulary become Headway's.
+"""Reorder the vocabulary of another toolkit to Headway's special ids.
 
-Headway's special ids are the same in every model: 0 pads, decoding begins with 1 and ends with 2, 3 stands for what is
-unknown. Foreign vocabularies have theirs elsewhere, so an imported one is put in another order:
+Every Headway model has the same special ids: 0 padding, 1 begin, 2 end, 3 unknown. Other vocabularies have them
+elsewhere and are therefore reordered on import:
 
-    ours                  0    1      2    3        4...
-    the foreign tokens    pad  start  end  unknown  all others, in their own order
+    Headway id            0     1      2    3        4...
+    foreign token         pad   start  end  unknown  all others, in their own order
 
-In many families decoding starts from the padding token (Marian) or from the end symbol (the families that fairseq
-trained): that row is then there twice, because to Headway padding is what nobody may attend to, and a begin symbol is a
-token like others.
+In many families decoding starts from the padding token (Marian) or from the end symbol (families trained with fairseq).
+That row is then duplicated: in Headway nothing attends to padding, while the begin symbol is an ordinary token.
 """
 
 from __future__ import annotations
@@ -24,16 +23,21 @@ __all__ = ["VocabularyOrder"]
 
 @dataclass(frozen=True)
 class VocabularyOrder:
-    """One side's ids, two-way. ``order`` has the old id of each of our ids: ``table[list(order)]`` is in our order."""
+    """The mapping of one vocabulary, in both directions.
+
+    ``order[i]`` is the foreign id of Headway's id i, so ``table[list(order)]`` is in Headway's order.
+    """
 
     order: tuple[int, ...]
 
     @classmethod
     def of(cls, size: int, *, pad: int, start: int, end: int, unknown: int) -> VocabularyOrder:
-        """The order that puts the old ids ``pad``, ``start``, ``end``, ``unknown`` first; :class:`BundleError` where
-        they do not make sense.
+        """Return the order that puts the foreign ids ``pad``, ``start``, ``end`` and ``unknown`` first.
 
-        ``start`` may be the same as ``pad`` or ``end``; the other three differ.
+        ``start`` may equal ``pad`` or ``end``; the other three must differ.
+
+        Raises:
+            BundleError: An id is not in the vocabulary, or two that must differ are equal.
         """
         special = {"pad": pad, "start": start, "end": end, "unknown": unknown}
         for name, old in special.items():
@@ -53,12 +57,14 @@ class VocabularyOrder:
 
     @cached_property
     def new_ids(self) -> dict[int, int]:
-        """Our id of each old id. An old id that is there twice is the pad or end token, not the start of decoding."""
+        """Headway's id of each foreign id. A duplicated foreign id maps to padding or end, not to the start of
+        decoding.
+        """
         ours = {old: new for new, old in enumerate(self.order)}
         return ours | {self.order[new]: new for new in (0, 2)}
 
     def to_headway_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """Our ids of foreign ones; :class:`BundleError` where the vocabulary has no such id."""
+        """Convert foreign ids to Headway's; :class:`BundleError` if the vocabulary does not contain one."""
         try:
             return tuple(self.new_ids[old] for old in ids)
         except KeyError as error:
@@ -67,5 +73,5 @@ class VocabularyOrder:
             ) from None
 
     def to_foreign_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """The foreign ids of ours."""
+        """Convert Headway's ids to foreign ids."""
         return tuple(self.order[new] for new in ids)

@@ -1,7 +1,7 @@
-"""Encoder-decoder models of Hugging Face `transformers`: read into Headway's Transformer, and written from it.
+"""Import and export encoder-decoder models of Hugging Face `transformers`, and export classifiers.
 
-Neither needs `transformers`: a model is a folder with config.json and model.safetensors (or pytorch_model.bin). What
-the families have in common, and where they differ, stands in :mod:`~headway.interop.huggingface.families`.
+None of this needs `transformers`: a model is a folder with config.json and model.safetensors (or pytorch_model.bin).
+:mod:`~headway.interop.huggingface.families` describes what the model families share and where they differ.
 """
 
 from headway.interop.huggingface.exporting import export_classifier, export_model

@@ -1,4 +1,4 @@
-"""Reading a folder of `transformers`: config.json with what its family means by leaving a key out, and the tensors."""
+"""Read a `transformers` folder: config.json, completed by its family's defaults, and the tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_tensors"]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder's configuration: what config.json says, or else what its family means by saying nothing."""
+    """The configuration of a folder: the values of config.json, or the family's defaults for missing keys."""
 
     path: Path
     values: Mapping[str, Any]
@@ -32,17 +32,17 @@ class Checkpoint:
         return self.family.defaults.get(key) if value is None else value
 
     def fail(self, problem: str) -> BundleError:
-        """An error that names the file."""
+        """Return an error that names the file."""
         return BundleError(f"{self.path}: {problem}")
 
     def size(self, key: str) -> int:
-        """A whole number of at least 1."""
+        """Return a whole number of at least 1."""
         if isinstance(self[key], int) and self[key] >= 1:
             return int(self[key])
         raise self.fail(f"{key} = {self[key]!r}: expected a whole number of at least 1")
 
     def same(self, key: str) -> int:
-        """A size that encoder and decoder must share."""
+        """Return a size that encoder and decoder must share."""
         encoder, decoder = self.size(f"encoder_{key}"), self.size(f"decoder_{key}")
         if encoder != decoder:
             raise self.fail(
@@ -51,7 +51,7 @@ class Checkpoint:
         return encoder
 
     def token(self, key: str) -> int:
-        """The id of a special token."""
+        """Return the id of a special token."""
         value = self[key]
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
@@ -60,13 +60,13 @@ class Checkpoint:
         raise self.fail(f"{key} = {value!r}: expected one token's id")
 
     def generation(self, key: str) -> Any:
-        """A setting that generation_config.json, where there is one, has the last word on."""
+        """Return a setting for which generation_config.json, if it exists, takes precedence."""
         told = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
         return self[key] if told is None else told
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:
-        """The source's and the target's."""
+        """Sizes of the source and target vocabularies."""
         if "src_vocab_size" in self.family.defaults:
             return self.size("src_vocab_size"), self.size("tgt_vocab_size")
         source = self.size("vocab_size")
@@ -75,7 +75,7 @@ class Checkpoint:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """The configuration of a model that one of the families describes, or a :class:`BundleError` that says why not."""
+    """Read the configuration of a supported family, or raise a :class:`BundleError` that says why it is unsupported."""
     path = folder / "config.json"
     values = read_json(path)
     if values is None:
@@ -101,7 +101,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """A JSON file's object; None where there is no file."""
+    """Read a JSON object; None if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """The folder's weights, in one file or several, under the names that a model with an output projection has."""
+    """Read the folder's weights from one or several files, under the names of a model with an output projection."""
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = read_json(folder / f"{name}.index.json")
         files = [name] if index is None else _indexed(folder / f"{name}.index.json", index)
@@ -128,7 +128,7 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
-    """The files that an index tells of, all of them beside it."""
+    """Return the files that an index lists, all of which must be beside it."""
     weight_map = index.get("weight_map")
     files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
     if not files or not all(isinstance(file, str) and Path(file).name == file for file in files):
@@ -137,7 +137,7 @@ def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Tensors of a PyTorch file; nothing but tensors is ever unpickled."""
+    """Read the tensors of a PyTorch file; only tensors are unpickled."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
@@ -149,7 +149,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def _with_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A file of the model without its output projection leaves out "model." before the names."""
+    """Add the prefix "model.", which files without an output projection lack."""
     if any(name.startswith("model.") for name in tensors):
         return tensors
     return {f"model.{name}": tensor for name, tensor in tensors.items()}

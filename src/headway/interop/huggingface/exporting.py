@@ -1,8 +1,9 @@
-"""Headway's Transformer -> a model folder of `transformers`: MarianMT where it is post-norm, Pegasus where pre-norm.
+"""Export to `transformers`: a post-norm Transformer becomes MarianMT, a pre-norm one Pegasus, a classifier its own
+class.
 
-Both compute what our Transformer with sinusoids computes, but keep all sines before all cosines. A model with the
-paper's interleaved sinusoids is exported exactly, too: the d_model dimensions of the residual stream have no order of
-their own, so all weights that read from it or write to it are permuted alike (:func:`_as_halves`).
+Marian and Pegasus compute what our Transformer with sinusoids computes, but store all sines before all cosines. The
+paper's interleaved sinusoids are exported exactly, too: the order of the d_model dimensions of the residual stream is
+arbitrary, so all weights that read from it or write to it are permuted alike (:func:`_as_halves`).
 """
 
 from __future__ import annotations
@@ -26,14 +27,17 @@ __all__ = ["export_classifier", "export_model"]
 
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu"}
-_WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")  # by its rows; what else has a matrix reads, by columns
+_WRITES_RESIDUAL = (
+    "attention.output",
+    "feed_forward.outer",
+)  # with their rows; all other matrices read it with their columns
 
 
 def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
-    """Write config.json, generation_config.json and model.safetensors into ``folder``; ids stay as they are.
+    """Write config.json, generation_config.json and model.safetensors to ``folder``; token ids stay the same.
 
-    `transformers` keeps a table of positions: it translates at most ``max_positions`` tokens (Headway has no limit).
-    :class:`ConfigError` names what neither MarianMT nor Pegasus can do.
+    `transformers` stores a position table, so it translates at most ``max_positions`` tokens (Headway has no limit).
+    :class:`ConfigError` names an option that neither MarianMT nor Pegasus supports.
     """
     config = model.config
     _refuse(config)
@@ -50,7 +54,7 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
         tensors["model.decoder.embed_tokens.weight"] = weights["target_embedding.weight"]
     if config.tie == "none":
         tensors["lm_head.weight"] = weights["projection.weight"]
-    if model_type == "pegasus":  # it computes them, too, but says that they are missing
+    if model_type == "pegasus":  # Pegasus computes them itself but would report them as missing
         positions = sinusoids(max_positions, config.d_model, interleaved=False)
         tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +103,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
 
 
 def _refuse(config: TransformerConfig) -> None:
-    """Raise :class:`ConfigError` for the first option that cannot be expressed."""
+    """Raise :class:`ConfigError` for the first option that neither MarianMT nor Pegasus supports."""
     width = config.d_model // config.num_heads
     exact_heads = config.d_model % config.num_heads == 0
     fits = {
@@ -125,7 +129,7 @@ def _refuse(config: TransformerConfig) -> None:
 
 
 def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """The same model with its residual stream in another order: even dimensions (sines) first, then odd (cosines)."""
+    """Reorder the residual stream of the model: even dimensions (sines) first, then odd ones (cosines)."""
     if config.sinusoid_layout == "halves":
         return dict(weights)
     order = torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
@@ -179,7 +183,7 @@ def _config(
 
 
 def _generation_config(max_positions: int) -> dict[str, Any]:
-    """The search that comes nearest to Headway's defaults: `transformers` divides by length^length_penalty."""
+    """Return the search settings closest to Headway's defaults; `transformers` divides by length^length_penalty."""
     return {
         "pad_token_id": PAD,
         "decoder_start_token_id": BOS,

@@ -1,7 +1,6 @@
-"""The model families of `transformers` that are Transformers as ours is, each with what it does in its own way.
+"""Model families of `transformers` that are Transformers like ours, and their differences.
 
-All of them descend from fairseq's or Marian's Transformer and name their weights alike; :func:`tensor_names` is that
-table. They differ in these points:
+All descend from fairseq's or Marian's Transformer and name their weights alike (:func:`tensor_names`). They differ in:
 
               norm   embeddings + positions                        output bias
     MarianMT  post   sinusoids in halves                           yes
@@ -11,8 +10,8 @@ table. They differ in these points:
     FSMT      post   sinusoids in halves, inclusive, offset        no
     Pegasus   pre    sinusoids in halves                           yes
 
-fairseq's positions begin after its padding token's id, hence the offset. BART's and mBART's tables begin with two rows
-that are never used (its padding hack); they are cut off. NLLB is M2M-100 with other weights.
+fairseq's positions begin after the id of its padding token, hence the offset. The tables of BART and mBART begin with
+two unused rows, which are dropped. NLLB is M2M-100 with other weights.
 """
 
 from __future__ import annotations
@@ -42,19 +41,19 @@ UNUSED_POSITIONS = 2  # rows before the first position in learned tables
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What a family does in its own way.
+    """Properties of a model family.
 
     Attributes:
-        title: Its name for people.
-        architecture: The class of `transformers` that translates; ``base`` is the one without an output projection.
-        defaults: What a key that config.json leaves out means.
-        fixed: Old options that the family knows one value of, where config.json tells them at all; others of that age
-            (``add_final_layer_norm``) say what the tensors say, too, and are not always right.
+        title: The family's name in messages.
+        architecture: The `transformers` class that translates; ``base`` is the class without an output projection.
+        defaults: Values of keys that config.json leaves out.
+        fixed: Old options of which the family supports one value. Other options of that age (``add_final_layer_norm``)
+            only repeat what the tensors say, and are not always right.
         model: Its options of :class:`TransformerConfig`.
-        unknown: The unknown token's id, which config.json does not tell; None: vocab.json does.
+        unknown: The id of the unknown token, which config.json does not contain. None: vocab.json does.
         output_bias: Whether there is a ``final_logits_bias``.
-        output: Name of the output projection where it is a tensor of its own.
-        shared: Whether a table for both sides has a name of its own.
+        output: Name of the output projection if it is a separate tensor.
+        shared: Whether a table shared by both sides has its own name.
     """
 
     title: str
@@ -70,7 +69,7 @@ class Family:
 
     @property
     def positions_start_after_padding(self) -> bool:
-        """Whether positions begin after the padding token's id (fairseq's sinusoids)."""
+        """Whether positions begin after the id of the padding token (fairseq's sinusoids)."""
         return self.model.get("sinusoid_spacing") == "inclusive"
 
 
@@ -201,7 +200,7 @@ _DECODER_BLOCK = {
 
 
 def tensor_names(config: TransformerConfig) -> dict[str, str]:
-    """Their name of each of our weights but the embeddings' and the output's, which may be one tensor or several."""
+    """Map our weight names to theirs, except embeddings and output, which may be one tensor or several."""
     modules = {}
     sides = (("encoder", config.encoder_layers, _ENCODER_BLOCK), ("decoder", config.decoder_layers, _DECODER_BLOCK))
     for side, layers, block in sides:
@@ -222,7 +221,7 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class TableNames:
-    """Where the embeddings and the output projection are: the first of the names that is there."""
+    """Possible names of the embeddings and the output projection; the first that exists is used."""
 
     source: tuple[str, ...]
     target: tuple[str, ...]
@@ -235,9 +234,9 @@ class TableNames:
 
 
 def table_names(family: Family, *, tied: bool) -> TableNames:
-    """The names of a family's tables, of which ``tied`` ones may be left out.
+    """Return the names of a family's tables; if they are ``tied``, some may be left out of the file.
 
-    FSMT's output projection was always the target's embedding before `transformers` 5, whatever ``tied`` is.
+    Before `transformers` 5, FSMT's output projection was always the target embedding, whatever ``tied`` is.
     """
     source, target, shared = (
         f"model.{part}.weight" for part in ("encoder.embed_tokens", "decoder.embed_tokens", "shared")

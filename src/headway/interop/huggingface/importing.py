@@ -1,8 +1,8 @@
-"""A folder of `transformers` (config.json and weights) -> Headway's Transformer, its vocabularies and its framing.
+"""Import a `transformers` folder (config.json and weights): the Transformer, its vocabularies and special tokens.
 
-Every tensor of the file is accounted for, and every option of config.json that has a say in inference is taken over or
-refused by name. Knowingly left aside: LayerDrop (it acts in training alone), settings of ``generate()`` (beam size,
-length penalty), how weights were first drawn, and ``max_position_embeddings`` of sinusoids, which have no limit.
+Every tensor of the file is accounted for, and every option of config.json that affects inference is applied or refused
+by name. Ignored on purpose: LayerDrop (training only), settings of ``generate()`` (beam size, length penalty), weight
+initialization, and ``max_position_embeddings`` of sinusoids, which have no limit.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from headway.text.tokenizer import BOS, EOS, PAD
 
 __all__ = ["ImportedModel", "import_model"]
 
-_IGNORED = {"model.encoder.version", "model.decoder.version"}  # fairseq's; they say nothing about the model
-_NEVER = -1e4  # a logit whose probability is zero in every precision, and whose product with zero is no NaN
+_IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
+_NEVER = -1e4  # probability 0 in every precision, and finite, so that 0 times it is not NaN
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
 }
@@ -43,9 +43,9 @@ _SINUSOID_TABLES = {
 
 @dataclass(frozen=True)
 class ImportedModel:
-    """A model that was read, in evaluation mode, and how its ids and its sentences' frames are to be understood.
+    """An imported model in evaluation mode, the orders of its vocabularies, and its special tokens.
 
-    ``framing`` has no languages yet: a tokenizer knows them. ``family`` is the family's name for people.
+    ``framing`` has no languages yet; they come from the tokenizer. ``family`` is the family's name in messages.
     """
 
     model: Transformer
@@ -56,10 +56,10 @@ class ImportedModel:
 
 
 def import_model(folder: Path, *, start: int | None = None, unknown: tuple[int, int] | None = None) -> ImportedModel:
-    """Read a model folder of `transformers`; :class:`BundleError` names what is missing, unknown or unsupported.
+    """Import a model folder of `transformers`; :class:`BundleError` names what is missing, unknown or unsupported.
 
-    ``start`` is the token that decoding begins with, where config.json does not tell it (mBART: the target language's
-    code). ``unknown`` are the source's and the target's unknown tokens, where they are not the family's.
+    ``start`` is the first decoder token if config.json does not define it (mBART: the target language's code).
+    ``unknown`` are the unknown tokens of source and target if they differ from the family's.
     """
     checkpoint = read_checkpoint(folder)
     source, target = _vocabularies(checkpoint, start, unknown)
@@ -75,7 +75,7 @@ def import_model(folder: Path, *, start: int | None = None, unknown: tuple[int, 
 def _vocabularies(
     checkpoint: Checkpoint, start: int | None, unknown: tuple[int, int] | None
 ) -> tuple[VocabularyOrder, VocabularyOrder]:
-    """The source's and the target's."""
+    """Return the orders of the source and target vocabularies."""
     pad, end = checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")
     if start is None:
         start = _start(checkpoint)
@@ -107,7 +107,7 @@ def _start(checkpoint: Checkpoint) -> int:
 
 
 def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
-    """The unknown token's id: config.json's, the family's, or that of <unk> in the first vocabulary that is there."""
+    """Return the id of the unknown token: from config.json, the family, or <unk> in the first existing vocabulary."""
     if checkpoint["unk_token_id"] is not None:
         return checkpoint.token("unk_token_id")
     if checkpoint.family.unknown is not None:
@@ -122,10 +122,10 @@ def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
 
 
 def _framing(checkpoint: Checkpoint, target: VocabularyOrder) -> Framing:
-    """What stands around a sentence; both vocabularies have the special tokens in the same places.
+    """Return the special tokens around a sentence; both vocabularies have them at the same ids.
 
         Marian, FSMT, Pegasus           X </s>
-        BART                        <s> X </s>              target: what it is forced to begin with, often <s>
+        BART                        <s> X </s>              target: its forced first token, often <s>
         M2M-100, NLLB          [source] X </s>              target: [target]
         mBART-50               [source] X </s>              target: [target]
         mBART                           X </s> [source]     decoding begins with the target language's code
@@ -147,7 +147,7 @@ def _framing(checkpoint: Checkpoint, target: VocabularyOrder) -> Framing:
 
 
 def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
-    """The model's options, but for those that its tensors decide: which are tied, and whether there is a bias."""
+    """Return the model's options, except those that its tensors decide: tied weights and the output bias."""
     family = checkpoint.family
     activation = checkpoint["activation_function"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
@@ -180,7 +180,7 @@ def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
 
 @dataclass(frozen=True)
 class _Tables:
-    """What there is for each token, in our order: two embeddings, the output projection and its bias."""
+    """Embeddings, output projection and its bias, one row per token in Headway's order."""
 
     source: Float[Tensor, "S D"]
     target: Float[Tensor, "V D"]
@@ -189,14 +189,14 @@ class _Tables:
 
     @property
     def tie(self) -> Literal["all", "target", "none"]:
-        """Which are one: those that are equal, whatever config.json says (as `transformers` does from 5.0 on)."""
+        """Which tables are equal, whatever config.json says (as in `transformers` from 5.0 on)."""
         if not torch.equal(self.target, self.output):
             return "none"
         return "all" if torch.equal(self.source, self.target) else "target"
 
 
 def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor], tables: _Tables) -> Transformer:
-    """The model with its weights."""
+    """Build the model with its weights."""
     model = Transformer(config, len(tables.source), len(tables.target))
     expected = named_weights(model)
     weights = {
@@ -219,7 +219,7 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
 def _tables(
     checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: VocabularyOrder, target: VocabularyOrder
 ) -> _Tables:
-    """The tables, each from the first tensor that holds it."""
+    """Read the tables, each from the first tensor that contains it."""
     family, (source_rows, target_rows) = checkpoint.family, checkpoint.vocab_sizes
     names = table_names(family, tied=checkpoint["tie_word_embeddings"])
     d_model = checkpoint.size("d_model")
@@ -232,7 +232,7 @@ def _tables(
         )
     bias = _without_bad_words(checkpoint, bias[0])[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
-        bias[BOS] = _NEVER  # that row is there twice, and must not count twice in the softmax
+        bias[BOS] = _NEVER  # the duplicated row must not count twice in the softmax
     return _Tables(
         _table(path, tensors, names.source, source_rows, d_model)[list(source.order)],
         _table(path, tensors, names.target, target_rows, d_model)[list(target.order)],
@@ -242,9 +242,9 @@ def _tables(
 
 
 def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
-    """The bias, so low for tokens that are never to be generated that they are not.
+    """Return a copy of the output bias in which forbidden tokens have a value so low that they are never generated.
 
-    Padding never is, in any case; that the end symbol cannot be one of them is the rule of transformers.
+    Padding is never generated anyway. As in transformers, the end symbol cannot be forbidden.
     """
     bias, kept = bias.clone(), [checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")]
     words = checkpoint.generation("bad_words_ids") or []
@@ -262,7 +262,7 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
 
 
 def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
-    """No tensor is missing, and none is there that we do not know."""
+    """Refuse missing and unknown tensors."""
     family = checkpoint.family
     known = needed | _IGNORED | table_names(family, tied=True).all
     known |= {OUTPUT_BIAS} if family.output_bias else set()
@@ -276,7 +276,7 @@ def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: se
 
 
 def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], rows: int, d_model: int) -> Tensor:
-    """The first of ``names`` that is there: a vector for each token."""
+    """Return the first existing tensor of ``names``: one vector per token."""
     name = next((name for name in names if name in tensors), None)
     if name is None:
         raise BundleError(f"{path}: tensor {names[-1]!r} is missing; expected {' or '.join(names)}")
@@ -288,7 +288,7 @@ def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], rows
 
 
 def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: TransformerConfig) -> None:
-    """Tables of sinusoids in the file hold what is computed here, to the precision that they are kept in."""
+    """Check that stored sinusoid tables equal ours, within their precision."""
     for name in sorted(_SINUSOID_TABLES & tensors.keys() if config.positions == "sinusoidal" else ()):
         table = tensors[name]
         inclusive = config.sinusoid_spacing == "inclusive"
