@@ -73,7 +73,7 @@ def test_judge_greater(low: float, high: float, outcome: str) -> None:
     verdict = judge_greater(Difference((low + high) / 2, low, high), "it", than=2.0, noticeable=0.5)
     assert verdict.outcome == outcome
     assert verdict.reason.startswith("it: ")
-    assert ("real, but all of it below 2.5" in verdict.reason) == ((low, high) == (2.1, 2.4))
+    assert ("real, but the interval is below 2.5" in verdict.reason) == ((low, high) == (2.1, 2.4))
 
 
 @pytest.mark.parametrize(

@@ -122,8 +122,9 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 def _judge_single(numbers: Numbers) -> Verdict:
     error = numbers["single_key_error"]
     reason = (
-        f"largest difference between result and value: {error:.2g}. The softmax of one number is 1, whatever query and "
-        "key are; with two keys or more this is no longer so"
+        f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
+        "query "
+        "and key are. With two or more keys this is not the case"
     )
     return Verdict("supported" if error < 1e-12 else "refuted", reason)
 
@@ -132,10 +133,13 @@ def _judge_own(numbers: Numbers) -> Verdict:
     own, *others = numbers["weights"][0]
     reason = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}"
     if own > 0.5:
-        return Verdict("supported", f"{reason}: more than half is its own")
+        return Verdict("supported", f"{reason}: its own weight is above one half")
     if own < max(others):
-        return Verdict("refuted", f"{reason}: another vector has the largest share, and {1 - own:.0%} is not its own")
-    return Verdict("inconclusive", f"{reason}: its own is the largest share, but not half")
+        return Verdict(
+            "refuted",
+            f"{reason}: another vector has the largest weight, and {1 - own:.0%} of the result is not its own",
+        )
+    return Verdict("inconclusive", f"{reason}: its own weight is the largest, but below one half")
 
 
 def _judge_growth(numbers: Numbers) -> Verdict:
@@ -144,12 +148,14 @@ def _judge_growth(numbers: Numbers) -> Verdict:
     rises = [all(a < b for a, b in zip(mean[start:], mean[start + 1 :], strict=False)) for mean in means]
     gain = sum(each["gain"][0] for each in numbers["growth"]) / len(means)
     reason = (
-        f"from length 1 to {numbers['lengths'][-1]:g} a key's mean weight over random queries goes from "
-        f"{_mean(means, start):.3f} to {_mean(means, -1):.3f}; but only {gain:.0%} of the queries give more to a key "
-        "of twice the length: those whose score with it is positive, while the others turn away from it"
+        f"as a key's length grows from 1 to {numbers['lengths'][-1]:g}, its mean weight over random queries changes "
+        "from "
+        f"{_mean(means, start):.3f} to {_mean(means, -1):.3f}. But only {gain:.0%} of the queries give more weight to "
+        "a "
+        "key of twice the length: those whose score with it is positive. The others give less"
     )
     if all(rises):
-        return Verdict("supported", f"{reason}. True on average, not of each query")
+        return Verdict("supported", f"{reason}. The claim holds on average, not for each query")
     return Verdict("inconclusive" if any(rises) else "refuted", reason)
 
 
@@ -166,7 +172,7 @@ def draw(numbers: Numbers) -> Figure:
         own.plot(WIDTHS, [100 * sum(each) / len(each) for each in shares], "o-", color=color, label=kind)
     own.set_xscale("log", base=2)
     own.set_ylim(-3, 103)
-    label(own, "Own weight above one half", "width d_k (units)", f"of {KEYS} random vectors (%)", ticks=WIDTHS)
+    label(own, "Own weight above one half", "width d_k (units)", f"share of {KEYS} random vectors (%)", ticks=WIDTHS)
     own.legend(loc="center right")
     for color, (name, words) in zip(
         COLORS,
@@ -178,7 +184,12 @@ def draw(numbers: Numbers) -> Figure:
         growth.plot(numbers["lengths"], means, "o-", color=color, label=words)
     growth.axhline(1 / KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{KEYS}")
     growth.set_ylim(bottom=0)
-    label(growth, "Weight of one key as it grows", "length of the key (times its first)", "mean weight (share)")
+    label(
+        growth,
+        "Weight of one key as it grows",
+        "length of the key (relative to its original length)",
+        "mean weight (share)",
+    )
     growth.legend()
     return picture
 
@@ -192,7 +203,7 @@ def _draw_example(axes: Axes, weights: list[list[float]]) -> None:
     axes.set_xticks(range(3), NAMES)
     axes.set_yticks(range(3), NAMES)
     axes.grid(False)
-    label(axes, "Weights of the example", "attended to (key)", "attends (query); each row sums to 1")
+    label(axes, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
 
 
 def explain(numbers: Numbers) -> str:
@@ -213,13 +224,13 @@ def explain(numbers: Numbers) -> str:
         "Three vectors attend to themselves: a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot "
         "products with each: a·a = 2, a·b = 3, a·c = 1. Divided by √3, exponentiated and divided by their sum they are "
         f"{own:.4f}, {other:.4f} and {third:.4f}, so its new vector is ({result}). The published weights fix the "
-        "scores after their division, up to a common term: neighboring ones are .577 apart. They do not fix d_k; √3 "
-        "and scores that are one apart is one reading.\n\n"
+        "scores after their division, up to a common term: neighboring scores differ by .577. They do not fix d_k: √3 "
+        "with scores that differ by 1 is one possibility.\n\n"
         f"The largest share of a's new vector is {NAMES[[own, other, third].index(max(own, other, third))]}'s. How "
         "often does a vector attend mostly to itself? Without projections its score with itself is its squared length, "
         "which grows with d_k faster than the scores of chance: "
         f"{narrow:.0f} % of random vectors give themselves more than half at d_k = {WIDTHS[1]}, {wide:.0f} % at "
-        f"{WIDTHS[-1]}. With projections of query and key drawn apart, as at the start of training, it is "
+        f"{WIDTHS[-1]}. With independent random projections of query and key, as at the start of training, it is "
         f"{100 * sum(projected) / len(projected):.0f} % there.\n\n"
         "A longer key multiplies its score: a positive score grows, a negative one falls further. From length 1 to "
         f"{lengths[-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for queries with "

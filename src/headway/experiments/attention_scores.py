@@ -125,7 +125,7 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by time and memory of one layer, and by BLEU over seeds."""
     bleu = {name: column(numbers, "bleu", variant=name) for name in VARIANTS}
-    what = "BLEU of additive less that of dot without scaling"
+    what = "BLEU of additive minus unscaled dot product"
     similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=MIN_BLEU_DIFFERENCE)
     better = judge_greater(
         difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT]), f"with one head, {what}", noticeable=MIN_BLEU_DIFFERENCE
@@ -133,8 +133,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     best = max(MORE_SOPHISTICATED, key=lambda name: fmean(bleu[name]))
     gain = judge_greater(
         difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
-        f"BLEU of the best of the others ({best}) less that of scaled dot, widened for {len(MORE_SOPHISTICATED)} "
-        "comparisons",
+        f"BLEU of the best other function ({best}) minus scaled dot product, corrected for "
+        f"{len(MORE_SOPHISTICATED)} comparisons",
         noticeable=MIN_BLEU_DIFFERENCE,
     )
     return _judge_cost(numbers["costs"]), similar, better, gain, _judge_non_linearity(bleu)
@@ -156,15 +156,16 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
 
 def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
     found = {name: difference(bleu[name], bleu[PAPER], len(NON_LINEAR)) for name in NON_LINEAR}
-    reason = "BLEU less that of scaled dot: " + "; ".join(f"{name} {each}" for name, each in found.items())
+    reason = "BLEU minus that of the scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
     if any(each.low > MIN_BLEU_DIFFERENCE or each.high < -MIN_BLEU_DIFFERENCE for each in found.values()):
         return Verdict(
-            "supported", f"{reason}; one at least is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0"
+            "supported", f"{reason}; at least one is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0"
         )
     if all(abs(edge) <= MIN_BLEU_DIFFERENCE for each in found.values() for edge in (each.low, each.high)):
         return Verdict("refuted", f"{reason}; all of them within {MIN_BLEU_DIFFERENCE:g} of 0")
     return Verdict(
-        "inconclusive", f"{reason}; none is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0, nor all within"
+        "inconclusive",
+        f"{reason}; none is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0, and not all are within",
     )
 
 
@@ -182,7 +183,7 @@ def draw(numbers: Numbers) -> Figure:
         axes.set_xlim(0, 1.15 * max(lengths))
         axes.grid(visible=False, axis="y")
     label(time_panel, "Time of one attention layer", "ms, forward and backward (median)", "")
-    label(memory, "Memory of one attention layer", "MiB kept for the backward pass", "")
+    label(memory, "Memory of one attention layer", "MiB saved for the backward pass", "")
     return picture
 
 
@@ -191,7 +192,8 @@ def explain(numbers: Numbers) -> str:
     seeds = len(column(numbers, "bleu", variant=PAPER))
     return (
         f"The same Transformer, trained {seeds} times with each function that compares a query with a key. On the left "
-        "each dot is one training; where the shaded bars of two functions overlap much, chance alone may part them.\n\n"
+        "each dot is one training; if the shaded bars of two functions overlap much, the difference may be due to "
+        "chance.\n\n"
         "Products compare all queries with all keys in one matrix product. Additive and feed-forward functions pass "
         "every single pair of a query and a key through a hidden layer; a hidden layer in the projections works on "
         "each query and each key once. The two panels on the right say what that costs."

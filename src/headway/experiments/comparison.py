@@ -108,21 +108,23 @@ def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable
     """
     least = than + noticeable
     if found.low > least:
-        return Verdict("supported", f"{what}: {found}; all of it above {least:g}")
+        return Verdict("supported", f"{what}: {found}; the interval is above {least:g}")
     if than < found.low and found.high < least:
-        return Verdict("inconclusive", f"{what}: {found}; real, but all of it below {least:g}, too little to notice")
+        return Verdict(
+            "inconclusive", f"{what}: {found}; real, but the interval is below {least:g}, which is too small to notice"
+        )
     if found.high < least:
-        return Verdict("refuted", f"{what}: {found}; all of it below {least:g}")
-    return Verdict("inconclusive", f"{what}: {found}; neither all above {least:g} nor all below")
+        return Verdict("refuted", f"{what}: {found}; the interval is below {least:g}")
+    return Verdict("inconclusive", f"{what}: {found}; the interval contains {least:g}")
 
 
 def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
     """Judge the claim that there is practically no difference: supported if the whole interval is ``within`` of 0."""
     if max(abs(found.low), abs(found.high)) <= within:
-        return Verdict("supported", f"{what}: {found}; all of it within {within:g} of 0")
+        return Verdict("supported", f"{what}: {found}; the interval is within {within:g} of 0")
     if found.low > within or found.high < -within:
-        return Verdict("refuted", f"{what}: {found}; all of it more than {within:g} away from 0")
-    return Verdict("inconclusive", f"{what}: {found}; neither all within {within:g} of 0 nor all outside")
+        return Verdict("refuted", f"{what}: {found}; the interval is more than {within:g} away from 0")
+    return Verdict("inconclusive", f"{what}: {found}; the interval is neither within {within:g} of 0 nor outside")
 
 
 def column(numbers: Numbers, name: str, **where: Any) -> list[float]:

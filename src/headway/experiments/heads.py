@@ -59,7 +59,7 @@ def _judge_worse(numbers: Numbers, setting: str) -> Verdict:
     best = max(others, key=lambda name: fmean(bleu[name]))
     return judge_greater(
         difference(bleu[best], bleu[setting], len(others)),
-        f"BLEU of the best other setting ({names[best]}) less that of {names[setting]}, widened for {len(others)} "
+        f"BLEU of the best other setting ({names[best]}) minus {names[setting]}, corrected for {len(others)} "
         "comparisons",
         noticeable=MIN_BLEU_DIFFERENCE,
     )
@@ -76,8 +76,8 @@ def draw(numbers: Numbers) -> Figure:
     names = _names(numbers)
     for axes, key in ((bleu, "bleu"), (loss, "loss")):
         strip_plot(axes, {shown: column(numbers, key, variant=name) for name, shown in names.items()})
-    label(bleu, "Quality (dots: seeds)", "BLEU of the test set (more is better)", "")
-    label(loss, "Loss of the development set", "nats for each target token (less is better)", "")
+    label(bleu, "Quality (dots: seeds)", "BLEU of the test set (higher is better)", "")
+    label(loss, "Loss of the development set", "nats per target token (lower is better)", "")
     loss.set_yticks(loss.get_yticks(), [])
     return picture
 
@@ -85,10 +85,10 @@ def draw(numbers: Numbers) -> Figure:
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     return (
-        "One head sees the sentence in one way only: its weights are one distribution for each query. Many heads see "
-        "it in many ways, but the width is shared out among them, so each compares queries and keys in fewer units. "
-        f"With {numbers['many']} heads {numbers['width'] // numbers['many']} are left to each.\n\n"
-        "Each dot is one training; where the shaded bars overlap much, chance alone may part the two."
+        "One head has a single distribution of weights for each query. Several heads have several, but share the "
+        "width, so each compares queries and keys in fewer dimensions. "
+        f"With {numbers['many']} heads, each has {numbers['width'] // numbers['many']} dimensions.\n\n"
+        "Each dot is one training; if shaded bars overlap much, the difference may be due to chance."
     )
 
 

@@ -126,12 +126,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
     def compared(key: str, what: str) -> Verdict:
         found = difference(column(numbers, key, variant=SMOOTHED), column(numbers, key, variant=HARD))
-        return judge_greater(found, f"{what}, smoothed less not smoothed")
+        return judge_greater(found, f"{what}, smoothed minus not smoothed")
 
     worst = max(column(numbers, "identity_error"))
     identity = Verdict(
         "supported" if worst < EXACT else "refuted",
-        f"over every token of the test set the two sides differ by {worst:.1e} nats at most; {EXACT:g} is allowed",
+        f"over all tokens of the test set, the two sides differ by at most {worst:.1e} nats ({EXACT:g} is allowed)",
     )
     return (
         compared("perplexity", "perplexity of the development set"),
@@ -159,11 +159,11 @@ def draw(numbers: Numbers) -> Figure:
         )
     peaks.legend(loc="upper left")
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
-    label(peaks, "How sure the model is", "probability of the most probable token", "% of all tokens")
+    label(peaks, "Confidence of the model", "probability of the most probable token", "% of all tokens")
     for axes, key in ((perplexity, "perplexity"), (bleu, "bleu")):
         strip_plot(axes, {name.split(" (")[0]: column(numbers, key, variant=name) for name in VARIANTS})
-    label(perplexity, "Perplexity (less is better)", "perplexity of the development set", "")
-    label(bleu, "BLEU (more is better)", "BLEU of the test set", "")
+    label(perplexity, "Perplexity (lower is better)", "perplexity of the development set", "")
+    label(bleu, "BLEU (higher is better)", "BLEU of the test set", "")
     bleu.set_yticks(bleu.get_yticks(), [])
     return picture
 
@@ -174,18 +174,18 @@ def explain(numbers: Numbers) -> str:
         {name: fmean(column(numbers, key, variant=name)) for name in VARIANTS} for key in ("confidence", "accuracy")
     )
     return (
-        "On the left, how probable the model's first choice is, over all tokens of the test set. With "
-        "smoothing the loss asks for about 0.9, not for 1. A model that is as often right as it is sure knows itself: "
-        f"smoothed it is sure by {sure[SMOOTHED]:.2f} and right in {right[SMOOTHED]:.2f} of all tokens, not smoothed "
-        f"{sure[HARD]:.2f} and {right[HARD]:.2f}.\n\nPerplexity is computed without smoothing for both, so what a "
-        "model gives to tokens that do not come counts against it there, while BLEU only asks which token comes first. "
+        "On the left: the probability of the model's first choice, over all tokens of the test set. With "
+        "smoothing, the loss is minimal near 0.9 instead of 1. A calibrated model is correct as often as it is "
+        f"confident. With smoothing, mean confidence is {sure[SMOOTHED]:.2f} and accuracy {right[SMOOTHED]:.2f}; "
+        f"without, {sure[HARD]:.2f} and {right[HARD]:.2f}.\n\nPerplexity is computed without smoothing for both, so "
+        "probability given to wrong tokens increases it, while BLEU depends only on which token is chosen. "
         "Dots are seeds, shaded bars 95 % intervals of the mean."
     )
 
 
 EXPERIMENT = Experiment(
     "label-smoothing",
-    "Label smoothing: less sure, and better?",
+    "Label smoothing: less confident, and better?",
     CLAIMS,
     measure,
     judge,

@@ -230,7 +230,13 @@ def draw(numbers: Numbers) -> Figure:
     kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
     _draw_over_n(memory, kilobytes)
     lengths = [int(n) for n in kilobytes["recurrent"]]
-    label(memory, "Memory of one sequence, d = 64", "length n (tokens)", "kept to go backward (KiB)", ticks=lengths)
+    label(
+        memory,
+        "Memory of one sequence, d = 64",
+        "length n (tokens)",
+        "saved for the backward pass (KiB)",
+        ticks=lengths,
+    )
     shared_legend(picture, time, path, memory)
     return picture
 
@@ -270,7 +276,7 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
     axes.set_yticks(range(len(lengths)), map(str, lengths))
     axes.grid(False)
     picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
-    label(axes, "Recurrent time / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
+    label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
 
 
 def explain(numbers: Numbers) -> str:

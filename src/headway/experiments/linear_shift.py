@@ -148,14 +148,14 @@ def _judge_shift(numbers: Numbers) -> Verdict:
         [value for each in numbers["control"] for value in each[kind]] for kind in ("sinusoids", "random vectors")
     )
     reason = (
-        f"R_k PE(pos) misses PE(pos+k) by {exact:.1g} at most in float64 and by {single:.1g} with a model's float32 "
-        f"table; a linear map fitted to random vectors leaves {min(random):.0%} of their size, one fitted to the "
-        f"sinusoids {max(fitted):.1g}"
+        f"R_k PE(pos) differs from PE(pos+k) by at most {exact:.1g} in float64 and {single:.1g} with a model's "
+        f"float32 table. The relative error of a fitted linear map is {min(random):.0%} for random vectors and "
+        f"{max(fitted):.1g} for sinusoids"
     )
     if exact > 1e-9 or single > 1e-4:
         return Verdict("refuted", reason)
     if min(random) < 0.1:
-        return Verdict("inconclusive", f"{reason}: the measurement cannot tell them apart")
+        return Verdict("inconclusive", f"{reason}: the measurement cannot distinguish them")
     return Verdict("supported", reason)
 
 
@@ -164,7 +164,7 @@ def _judge_ratios(numbers: Numbers) -> Verdict:
     for waves in numbers["wavelengths"].values():
         ratios = [after / before for before, after in pairwise(waves)]
         off = max(off, max(abs(ratio / ratios[0] - 1) for ratio in ratios))
-    reason = f"within each width the ratio of neighboring wavelengths is the same to {off:.1g}"
+    reason = f"within each width, the ratio of neighboring wavelengths is constant to {off:.1g}"
     return Verdict("supported" if off < 1e-5 else "refuted", reason)
 
 
@@ -178,7 +178,7 @@ def _judge_ends(numbers: Numbers) -> Verdict:
     off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
     if off < 0.01:
         return Verdict("supported", reason)
-    return Verdict("refuted", f"{reason}. The last exponent is (d−2)/d, not 1: the upper end is never reached")
+    return Verdict("refuted", f"{reason}. The last exponent is (d−2)/d, not 1, so the upper end is never reached")
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -231,12 +231,13 @@ def explain(numbers: Numbers) -> str:
     longest = {width: waves[-1] / (2 * math.pi) for width, waves in numbers["wavelengths"].items()}
     left = min(min(each["random vectors"]) for each in numbers["control"])
     return (
-        "How can this be represented as a linear function? Sine and cosine of pos are not linear in pos, but sin(a + "
-        "b) and cos(a + b) are linear in (sin a, cos a), with coefficients that depend on b alone. Each pair of "
-        "dimensions is a point on a circle, and moving on by k positions turns it by a fixed angle: the matrix has a "
+        "How can this be a linear function? Sine and cosine of pos are not linear in pos, but sin(a + "
+        "b) and cos(a + b) are linear in (sin a, cos a), with coefficients that depend only on b. Each pair of "
+        "dimensions is a point on a circle, and moving k positions further rotates it by a fixed angle: the matrix "
+        "has a "
         "2 × 2 rotation for each pair along its diagonal and zeros elsewhere. A head can learn such a matrix, and so "
-        "attend to “k positions back”. For a table of random vectors the best linear map leaves "
-        f"{left:.0%} of their size or more.\n\n"
+        "attend to “k positions back”. For a table of random vectors, the best linear map has a "
+        f"relative error of at least {left:.0%}.\n\n"
         "The wavelengths start at 2π and grow by the same factor from pair to pair, but the exponent 2i/d of the "
         f"last pair is (d−2)/d, so the longest one is {longest['512']:,.0f} · 2π at d = 512 and only "
         f"{longest['16']:,.0f} · 2π at d = 16. tensor2tensor, the paper's own code, spaces the exponents so that 1 is "

@@ -149,13 +149,13 @@ def _judged(models: dict[str, dict[str, Any]], what: str, broken: str, words: st
     worst = max(sound, key=sound.__getitem__)
     caught = min(models[broken][what])
     reason = (
-        f"{words} {sound[worst]:.2g} at most ({worst}; {len(sound)} models), and by {caught:.2g} or more in the model "
+        f"{words} at most {sound[worst]:.2g} ({worst}; {len(sound)} models), and by at least {caught:.2g} in the model "
         f"that is broken on purpose ({broken})"
     )
     if sound[worst] > EXACT:
         return Verdict("refuted", reason)
     if caught < 10 * EXACT or min(min(each["later"]) for each in models.values()) < 10 * EXACT:
-        return Verdict("inconclusive", f"{reason}: the measurement is blind")
+        return Verdict("inconclusive", f"{reason}: the measurement does not detect errors")
     return Verdict("supported", reason)
 
 
@@ -173,7 +173,7 @@ def draw(numbers: Numbers) -> Figure:
         each.grid(False)
         colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
-        label(each, name, "target token exchanged (position)", "output (position)")
+        label(each, name, "replaced target token (position)", "output (position)")
     names = list(numbers["models"])
     changes = [max(numbers["models"][name]["padding"]) for name in names]
     bars = axes[3]
@@ -182,7 +182,7 @@ def draw(numbers: Numbers) -> Figure:
     bars.set_xlim(1e-9, 100)
     log_scale(bars, "x")
     bars.invert_yaxis()
-    label(bars, "More padding (left of the line: rounding)", "largest change of a logit (nats)", "model")
+    label(bars, "Effect of more padding (left of the line: rounding)", "largest change of a logit (nats)", "model")
     return picture
 
 
@@ -193,16 +193,17 @@ def explain(numbers: Numbers) -> str:
     sound = [name for name in models if name not in (NO_CAUSAL, NO_PADDING)]
     return (
         "Each square shows by how much the logits of one output (row) change when one target token (column) is "
-        "exchanged. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
-        "everything above the diagonal must be 0: that is what lets all positions be trained at once, for no "
+        "replaced. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
+        "everything above the diagonal must be 0: this is why all positions can be trained at once: no "
         "prediction sees its answer. The largest entry there is "
         f"{max(peeks[name] for name in sound):.2g} among the models with a mask and {peeks[NO_CAUSAL]:.2g} without a "
-        "causal mask; a model that peeks would copy the answer while training, and have nothing to copy from when it "
+        "causal mask; a model that peeks would learn to copy the answer, and would have nothing to copy when it "
         "translates.\n\n"
-        "Padding must not be attended to; rounding may remain, because matrix products of another size add in "
-        f"another order. More padding changes a logit by {max(pads[name] for name in sound):.2g} at most among the "
+        "Padding must not be attended to. Rounding differences may remain, because matrix products of another "
+        f"size add in another order. More padding changes a logit by at most {max(pads[name] for name in sound):.2g} "
+        "in "
         f"models with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
-        "causal mask, where the padding behind the target is in sight."
+        "causal mask, where the padding after the target is visible."
     )
 
 

@@ -99,8 +99,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
     own = Verdict(
         "supported" if numbers["nearest"] > 0.01 else "refuted",
-        f"of {numbers['positions']} positions the nearest two are {numbers['nearest']:.3f} apart (a vector is "
-        f"{(WIDTH / 2) ** 0.5:.0f} long)",
+        f"the two nearest of {numbers['positions']} positions are {numbers['nearest']:.3f} apart (each vector has "
+        f"length {(WIDTH / 2) ** 0.5:.0f})",
     )
     spread = numbers["likeness_spread"]
     alike = Verdict(
@@ -115,10 +115,10 @@ def _judge_dropout(numbers: Numbers) -> Verdict:
     whole, dropped = (numbers["told"][KINDS[1]][str(rate)] for rate in (0.0, PAPER_RATE))
     lost = [before["right"] - after["right"] for before, after in zip(whole, dropped, strict=True)]
     reason = (
-        f"of {numbers['positions']} positions the sum tells {_mean(whole, 'right'):.1%} without dropout and "
-        f"{_mean(dropped, 'right'):.1%} with {PAPER_RATE} ({_mean(dropped, 'near'):.1%} to {NEAR} positions): "
-        f"{fmean(lost):.1%} are lost, {max(lost):.1%} at most over the seeds; {LOSS:.0%} would be much. Chance tells "
-        f"{1 / numbers['positions']:.2%}"
+        f"the sum identifies {_mean(whole, 'right'):.1%} of {numbers['positions']} positions without dropout and "
+        f"{_mean(dropped, 'right'):.1%} with {PAPER_RATE} ({_mean(dropped, 'near'):.1%} to within {NEAR} positions): a "
+        f"loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({LOSS:.0%} would be large). Random "
+        f"guessing identifies {1 / numbers['positions']:.2%}"
     )
     return Verdict("supported" if max(lost) < LOSS else "refuted" if min(lost) > LOSS else "inconclusive", reason)
 
@@ -135,7 +135,7 @@ def draw(numbers: Numbers) -> Figure:
         picture.colorbar(image, ax=axes, label="value (no unit)")
         label(axes, title, "dimension (even: sine, odd: cosine)", "position (tokens)")
     likeness.plot(range(len(numbers["likeness"])), numbers["likeness"], color=COLORS[0])
-    label(likeness, "How alike are two positions?", "distance (positions)", "dot product (no unit)")
+    label(likeness, "Similarity of two positions", "distance (positions)", "dot product (no unit)")
     likeness.set_ylim(bottom=0)
     for color, marker, (kind, each) in zip(COLORS, MARKERS, numbers["told"].items(), strict=False):
         means = [100 * _mean(found, "right") for found in each.values()]
@@ -144,7 +144,7 @@ def draw(numbers: Numbers) -> Figure:
     told.axvline(PAPER_RATE, color="#777777", linestyle=":")
     told.annotate("the paper's 0.1", (PAPER_RATE, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
     told.set_ylim(-3, 103)
-    label(told, "Positions told after dropout", "dropout (probability)", "nearest to its own encoding (%)")
+    label(told, "Positions identified after dropout", "dropout (probability)", "nearest to its own encoding (%)")
     return picture
 
 
@@ -155,17 +155,17 @@ def explain(numbers: Numbers) -> str:
         kind: [_mean(each[str(rate)], "right") for rate in (0.0, PAPER_RATE)] for kind, each in numbers["told"].items()
     }
     return (
-        "Each row is a position, each column a dimension. On the left the sines and cosines turn fast, one turn in "
-        "2π ≈ 6.3 positions; to the right ever more slowly, until a column hardly changes over the rows shown (its "
-        "cosines stay near 1, its sines near 0: hence the stripes). Fast columns tell neighbors apart, slow ones tell "
-        "early from late, as the digits of a number do.\n\n"
+        "Each row is a position, each column a dimension. On the left, sines and cosines have a period of "
+        "2π ≈ 6.3 positions; to the right the period grows until a column hardly changes over the rows shown (cosines "
+        "stay near 1 and sines near 0, which gives the stripes). Fast columns distinguish neighbors, slow ones "
+        "distinguish early from late positions, like the digits of a number.\n\n"
         f"Dropout zeroes a random tenth of the entries (here {numbers['zeros']:.1%}; white speckles) and multiplies "
-        f"the rest by 1/0.9. Of encodings alone {told[KINDS[0]][0]:.0%} are told without dropout, "
-        f"{told[KINDS[0]][1]:.0%} with it. In a model dropout acts on the sum of embedding and encoding, so both lose "
-        "the same entries, and whoever reads the position has to see through an embedding that is larger than the "
-        f"encoding: {told[KINDS[1]][0]:.0%} are told without dropout, {told[KINDS[1]][1]:.0%} with it. Neighbors are "
-        "what is taken for one another. A model that has learned both may read better than the nearest encoding. "
-        + (f"Likeness falls by a quarter within {half} positions, then slowly and in waves." if half else "")
+        f"the rest by 1/0.9. From encodings alone, {told[KINDS[0]][0]:.0%} of the positions are "
+        f"identified without dropout and {told[KINDS[0]][1]:.0%} with it. In a model, dropout acts on the sum of "
+        "embedding and encoding, so both lose the same entries, and the embedding, which is larger than the encoding, "
+        f"acts as noise: {told[KINDS[1]][0]:.0%} are identified without dropout and {told[KINDS[1]][1]:.0%} with it. "
+        "Confusions are between neighboring positions. A trained model may do better than the nearest encoding. "
+        + (f"Similarity falls by a quarter within {half} positions, then slowly and in waves." if half else "")
     )
 
 

@@ -74,7 +74,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     return (
         judge_equivalent(
             difference(seen[LEARNED], seen[SINUSOIDAL]),
-            "mean BLEU at the lengths of training, learned less sinusoidal",
+            "mean BLEU at the lengths of training, learned minus sinusoidal",
             within=NEARLY,
         ),
         judge_greater(
@@ -82,12 +82,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         ),
         judge_greater(
             difference(beyond[SINUSOIDAL], beyond[LEARNED]),
-            f"mean BLEU of rows of {' and '.join(map(str, BEYOND))} sentences, sinusoidal less learned",
+            f"mean BLEU of rows of {' and '.join(map(str, BEYOND))} sentences, sinusoidal minus learned",
             noticeable=NEARLY,
         ),
         judge_greater(
             difference(seen[SINUSOIDAL], seen[NONE]),
-            "mean BLEU at the lengths of training, sinusoidal less none",
+            "mean BLEU at the lengths of training, sinusoidal minus none",
             noticeable=NEARLY,
         ),
     )
@@ -116,12 +116,12 @@ def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     return (
         "Every point is the BLEU of the same test sentences; only how many are translated at once differs. In the "
-        f"shaded part rows are longer than the {LONGEST_SEEN} sentences at most of training. A learned position that "
-        "no training row was long enough to reach is still the random vector it began as; a sinusoid has a value "
-        "everywhere, but the model has never seen those values either.\n\nWithout positions the encoder sees a bag of "
-        "words. The decoder can still tell how far it is, since a mask lets each position see one more than the last."
-        "\n\nAll have been trained for the same steps, few enough to train them all on one machine: this is how soon a "
-        "model learns to use its positions, and not what they are worth in the end."
+        f"shaded part, rows are longer than the {LONGEST_SEEN} sentences seen in training. A learned position beyond "
+        "the longest training row is still its random initial vector. A sinusoid has a value everywhere, but the model "
+        "has never seen those values either.\n\nWithout positions, the encoder sees a bag of words. The decoder can "
+        "still infer its position, because the causal mask lets each position see one more token than the previous."
+        "\n\nAll models were trained for the same small number of steps. The result shows how fast a model learns to "
+        "use its positions, not which positions are best after long training."
     )
 
 

@@ -108,7 +108,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     error = math.sqrt(2 / (numbers["queries"] * len(plain["variance"][widths[0]])))
     variance = Verdict(
         "supported" if max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error else "refuted",
-        f"the mean over √d_k is {off:.2g} at most (standard error up to {error:.2g}), variance / d_k is from "
+        f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges from "
         f"{min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
     )
     best = [max(plain["gradient"][width][seed] for width in widths) for seed in range(len(plain["gradient"]["1"]))]
@@ -122,8 +122,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     ratio = _mean(scaled["gradient"][widths[-1]]) / max(_mean(plain["gradient"][widths[-1]]), 1e-300)
     scale = Verdict(
         "supported" if max(spread) < 1.2 and ratio > 2 else "refuted" if ratio <= 1 else "inconclusive",
-        f"with the scale the median norm differs by a factor of {max(spread):.2f} at most between d_k = {widths[2]} "
-        f"and {widths[-1]}, where it is {_times(ratio)} the one without; the variance stays at "
+        f"with scaling, the median norm varies by a factor of at most {max(spread):.2f} between d_k = {widths[2]} "
+        f"and {widths[-1]}, where it is {_times(ratio)} the unscaled one; the variance stays at "
         f"{_mean(scaled['variance'][widths[-1]]):.3f}, the entropy at {_mean(scaled['entropy'][widths[-1]]):.2f} of "
         f"{math.log(numbers['keys']):.2f} nats",
     )
@@ -151,7 +151,7 @@ def draw(numbers: Numbers) -> Figure:
         low, high = ([max(each, _FLOOR) for each in values[end]] for end in ("low", "high"))
         gradient.fill_between(widths, low, high, color=color, alpha=0.15)
     entropy.axhline(
-        math.log(numbers["keys"]), color="#777777", linestyle=":", label=f"all keys alike (ln {numbers['keys']})"
+        math.log(numbers["keys"]), color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})"
     )
     entropy.set_ylim(bottom=0)
     _logarithmic(variance, widths, "Variance of the scores", "variance (score²)")

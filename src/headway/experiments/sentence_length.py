@@ -58,7 +58,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     return (
         judge_greater(
             difference(kept[ATTENDING], kept[FIXED]),
-            f"share of the BLEU of single sentences that is kept {at}, with attention less without",
+            f"share of the BLEU of single sentences that is kept {at}, with attention minus without",
         ),
         judge_greater(
             interval(kept[ATTENDING]),
@@ -67,7 +67,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         ),
         judge_greater(
             difference(long[TRANSFORMER], long[ATTENDING]),
-            f"BLEU {at} of the Transformer less that of recurrence with attention",
+            f"BLEU {at} of the Transformer minus recurrence with attention",
         ),
     )
 
@@ -84,7 +84,7 @@ def draw(numbers: Numbers) -> Figure:
         kept.bar(number, share, color=COLORS[number], width=0.6)
         kept.errorbar(number, share, yerr=100 * reach, color="black", capsize=5)
         kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")
-    label(kept, f"What is kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
+    label(kept, f"Share kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
     kept.set_xticks(range(len(NAMES)), [name.replace(", ", ",\n") for name in NAMES])
     kept.set_ylim(bottom=0)
     kept.grid(visible=False, axis="x")
@@ -100,13 +100,13 @@ def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     return (
         "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
-        "that reads long rows as well as short ones draws a level line. Models trained on rows of one to "
-        f"{LONGEST_SEEN} sentences; the shaded part is longer than that, and the order in which words stand there is "
-        f"news to every model. The models have {_sizes(numbers)} weights.\n\nOn the right the bars say how "
-        "much of its own quality at single sentences a model keeps, so that a model which is worse throughout is not "
-        "taken for one that forgets; black lines are 95 % intervals of the mean over seeds.\n\nAll have been trained "
-        "for the same steps, few enough to train all on one machine. Which model is ahead then, of single sentences "
-        "too, is not which will be ahead in the end: a Transformer needs more steps than recurrence with attention."
+        "that translates long rows as well as short ones has a flat line. All models were trained on rows of one to "
+        f"{LONGEST_SEEN} sentences; rows in the shaded part are longer. The models have {_sizes(numbers)} weights."
+        "\n\nThe bars on the right show the share of its quality on single sentences that a model keeps, so that a "
+        "model which is worse at every length is not mistaken for one that forgets. Black lines are 95 % intervals of "
+        "the mean over seeds.\n\nAll models were trained for the same small number of steps. Which model is better "
+        "then is not which is better after long training: a Transformer needs more steps than recurrence with "
+        "attention."
     )
 
 

@@ -213,9 +213,9 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
     difference, change = max(each["difference"] for each in found), min(each["change"] for each in found)
     reason = (
-        "fed with its own tokens one by one, the model gives the log-probabilities that it gives when it reads the "
-        f"whole target at once, to {difference:.1g}; when the last token is replaced by the second best, {change:.0%} "
-        "of the next token's probability moves elsewhere"
+        "decoding one token at a time gives the log-probabilities of one pass over the whole target, to "
+        f"{difference:.1g}. If the last token is replaced by the second best, {change:.0%} of the next token's "
+        "probability mass moves to other tokens"
     )
     if difference > 1e-3:
         return Verdict("refuted", reason)
@@ -227,8 +227,9 @@ def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
     better, worse = (sum(sign * gain > 1e-3 for gain in gains) / len(gains) for sign in (1, -1))
     mean = statistics.mean(gains)
     reason = (
-        f"of {len(gains)} translations {better:.1%} are more probable by beam search, {worse:.1%} less, the others "
-        f"equally so; {mean:.3f} nats on average. Neither search is exact: a beam can lose the greedy path"
+        f"of {len(gains)} translations, beam search finds {better:.1%} more probable ones and {worse:.1%} less "
+        "probable "
+        f"ones; the others are equal. The mean gain is {mean:.3f} nats. Beam search can lose the greedy path"
     )
     if better == worse:
         return Verdict("inconclusive", reason)
@@ -240,7 +241,7 @@ def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
 def _judge_bleu(found: list[dict[str, Any]]) -> Verdict:
     name = "beam, length penalty 0.6"
     gains = [each["bleu"][name] - each["bleu"]["greedy"] for each in found]
-    return judge_greater(interval(gains), f"BLEU of beam search less that of greedy, mean of {len(gains)} models")
+    return judge_greater(interval(gains), f"BLEU of beam search minus greedy search, mean of {len(gains)} models")
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -252,18 +253,23 @@ def draw(numbers: Numbers) -> Figure:
     for axes, name in ((greedy, "greedy"), (beam, "beam")):
         each = example[name]
         _draw_steps(axes, each["steps"])
-        label(axes, f"{name}, log P = {each['log']:.3f}\n{each['text']}", "rank (framed: chosen)", "token that is fed")
+        label(axes, f"{name}, log P = {each['log']:.3f}\n{each['text']}", "rank (framed: chosen)", "input token")
     logs = [each["logs"] for each in numbers["found"]]
     for number, (each, color, marker) in enumerate(zip(logs, COLORS, MARKERS, strict=False), start=1):
         both.plot(each["greedy"], each["beam"], marker, color=color, alpha=0.6, label=f"model {number}")
     ends = [min(min(each["greedy"]) for each in logs), 0]
     both.plot(ends, ends, ":", color="#777777", label="equal")
     both.legend()
-    label(both, "Every sentence (above the line: beam wins)", "log P of greedy (nats)", "log P of beam 4 (nats)")
+    label(
+        both,
+        "Every sentence (above the line: beam search is better)",
+        "log P of greedy (nats)",
+        "log P of beam 4 (nats)",
+    )
     gains = [b - g for each in logs for g, b in zip(each["greedy"], each["beam"], strict=True)]
     gain.hist(gains, bins=40, color=COLORS[0])
     gain.axvline(0, color="#777777", linestyle=":")
-    label(gain, "What beam search gains", "log P of beam 4 less that of greedy (nats)", "sentences (number)")
+    label(gain, "What beam search gains", "log P of beam 4 minus greedy (nats)", "number of sentences")
     return picture
 
 

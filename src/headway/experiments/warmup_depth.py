@@ -95,7 +95,7 @@ def measure(settings: Settings) -> Numbers:
         {
             "norm": norm,
             "start": start,
-            "loss (nats a token)": mean_with_spread(column({"runs": runs}, "loss", norm=norm, start=start)),
+            "loss (nats per token)": mean_with_spread(column({"runs": runs}, "loss", norm=norm, start=start)),
             "gave up": sum(row["failed"] for row in runs if (row["norm"], row["start"]) == (norm, start)),
         }
         for norm, start in TRAININGS
@@ -151,7 +151,7 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the loss after training, and by how many powers of ten the gradient shrinks with depth."""
     loss = {training: column(numbers, "loss", norm=training[0], start=training[1]) for training in TRAININGS}
-    what = "loss of the development set in nats, without warm-up less with"
+    what = "loss of the development set in nats, without warm-up minus with"
     deepest = numbers["depths"][-1]
     lost = f"powers of ten that the first block's gradient loses from depth 1 to {deepest} without residual connections"
     return (
@@ -161,7 +161,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         judge_greater(interval(_decades_lost(numbers, "none")), f"{lost} and without norm", than=DECADE),
         judge_greater(
             difference(loss["post", BARE], loss["post", WARM]),
-            "loss of the development set in nats, without residual connections less with",
+            "loss of the development set in nats, without residual connections minus with",
             noticeable=NOTICEABLE,
         ),
     )
@@ -169,10 +169,10 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _judge_no_worse(found: Difference, what: str) -> Verdict:
     if found.high < NOTICEABLE:
-        return Verdict("supported", f"{what}: {found}; all of it below {NOTICEABLE:g}")
+        return Verdict("supported", f"{what}: {found}; the interval is below {NOTICEABLE:g}")
     if found.low > NOTICEABLE:
-        return Verdict("refuted", f"{what}: {found}; all of it above {NOTICEABLE:g}")
-    return Verdict("inconclusive", f"{what}: {found}; neither all below {NOTICEABLE:g} nor all above")
+        return Verdict("refuted", f"{what}: {found}; the interval is above {NOTICEABLE:g}")
+    return Verdict("inconclusive", f"{what}: {found}; the interval contains {NOTICEABLE:g}")
 
 
 def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
@@ -199,7 +199,7 @@ def draw(numbers: Numbers) -> Figure:
             for norm, start in TRAININGS
         },
     )
-    label(final, "After training (dots: seeds)", "loss of the development set (nats a token)", "")
+    label(final, "After training (dots: seeds)", "loss of the development set (nats per token)", "")
     _draw_gradients(gradients, numbers)
     return picture
 
@@ -212,7 +212,7 @@ def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
             name = None if index else start
             axes.plot(steps, losses, color=COLORS[number], alpha=0.75, linewidth=1.5, label=name)
     axes.legend()
-    label(axes, f"{norm.capitalize()}-norm (a line: a seed)", "step", "training loss (nats a token)")
+    label(axes, f"{norm.capitalize()}-norm (one line per seed)", "step", "training loss (nats per token)")
 
 
 def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
@@ -239,8 +239,8 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
     axes.legend(fontsize=9, handlelength=4)
     label(
         axes,
-        "The gradient that reaches the first layer",
-        "layers of the encoder, and of the decoder",
+        "Gradient at the first layer",
+        "layers in encoder and in decoder",
         "gradient norm, first encoder block",
         ticks=[float(depth) for depth in numbers["depths"]],
     )
@@ -254,16 +254,18 @@ def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     failed = sum(row["failed"] for row in numbers["runs"])
     gave_up = (
-        f" {failed} of the trainings gave up, for their gradients were infinite step after step." if failed else ""
+        f" {failed} of the trainings stopped because their gradients were infinite in many consecutive steps."
+        if failed
+        else ""
     )
     return (
-        "Above is the loss while training: with a learning rate that rises over the first quarter of all steps, "
-        "with one that starts at its peak, and for post-norm without residual connections as well."
-        f"{gave_up} Below on the left is how they ended.\n\nBelow on the right no model has been trained: the deeper "
-        "the stack, the more layers stand between the loss and the first encoder block. Both axes are logarithmic. "
-        "Layer norm sets the output of every layer to the same size; where it is missing, nothing keeps a gradient "
-        "from dying out or from growing beyond bounds. That a gradient arrives does not mean that it is of use: that "
-        "is what the training without residual connections tells."
+        "Top: the training loss with a learning rate that rises over the first quarter of all steps, with one that "
+        "starts at its peak, and for post-norm also without residual connections."
+        f"{gave_up} Bottom left: the final losses.\n\nBottom right: gradients of untrained models. The deeper the "
+        "stack, the more layers separate the loss from the first encoder block. Both axes are logarithmic. Layer norm "
+        "gives the output of every layer the same scale; without it, nothing keeps gradients from vanishing or "
+        "exploding. That a gradient arrives does not mean that it is useful, which the training without residual "
+        "connections tests."
     )
 
 

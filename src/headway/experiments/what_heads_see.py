@@ -254,10 +254,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
                 [run["attention"][aligning_layer(len(run["attention"]))] for run in runs],
                 [run["diagonal"] for run in runs],
             ),
-            "share of dictionary links that attention finds, less that of the diagonal",
+            "share of dictionary links that attention finds, minus that of the diagonal",
         ),
-        judge_greater(interval(cheap), f"share of heads that cost less than {CHEAP:g} BLEU", than=0.5),
-        judge_greater(difference(memory, itself), "BLEU that a head over the source costs less one of self-attention"),
+        judge_greater(interval(cheap), f"share of heads whose removal costs less than {CHEAP:g} BLEU", than=0.5),
+        judge_greater(
+            difference(memory, itself), "BLEU lost without a cross-attention head minus without a self-attention head"
+        ),
     )
 
 
@@ -272,7 +274,10 @@ def draw(numbers: Numbers) -> Figure:
     example, runs = numbers["example"], numbers["runs"]
     shown = example["weights"][:4]
     picture, axes = panels(
-        "What heads look at (bright: much), and what they are worth", 2, len(shown), size=(4.0 * len(shown), 9.5)
+        "What heads look at (bright: high weight), and what they contribute",
+        2,
+        len(shown),
+        size=(4.0 * len(shown), 9.5),
     )
     for head, (panel, weights) in enumerate(zip(axes, shown, strict=False)):
         _draw_map(panel, example, weights, head)
@@ -309,7 +314,7 @@ def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
     axes.set_yticks(range(len(rows)), [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]])
     axes.set_xticks(range(len(rows[0])), [str(head + 1) for head in range(len(rows[0]))])
     whole = fmean(run["bleu"] for run in runs)
-    label(axes, f"BLEU lost without a head (whole: {whole:.1f}; mean over seeds)", "head", "")
+    label(axes, f"BLEU lost without a head (all heads: {whole:.1f}; mean over seeds)", "head", "")
 
 
 def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
@@ -324,7 +329,7 @@ def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
     axes.set_xticks(range(len(shares)), ("diagonal", *(f"layer {layer + 1}" for layer in layers)))
     axes.set_ylim(0, 110)
     axes.grid(visible=False, axis="x")
-    label(axes, "Words aligned rightly", "% of links found (dots: seeds)", "")
+    label(axes, "Words aligned correctly", "% of links found (dots: seeds)", "")
 
 
 def explain(numbers: Numbers) -> str:
@@ -332,12 +337,14 @@ def explain(numbers: Numbers) -> str:
     runs = numbers["runs"]
     return (
         "Above, one pair: each row is the prediction of one target token, each column a source token, and the brighter "
-        "a cell, the more of the head's attention it has. Heads that align have a bright cell in each row; others rest "
-        "on the end of the sentence or spread out.\n\nBelow, every head of the model is removed in turn and the test "
-        "sentences are translated again. Numbers near 0 are heads that others can stand in for. On the right, links "
+        "a cell, the more of the head's attention it has. Heads that align have one bright cell per row; others attend "
+        "to the end of the sentence or to many tokens.\n\nBelow, every head of the model is removed in turn and the "
+        "test "
+        "sentences are translated again. A number near 0 means that other heads can replace this one. On the right, "
+        "links "
         f"between words ({runs[0]['links']} in the test sentences) which follow from counting in the training text "
-        "alone: how many does each decoder layer's attention find, as a mean over its heads, and how many the source "
-        "word at the same relative place, the diagonal? Dots are seeds."
+        "alone: the bars show how many of them each decoder layer's mean attention finds, and how many the diagonal "
+        "finds (the source word at the same relative position). Dots are seeds."
     )
 
 
