@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import platform
+from typing import Annotated
+
+import typer
 
 __all__ = ["doctor"]
 
 
-def doctor() -> None:
-    """Tell what this machine offers: versions, device, precision and the measured rate of matrix products."""
+def doctor(
+    compile_ahead: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile the int8 kernels now, so that the first translation need not wait."),
+    ] = False,
+) -> None:
+    """Report what this machine offers: versions, device, precision and the measured rate of matrix products."""
     from importlib.metadata import version
 
     import torch
@@ -30,3 +38,9 @@ def doctor() -> None:
     for dtype in (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,):
         rate = product_rate(dtype, device)
         print(f"products  {str(dtype).removeprefix('torch.')}: {rate:,.0f} GFLOP/s at 2048 x 2048 x 2048")
+    if compile_ahead and kernels.available():
+        from headway.kernels.compile_ahead import compile_decoding_kernels
+
+        print(f"kernels   compiled; cached in {' or '.join(compile_decoding_kernels())}")
+    elif compile_ahead:
+        print("kernels   none to compile on this machine")

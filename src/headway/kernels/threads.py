@@ -6,9 +6,11 @@ threads decode at once, each with its own rows, there is nothing to gain.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
+from collections.abc import Iterator
 from typing import Any, ParamSpec
 
 import numba
@@ -17,7 +19,7 @@ from numba.np.ufunc import parallel
 
 from headway.kernels.jit import SerialAndParallel
 
-__all__ = ["run_threaded", "run_threaded_if_few_rows"]
+__all__ = ["run_serial_and_parallel", "run_threaded", "run_threaded_if_few_rows"]
 
 _launch_threads: Any = parallel._launch_threads
 P = ParamSpec("P")
@@ -26,6 +28,7 @@ _MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]
 _FEW_ROWS = 32
 _MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
 _lock = threading.Lock()
+_both_forms = False
 _requested = threading.local()  # the number of threads that each thread requested from Numba last
 
 
@@ -44,7 +47,22 @@ def run_threaded(kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords
     _run(kernel, _MAX_THREADS, *arguments, **keywords)
 
 
+@contextlib.contextmanager
+def run_serial_and_parallel() -> Iterator[None]:
+    """Run both forms of each kernel inside the block, so that both are compiled."""
+    global _both_forms
+    _both_forms = True
+    try:
+        yield
+    finally:
+        _both_forms = False
+
+
 def _run(kernel: SerialAndParallel[P], limit: int, /, *arguments: P.args, **keywords: P.kwargs) -> None:
+    if _both_forms:
+        kernel.serial(*arguments, **keywords)
+        kernel.parallel(*arguments, **keywords)
+        return
     threads = min(torch.get_num_threads(), _MAX_THREADS, limit)
     if threads < 2 or not _lock.acquire(blocking=False):
         kernel.serial(*arguments, **keywords)

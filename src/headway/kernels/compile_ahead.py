@@ -1,0 +1,46 @@
+"""Compiling the kernels of int8 decoding ahead of their first use: for containers and read-only installs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
+from headway.kernels.jit import cache_folders
+from headway.kernels.threads import run_serial_and_parallel
+from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
+
+__all__ = ["compile_decoding_kernels"]
+
+_WIDTH = 8
+
+
+def compile_decoding_kernels() -> list[str]:
+    """Compile all kernels of int8 decoding and return the folders that the code is cached in.
+
+    Each kernel is called once with small arrays of the types that decoding uses; code does not depend on sizes.
+    """
+    rows = np.zeros((2, 3 * _WIDTH), dtype=np.float32)
+    x, weight = np.zeros((2, _WIDTH), dtype=np.float32), np.zeros((_WIDTH, _WIDTH), dtype=np.float32)
+    bias = np.zeros(_WIDTH, dtype=np.float32)
+    norm, layer = LayerNormParams(bias, bias, 1e-5), QuantizedLinear(weight, bias)
+    with run_serial_and_parallel():
+        layer(x)
+    layer_norm(x, norm)
+
+    slots = np.zeros(1, dtype=np.int64)
+    keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
+    write_kv(rows, 0, _WIDTH, 1, keys, slots, 0)
+    attend(rows, 1, _WIDTH, keys, keys, slots, 2, np.zeros((1, 2, 2), dtype=np.int16), np.empty_like(x))
+
+    best, tokens, end = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
+    banned = np.zeros(0, dtype=np.int64)
+    topk_logits(x, banned, 2, best, tokens, end)
+    packed = layer.weights, layer.accumulator_init, layer.scale, layer.bias
+    topk_projection(x, *packed, layer.out_features, banned, 2, best, tokens, end)
+    listed = np.zeros((1, 1, BLOCK), dtype=np.int64)
+    levels, scale = quantize_weight(weight)
+    chosen = pack_weight_rows(levels, listed), accumulator_init(levels)[listed], scale[listed], bias[listed]
+    topk_projection_per_sentence(x, *chosen, listed, slots, banned, 2, best, tokens, end)
+    return [str(folder) for folder in cache_folders()]
