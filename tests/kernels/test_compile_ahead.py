@@ -18,8 +18,7 @@ COMPILE = "from headway.kernels.compile_ahead import compile_decoding_kernels as
 DECODE = """
 import torch
 from headway.engine import InferenceTransformer
-from headway.models import Transformer
-from headway.models import TransformerConfig
+from headway.models.transformer import Transformer, TransformerConfig
 from headway.decode import DecodingOptions, Request, search
 torch.manual_seed(0)
 model = Transformer(TransformerConfig.preset("tiny"), 50, 50).eval()
