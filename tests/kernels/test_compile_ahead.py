@@ -23,7 +23,7 @@ from headway.decode import DecodingOptions, Request, search
 torch.manual_seed(0)
 model = Transformer(TransformerConfig.preset("tiny"), 50, 50).eval()
 options = DecodingOptions(beam_size=3, max_length=8)
-requests = [Request([5, 6, 7, 2], 8), Request([8, 9, 2], 8)]
+requests = [Request(source=[5, 6, 7, 2], limit=8), Request(source=[8, 9, 2], limit=8)]
 found = search(InferenceTransformer(model, "int8"), requests, options, begin=1, end=2)
 print(found)
 """
