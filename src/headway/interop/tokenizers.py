@@ -13,7 +13,6 @@ A :class:`ForeignVocabulary` knows the folder's ids; its ``tokenizer`` uses Head
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
+from headway.interop.huggingface.checkpoint import read_json as read_json_if_any
 from headway.interop.languages import M2M_LANGUAGES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.huggingface import FastTokenizer, library_tokens
@@ -275,14 +275,8 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object of a foreign folder; :class:`BundleError` if it is missing or damaged."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BundleError(f"{path}: no such file; expected the folder of a Hugging Face model") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BundleError(f"{path}: cannot be read ({error}); copy or download it again") from None
-    if not isinstance(data, dict):
-        raise BundleError(f"{path}: expected a JSON object")
+    if (data := read_json_if_any(path)) is None:
+        raise BundleError(f"{path}: no such file; expected the folder of a Hugging Face model")
     return data
 
 
