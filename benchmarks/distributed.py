@@ -46,6 +46,7 @@ from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from headway.data.batching import Batch
+from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, keep_freed_memory, processor_name
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
@@ -109,7 +110,7 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=processes)
     with joined(device) as world:
         torch.manual_seed(1)
-        model = build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE).to(world.device)
+        model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
         plain = Objective(model, 0.1, compiled=world.device.type == "cuda")
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}

@@ -42,6 +42,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.data.batching import Batch, token_batches
+from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device, computes_bfloat16, processor_name
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD
@@ -116,7 +117,7 @@ def headway_step(
     config: TransformerConfig, vocab_size: int, batches: Sequence[MadeUpBatch], device: torch.device, *, compiled: bool
 ) -> TakeStep:
     """A function that trains Headway's model on a batch, given its number, as the training loop does."""
-    model = Transformer(config, vocab_size, vocab_size).to(device).train()
+    model = accelerate(Transformer(config, vocab_size, vocab_size)).to(device).train()
     optimizer = make_optimizer(model, OptimizerConfig())
     for group in optimizer.param_groups:
         group["lr"] = LEARNING_RATE

@@ -19,6 +19,7 @@ import typer
 from contest import MARK
 from torch import Tensor, nn
 
+from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import SinusoidalPositions, TokenEmbedding
@@ -180,7 +181,7 @@ def main(
 
         train(plain, plain.loss, take_plain_step, stream, precision)
     config = TransformerConfig.preset(preset, dropout=DROPOUT) if kind == "paper" else sizes(setting)
-    model = Transformer(config, vocab_size, vocab_size)
+    model = accelerate(Transformer(config, vocab_size, vocab_size))
     optimizer = make_optimizer(model, setting.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = LEARNING_RATE

@@ -122,6 +122,7 @@ def scaled_dot_product_attention(
         return attention_weights(query, key, mask) @ value
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value)
+    mask = mask if mask.dim() > 1 else mask.unsqueeze(0)  # PyTorch takes two dimensions at least
     attends = mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~attends) * attends
 

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
+from headway.engine.accelerate import accelerate
 from headway.experiments.comparison import (
     column,
     difference,
@@ -106,7 +107,8 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
         torch.manual_seed(settings.seeds[0])
         x = torch.randn(rows, length, width, device=device)
         layers = {
-            name: MultiHeadAttention(width, **{"num_heads": 4, **keys}).to(device) for name, keys in VARIANTS.items()
+            name: accelerate(MultiHeadAttention(width, **{"num_heads": 4, **keys})).to(device)
+            for name, keys in VARIANTS.items()
         }
     costs: dict[str, dict[str, Any]] = {
         name: {"ms": [], "mib": saved_activation_bytes(layer, x) / 2**20} for name, layer in layers.items()

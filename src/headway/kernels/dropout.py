@@ -42,10 +42,7 @@ def dropout_add(x: Array, residual: Array, out: Array, seed: int, dropped: int) 
 
 
 def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, dropped: int) -> None:
-    """``out`` = max(0, x + bias) / (1 - p), or 0 with the probability p; x and out (N, D), ``bias`` (D,) of float32.
-
-    Each row begins with new random bits.
-    """
+    """``out`` = max(0, x + bias) / (1 - p), or 0 with the probability p; x and out (N, D), ``bias`` (D,) of float32."""
     run_threaded(_thin_rectified, x, bias, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
 
 
@@ -108,7 +105,8 @@ def _thin_rectified(x: Array, bias: Array, out: Array, seed: Any, dropped: Any, 
                 # NaN is not below zero: damage stays to be seen.
                 of_out[i] = cast_like(_ZERO if number <= _ZERO else number, of_out[i])  # noqa: FURB136
         else:
-            bits = _random_bits(row * (-(-width // 4)), width, seed)
+            first = row * width  # of the row's 16-bit numbers
+            bits = _random_bits(first // 4, width + 3, seed)[first % 4 :]
             for i in range(width):
                 number = to_float32(of_x[i]) + bias[i]
                 kept = _ZERO if number <= _ZERO or bits[i] < dropped else number * scale

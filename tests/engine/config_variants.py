@@ -1,0 +1,103 @@
+"""One small config for each value of each field of each model config: what fast and plain forms are compared on.
+
+Fields with a closed set of values (literals, booleans) are enumerated from their annotations. Each other field needs
+values here; a field without any fails the tests that use :func:`variants`.
+"""
+
+from __future__ import annotations
+
+import random
+import types
+import typing
+from typing import Any, Literal, get_args, get_origin
+
+from headway.config import Config
+from headway.errors import ConfigError
+from headway.models.classifier import ClassifierConfig
+from headway.models.recurrent import RecurrentConfig
+from headway.models.transformer import TransformerConfig
+
+__all__ = ["CONFIGS", "random_config", "undeclared", "variants"]
+
+CONFIGS: tuple[type[Config], ...] = (TransformerConfig, ClassifierConfig, RecurrentConfig)
+
+_BASE: dict[type[Config], dict[str, Any]] = {
+    TransformerConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 1, "decoder_layers": 2},
+    ClassifierConfig: {"d_model": 32, "num_heads": 2, "d_ff": 48, "encoder_layers": 2},
+    RecurrentConfig: {"d_model": 32},
+}
+_VALUES: dict[str, list[Any]] = {
+    "d_model": [24, 64],
+    "num_heads": [1, 4],
+    "d_key": [6, 32],
+    "d_value": [5],
+    "d_ff": [37, 64],
+    "d_embedding": [12],
+    "encoder_layers": [1, 2],
+    "decoder_layers": [1, 3],
+    "dropout": [0.0, 0.3],
+    "embedding_dropout": [0.3],
+    "attention_dropout": [0.2],
+    "feed_forward_dropout": [0.2],
+    "layer_dropout": [0.4],
+    "word_dropout": [0.2],
+    "pooled_dropout": [0.3],
+    "convolution": [3],
+    "max_length": [14],
+    "position_offset": [3],
+    "score_hidden": [7],
+}
+# Other fields that a value needs to be valid, or to have an effect.
+_COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
+    (TransformerConfig, "max_length"): {"positions": "learned"},
+    (ClassifierConfig, "max_length"): {"positions": "learned", "pad_to_max_length": True},
+    (ClassifierConfig, "masked"): {"pad_to_max_length": True, "max_length": 14},
+    (RecurrentConfig, "context"): {"attention": "none"},
+    (RecurrentConfig, "input_feeding"): {"attention": "luong"},
+    (RecurrentConfig, "d_embedding"): {"tie": "all"},
+}
+
+
+def variants(config: type[Config]) -> list[tuple[str, Config]]:
+    """Return the base config, and one config for each value of each field, each with a name."""
+    found = [("base", config.parse(_BASE[config], "base"))]
+    for name in config.model_fields:
+        for value in _values(config, name):
+            keys = {**_BASE[config], **_COMPANIONS.get((config, name), {}), name: value}
+            found.append((f"{name}={value}", config.parse(keys, f"{name}={value}")))
+    return found
+
+
+def undeclared(config: type[Config]) -> list[str]:
+    """Return the fields of which no value is compared."""
+    return [name for name in config.model_fields if not _values(config, name)]
+
+
+def random_config(config: type[Config], seed: int) -> Config:
+    """Return a valid config in which each field has its base value or a random other one."""
+    choose = random.Random(seed)
+    while True:
+        keys = dict(_BASE[config])
+        for name in config.model_fields:
+            if choose.random() < 0.3:
+                keys |= _COMPANIONS.get((config, name), {}) | {name: choose.choice(_values(config, name))}
+        try:
+            return config.parse(keys, "random")
+        except ConfigError:  # a combination that is refused
+            continue
+
+
+def _values(config: type[Config], name: str) -> list[Any]:
+    return _closed_set(config.model_fields[name].annotation) or _VALUES.get(name, [])
+
+
+def _closed_set(annotation: Any) -> list[Any]:
+    """Return all values of a literal or a boolean, None among them if it is allowed."""
+    if annotation is bool:
+        return [True, False]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if get_origin(annotation) in (typing.Union, types.UnionType):
+        inner = [value for each in get_args(annotation) for value in _closed_set(each)]
+        return [None, *inner] if inner else []
+    return []

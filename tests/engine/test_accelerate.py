@@ -1,0 +1,299 @@
+"""Accelerated and plain models: the same results for each value of each field of each config, and exact recognition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from config_variants import CONFIGS, random_config, undeclared, variants
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway import kernels
+from headway.config import Config
+from headway.engine.accelerate import accelerate, explain
+from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
+from headway.engine.dropout import AutocastDropout, KernelDropout
+from headway.engine.loss import projected_cross_entropy as chunked_loss
+from headway.engine.residual import KernelPostNorm
+from headway.models.registry import build_model
+from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn import attention as plain_attention
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import BlockConfig, EncoderBlock, FeedForward, PostNorm
+from headway.nn.dropout import Dropout
+from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
+
+VOCABULARY = 20
+Outcome = tuple[Tensor, Tensor, dict[str, Tensor]]
+NAMED = [(f"{config.__name__}-{name}", each) for config in CONFIGS for name, each in variants(config)]
+TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+def tokens() -> tuple[Tensor, Tensor]:
+    """Sources and targets of unequal lengths, padded with zeros."""
+    generator = torch.Generator().manual_seed(1)
+    source, target = (torch.randint(3, VOCABULARY, (5, n), generator=generator) for n in (11, 9))
+    for row in range(5):
+        source[row, 11 - row :], target[row, 9 - row :] = 0, 0
+    return source, target
+
+
+def outcome(model: Any, loss: Any, dtype: torch.dtype) -> Outcome:
+    """The model's output, its loss, and all gradients, with dropout seeded."""
+    source, target = tokens()
+    model.zero_grad()
+    torch.manual_seed(7)
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        if hasattr(model, "hidden"):
+            hidden = model.hidden(source, target)
+            output = hidden.flatten(0, 1)[target.flatten() != 0]
+            total = loss(output, model.projection.weight, target[target != 0], 0.1)
+        else:
+            output = model(source)
+            total = label_smoothed_cross_entropy(output, torch.arange(5) % 3, 0.1).sum()
+    total.backward()
+    gradients = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    return output.detach().float(), total.detach(), gradients
+
+
+def assert_equal_outcomes(config: Any, dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16)) -> None:
+    """Compare output, loss and gradients, in training with dropout and in evaluation mode.
+
+    float32: relative errors below 1e-4. bfloat16: at most three times as far from float32 as the plain form is, plus
+    5 % for output and loss, and 20 % for gradients: one ReLU that rounding switches changes those of such a small model
+    by up to 15 %, a missing mask, bias or term by 30 % and more.
+    """
+    torch.manual_seed(0)
+    plain = build_model(config, VOCABULARY, 3 if config.kind == "classifier" else VOCABULARY)
+    for parameter in plain.parameters():
+        if parameter.dim() == 1:  # biases would start at zero
+            nn.init.normal_(parameter, mean=float(parameter.detach().mean()), std=0.1)
+    fast = accelerate(deepcopy(plain))
+    for training in (True, False):
+        plain.train(training)
+        fast.train(training)
+        exact = outcome(plain, projected_cross_entropy, torch.float32)
+        if torch.float32 in dtypes:
+            found = outcome(fast, chunked_loss, torch.float32)
+            assert max(errors(found, exact)) < 1e-4
+            scale = max(float(gradient.norm()) for gradient in exact[2].values())
+            for name, gradient in exact[2].items():
+                assert float((found[2][name] - gradient).norm()) < 1e-4 * (float(gradient.norm()) + scale), name
+        if torch.bfloat16 in dtypes and training:
+            limits = errors(outcome(plain, projected_cross_entropy, torch.bfloat16), exact)
+            found = outcome(fast, chunked_loss, torch.bfloat16)
+            for error, limit, slack in zip(errors(found, exact), limits, (0.05, 0.05, 0.2), strict=True):
+                assert error < slack + 3 * limit
+
+
+def errors(found: Outcome, expected: Outcome) -> list[float]:
+    """Relative errors of the output, the loss and all gradients together."""
+    assert found[2].keys() == expected[2].keys()
+    flat = [(*each[:2], torch.cat([gradient.flatten() for gradient in each[2].values()])) for each in (found, expected)]
+    return [relative_error(*pair) for pair in zip(*flat, strict=True)]
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_each_field_of_each_config_is_compared(config: type[Config]) -> None:
+    assert undeclared(config) == [], "give values for these fields in config_variants.py"
+
+
+@pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
+def test_accelerated_is_plain(config: Config) -> None:
+    assert_equal_outcomes(config)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_accelerated_is_plain_for_random_configs(seed: int) -> None:
+    config = random_config(CONFIGS[seed % len(CONFIGS)], seed)
+    assert_equal_outcomes(config, [torch.bfloat16 if seed % 2 else torch.float32])
+
+
+@pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
+def test_every_layer_that_kernels_support_is_fast(config: Any) -> None:
+    """Plain are only feed-forward layers without ReLU, and sub-layers without a residual connection around them."""
+    expected = set()
+    if getattr(config, "activation", "relu") in ("gelu", "silu"):
+        expected.add(("FeedForward", f"activation = {config.activation} has no fast form"))
+    if not getattr(config, "residual", True):
+        norm = {"post": "PostNorm", "pre": "PreNorm", "none": "NoNorm"}[config.norm]
+        expected.add((norm, "residual = False has no fast form"))
+    model = accelerate(build_model(config, VOCABULARY, VOCABULARY))
+    forms = explain(model)
+    assert forms
+    assert {(form.layer, form.reason) for form in forms if form.reason is not None} == expected
+
+
+# Recognition is exact.
+
+
+def block(**options: Any) -> EncoderBlock:
+    return EncoderBlock(BlockConfig(d_model=8, num_heads=2, d_ff=8, **options))
+
+
+def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
+    layer = block()
+    layer.attention.window = 3  # type: ignore[assignment]
+    layer.feed_forward.clamp = True  # type: ignore[assignment]
+    accelerate(layer)
+    assert type(layer.attention) is MultiHeadAttention
+    assert type(layer.feed_forward) is FeedForward
+    reasons = {form.name: form.reason for form in explain(layer)}
+    assert reasons["attention"] == "unknown option 'window'"
+    assert reasons["feed_forward"] == "unknown option 'clamp'"
+    assert reasons["attention_residual"] is None
+
+
+def test_a_type_that_no_fast_form_knows_stays_plain() -> None:
+    class Scaled(PostNorm):
+        """A layer of someone else's."""
+
+    class RMSNorm(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x / x.square().mean(-1, keepdim=True).sqrt()
+
+    layer = block()
+    layer.attention_residual = Scaled(8, 0.1)
+    assert isinstance(layer.feed_forward_residual, PostNorm)
+    layer.feed_forward_residual.norm = RMSNorm()  # type: ignore[assignment]
+    x, expected = torch.randn(2, 3, 8), deepcopy(layer)
+    accelerate(layer)
+    assert type(layer.attention_residual) is Scaled
+    assert type(layer.feed_forward_residual) is PostNorm
+    reasons = {form.name: form.reason for form in explain(layer)}
+    assert reasons["attention_residual"] == "unknown type Scaled"
+    assert reasons["feed_forward_residual"] == "norm = RMSNorm has no fast form"
+    torch.testing.assert_close(layer.eval()(x), expected.eval()(x))
+
+
+def test_layers_stay_the_same_objects_with_the_same_weights() -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig.preset("tiny", d_model=16, num_heads=2, d_ff=16), 9, 9)
+    modules, parameters = list(model.modules()), dict(model.named_parameters())
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert accelerate(model) is model
+    assert list(model.modules()) == modules
+    assert list(model.named_parameters()) == list(parameters.items())
+    assert list(model.state_dict()) == list(state)
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert type(model.embedding_dropout) is AutocastDropout
+    types = [type(module) for module in modules]
+    assert [type(module) for module in accelerate(model).modules()] == types
+    model.load_state_dict(state)
+
+
+def test_without_kernels_an_accelerated_model_computes_the_plain_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "available", lambda: False)
+    assert_equal_outcomes(variants(TransformerConfig)[0][1])
+
+
+# Hooks.
+
+
+@pytest.mark.parametrize(
+    "place", ["attention.weights", "attention.projection", "feed_forward.dropout", "feed_forward.inner"]
+)
+def test_hooks_on_parts_of_a_fused_layer_are_called(place: str) -> None:
+    layer, x, calls = accelerate(block(feed_forward_dropout=0.1)).train(), torch.randn(2, 3, 8), []
+    mask = torch.ones(1, 3, 3, dtype=torch.bool)
+    torch.manual_seed(0)
+    expected = layer(x, mask)
+    layer.get_submodule(place).register_forward_hook(lambda *_: calls.append(place))
+    torch.manual_seed(0)
+    torch.testing.assert_close(layer(x, mask), expected)
+    assert calls == [place]
+
+
+@pytest.fixture(params=[False, True], ids=["explicit", "fused"])
+def fused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Force the explicit product, or PyTorch's fused attention."""
+    monkeypatch.setattr("headway.engine.attention._fused_pays", lambda *_: request.param)
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_hook_sees_the_weights_and_changes_no_bit() -> None:
+    module = accelerate(MultiHeadAttention(8, 2)).eval()
+    assert type(module) is KernelMultiHeadAttention
+    x, memory, mask = torch.randn(3, 4, 8), torch.randn(3, 6, 8), torch.rand(3, 4, 6) < 0.6
+    mask[..., 0] = True
+    without = module(x, memory, mask=mask)
+    seen: list[Tensor] = []
+    handle = module.weights.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    with_hook = module(x, memory, mask=mask)
+    handle.remove()
+    module(x, memory, mask=mask)
+    assert len(seen) == 1
+    torch.testing.assert_close(seen[0].sum(-1), torch.ones(3, 2, 4))
+    assert (seen[0].masked_select(~mask.unsqueeze(1)) == 0).all()
+    assert torch.equal(with_hook, without)
+
+
+@pytest.mark.usefixtures("fused")
+def test_a_hook_may_replace_the_weights() -> None:
+    module, x = accelerate(MultiHeadAttention(8, 2)), torch.randn(1, 4, 8)
+    module.weights.register_forward_hook(lambda _module, _inputs, weights: torch.zeros_like(weights))
+    torch.testing.assert_close(module(x), module.output.bias.expand(1, 4, 8))
+
+
+# Attention functions.
+
+
+@pytest.mark.usefixtures("fused")
+@TYPES
+@pytest.mark.parametrize("shape", [None, (2, 1, 7, 9), (2, 1, 1, 9), (1, 1, 7, 9), (7, 9), (9,)])
+def test_attention_is_the_plain_attention(dtype: torch.dtype, shape: tuple[int, ...] | None) -> None:
+    query, key, value = (torch.randn(2, 3, n, k, dtype=dtype, requires_grad=True) for n, k in ((7, 8), (9, 8), (9, 6)))
+    mask = None if shape is None else torch.rand(*shape) < 0.6
+    if mask is not None:
+        mask.view(-1, 9)[-1] = False  # nothing to attend to
+    upstream, found = torch.randn(2, 3, 7, 6, dtype=dtype), []
+    for function in (scaled_dot_product_attention, plain_attention.scaled_dot_product_attention):
+        output = function(query, key, value, mask)
+        found.append([output, *torch.autograd.grad(output, (query, key, value), upstream)])
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-2
+    for fast, plain in zip(*found, strict=True):
+        torch.testing.assert_close(fast, plain, atol=tolerance, rtol=tolerance)
+    weights = attention_weights(query, key, mask)
+    torch.testing.assert_close(weights, plain_attention.attention_weights(query, key, mask), atol=tolerance, rtol=0)
+
+
+def test_many_keys_take_the_fused_attention_and_agree() -> None:
+    query, key = torch.randn(1, 1, 2, 8), torch.randn(1, 1, 1024, 8)
+    expected = plain_attention.scaled_dot_product_attention(query, key, key)
+    torch.testing.assert_close(scaled_dot_product_attention(query, key, key), expected)
+    torch.testing.assert_close(expected, F.scaled_dot_product_attention(query, key, key))
+
+
+# Dropout.
+
+
+@TYPES
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.97])
+@pytest.mark.parametrize("shape", [(1,), (3, 7), (2, 5, 30)])
+def test_plain_and_accelerated_dropout_are_equal_bit_for_bit(
+    shape: tuple[int, ...], p: float, dtype: torch.dtype
+) -> None:
+    x, upstream, found = torch.randn(*shape).to(dtype), torch.randn(*shape).to(dtype), []
+    for kind in (Dropout, KernelDropout):
+        torch.manual_seed(3)
+        inputs = x.clone().requires_grad_()
+        output = kind(p).train()(inputs)
+        found.append((output, *torch.autograd.grad(output, inputs, upstream), torch.get_rng_state()))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
+
+
+def test_fused_residuals_drop_the_same_elements() -> None:
+    x, y = torch.randn(2, 3, 10), torch.randn(2, 3, 10)
+    outputs = []
+    for kind in (PostNorm, KernelPostNorm):
+        torch.manual_seed(3)
+        outputs.append(kind(10, 0.4).train()(x, lambda _: y))
+    torch.testing.assert_close(*outputs)
