@@ -30,7 +30,7 @@ from headway.decode.options import DecodingOptions
 from headway.models.registry import build_model
 from headway.predict import load_translator
 
-COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate"]
+COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate", "compare"]
 COMMANDS += [
     "shortlist",
     "score",
@@ -43,6 +43,7 @@ COMMANDS += [
     "export",
     "info",
     "doctor",
+    "schema",
     "import",
 ]
 LINES = ["der Hund", "die Katze", "der Hund sieht die Katze", "die Katze sieht der Hund", "der Hund schläft"] * 4
@@ -295,7 +296,7 @@ class TestTranslate:
         assert (second["source"], second["text"]) == ("", "")
 
     def test_a_line_break_in_a_translation_stays_out_of_the_file(self) -> None:
-        from headway.cli.text import one_line
+        from headway.cli.line_io import one_line
 
         assert one_line("a\r\nb\nc\u2028d") == "a  b c\u2028d"
 
@@ -553,7 +554,7 @@ class TestInterruption:
         process.stderr.close()
         message = rest.splitlines()[-1]
         match = re.fullmatch(
-            r"stopped and saved after step ([\d,]+); go on with: ((?:python -m )?headway train .*)", message
+            r"stopped and saved after step ([\d,]+); resume with: ((?:python -m )?headway train .*)", message
         )
         assert match, rest
         assert "Traceback" not in rest

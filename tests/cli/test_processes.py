@@ -11,7 +11,7 @@ import typer
 
 from headway import cli
 from headway.cli.progress import ProgressListener
-from headway.cli.train import conclude, fresh_start, train
+from headway.cli.train import move_previous_run_aside, print_next_command, train
 from headway.errors import ConfigError, TrainingError
 from headway.train import loop
 from headway.train.loop import Result
@@ -49,9 +49,9 @@ def test_an_error_is_told_by_process_0_and_late_by_the_others(
 def test_results_warnings_and_progress_come_from_process_0(
     rank: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    conclude(Result(7, False, Path("runs/x/best"), {}))
+    print_next_command(Result(7, False, Path("runs/x/best"), {}))
     with pytest.raises(typer.Exit):
-        conclude(Result(7, True, None, {}))
+        print_next_command(Result(7, True, None, {}))
     cli._warn(UserWarning("the disk is nearly full"))
     ProgressListener().say("resuming after step 7")
     said = capsys.readouterr().err
@@ -62,8 +62,8 @@ def test_results_warnings_and_progress_come_from_process_0(
 def test_the_command_to_go_on_is_torchruns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     with pytest.raises(typer.Exit):
-        conclude(Result(7, True, None, {}))
-    assert capsys.readouterr().err == "stopped and saved after step 7; go on with: the same torchrun command\n"
+        print_next_command(Result(7, True, None, {}))
+    assert capsys.readouterr().err == "stopped and saved after step 7; resume with: the same torchrun command\n"
 
 
 @pytest.mark.parametrize(("rank", "restarts", "moved"), [("0", "0", True), ("1", "0", False), ("0", "1", False)])
@@ -96,7 +96,7 @@ def test_an_earlier_run_is_not_put_where_torchrun_would_resume_it(
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
 
     def begin() -> None:
-        with fresh_start(run, fresh=True, say=lambda _: None):
+        with move_previous_run_aside(run, fresh=True, say=lambda _: None):
             run.mkdir()
             raise TrainingError("process 0 has lost the connection")
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from command_line import assert_refused, run, write_lines
 
-from headway.cli import text as text_module
+from headway.cli import line_io
 from headway.cli.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Candidate, Source, Translation, Translator, load_translator
@@ -271,15 +271,15 @@ class TestStreams:
                 return next(self.chunks, b"")
 
         pipe = Pipe(b"a\n", b"b\nc", b"", b"never")
-        assert list(text_module._arriving(pipe, 1)) == [[b"a"], [b"b"], [b"c"]]
-        assert list(text_module._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"), 1)) == [[b"a", b"b"], [b"cde", b""]]
-        assert list(text_module._arriving(Pipe(), 1)) == []
+        assert list(line_io._arriving(pipe, 1)) == [[b"a"], [b"b"], [b"c"]]
+        assert list(line_io._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"), 1)) == [[b"a", b"b"], [b"cde", b""]]
+        assert list(line_io._arriving(Pipe(), 1)) == []
 
     def test_windows_are_bounded_in_lines_and_bytes(self) -> None:
-        sizes = [len(window) for window in text_module._windows((b"x" for _ in range(5000)), 1)]
+        sizes = [len(window) for window in line_io._batches((b"x" for _ in range(5000)), 1)]
         assert sizes == [2048, 2048, 904]
-        assert [len(window) for window in text_module._windows([b"x" * (1 << 19)] * 5, 1)] == [2, 2, 1]
-        assert [len(window) for window in text_module._windows([b"x" * (1 << 19)] * 5, 2)] == [4, 1]
+        assert [len(window) for window in line_io._batches([b"x" * (1 << 19)] * 5, 1)] == [2, 2, 1]
+        assert [len(window) for window in line_io._batches([b"x" * (1 << 19)] * 5, 2)] == [4, 1]
 
     def test_an_answer_before_the_writer_has_closed(self, folder: Path) -> None:
         command = [sys.executable, "-m", "headway", "translate", str(folder / "one"), "--beam-size", "1"]

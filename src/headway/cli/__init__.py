@@ -15,6 +15,7 @@ import typer
 from headway.cli.alternatives import alternatives
 from headway.cli.average import average
 from headway.cli.classify import classify
+from headway.cli.compare import compare
 from headway.cli.curves import curves
 from headway.cli.decoding import DecodingCommand
 from headway.cli.distill import distill
@@ -30,6 +31,7 @@ from headway.cli.prepare import prepare
 from headway.cli.processes import is_main, leave_to_main
 from headway.cli.quickstart import quickstart
 from headway.cli.rerank import rerank
+from headway.cli.schema import schema
 from headway.cli.score import score
 from headway.cli.shortlist import shortlist
 from headway.cli.tokenize import tokenize
@@ -56,6 +58,7 @@ for command in (
     translate,
     classify,
     evaluate,
+    compare,
     shortlist,
     score,
     rerank,
@@ -67,8 +70,9 @@ for command in (
     export,
     info,
     doctor,
+    schema,
 ):
-    app.command(cls=DecodingCommand if command in (translate, evaluate) else None)(command)
+    app.command(cls=DecodingCommand if command in (translate, evaluate, compare) else None)(command)
 app.command(name="import")(import_)  # a function cannot have that name
 
 

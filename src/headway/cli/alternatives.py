@@ -10,8 +10,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from headway.cli.text import output_file
-from headway.cli.translate import From, More, To, load_models
+from headway.cli.line_io import output_file
+from headway.cli.translate import (
+    EnsembleOption,
+    SourceLanguageOption,
+    TargetLanguageOption,
+    load_translator_or_ensemble,
+)
 
 __all__ = ["alternatives"]
 
@@ -21,9 +26,9 @@ def alternatives(
     source: Annotated[str, typer.Argument(help="The text to translate.")],
     prefix: Annotated[str, typer.Argument(help="The beginning of the translation; default: none yet.")] = "",
     count: Annotated[int, typer.Option("-n", "--count", help="How many tokens to tell.", min=1)] = 10,
-    to: To = None,
-    from_: From = None,
-    more: More = None,
+    to: TargetLanguageOption = None,
+    from_: SourceLanguageOption = None,
+    more: EnsembleOption = None,
     form: Annotated[
         Literal["text", "json"],
         typer.Option("--format", help="text: a token and its probability a line; json: log-probabilities in nats."),
@@ -35,7 +40,7 @@ def alternatives(
     is less probable than all that are. "<eos>" ends the translation. Tokens are in quotation marks, as a space may
     belong to one.
     """
-    found = load_models(model, more).alternatives(
+    found = load_translator_or_ensemble(model, more).alternatives(
         source, prefix, count=count, target_language=to, source_language=from_
     )
     with output_file(None) as file:

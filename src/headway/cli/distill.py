@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.train import Assignments, conclude, fresh_start, same_command
+from headway.cli.train import RecipeOverrides, move_previous_run_aside, print_next_command, resume_command
 from headway.errors import ConfigError
 
 __all__ = ["distill"]
@@ -18,7 +18,7 @@ __all__ = ["distill"]
 def distill(
     teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder.")],
     recipe: Annotated[Path, typer.Argument(help="The student's recipe: a TOML file.")],
-    assignments: Assignments = None,
+    assignments: RecipeOverrides = None,
     run: Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE-distilled.")] = None,
     beam_size: Annotated[int, typer.Option("--beam-size", help="Beam of the teacher's search; 1 is greedy.")] = 4,
     keep_original: Annotated[
@@ -50,7 +50,7 @@ def distill(
         )
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / f"{recipe.stem}-distilled"
-    with ProgressListener() as listener, fresh_start(folder, fresh, listener.say) as earlier:
+    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say) as earlier:
         if earlier is not None and (earlier / "distilled").is_dir():
             shutil.copytree(earlier / "distilled", folder / "distilled")
         try:
@@ -63,7 +63,7 @@ def distill(
                 listener=listener,
             )
         except KeyboardInterrupt:
-            listener.say(f"stopped; what has been translated is kept, go on with: {same_command()}")
+            listener.say(f"stopped; what has been translated is kept, go on with: {resume_command()}")
             raise typer.Exit(130) from None
         result = train(student, folder, validate=validator(student), listener=listener)
-    conclude(result)
+    print_next_command(result)

@@ -1,4 +1,4 @@
-"""``headway evaluate``: of a model that translates, or of one that classifies."""
+"""``headway evaluate``: scores of a translation model or of a classifier on a test set."""
 
 from __future__ import annotations
 
@@ -13,41 +13,45 @@ import typer
 
 from headway.cli.classify import label_line
 from headway.cli.decoding import chosen_options
-from headway.cli.lines import Report
-from headway.cli.text import input_lines, one_line, output_file, place_of
+from headway.cli.line_io import Report, input_lines, input_name, one_line, output_file, show_progress
 from headway.cli.translate import (
-    From,
-    More,
+    EnsembleOption,
     Precision,
     PrecisionOption,
     ShortlistOption,
-    To,
+    SourceLanguageOption,
+    TargetLanguageOption,
     WorkersOption,
-    load_models,
-    translators,
+    load_translator_or_ensemble,
+    open_translator,
 )
 
 if TYPE_CHECKING:
+    from headway.predict import Translation
     from headway.predict.classifier import Classification
 
 __all__ = ["evaluate"]
 
 Form = Literal["text", "json"]
+_BATCH_LINES = 2048  # sentences of similar length among them are translated together
 
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[Path | None, typer.Option(help="Translation: source text, one sentence a line.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="Translation: references, line by line.")] = None,
+    source: Annotated[Path | None, typer.Option(help="Translation: source text, one sentence per line.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Translation: one reference per line.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Classification: labelled texts, .tsv (label first), .csv or .jsonl.")
+        Path | None, typer.Option(help="Classification: labeled texts, .tsv (label first), .csv or .jsonl.")
     ] = None,
     fields: Annotated[
         str | None,
-        typer.Option(help="With --data: columns or names of label and text; default: 1,2 in .tsv, else label,text."),
+        typer.Option(
+            help="With --data: numbers or names of the columns of label and text. Default: 1,2 in .tsv, otherwise "
+            "label,text."
+        ),
     ] = None,
     confusion: Annotated[
-        Path | None, typer.Option(help="With --data: also draw the confusion matrix into this .png, .svg or .pdf.")
+        Path | None, typer.Option(help="With --data: also draw the confusion matrix to this .png, .svg or .pdf file.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the translations, or the labels, to this file.")
@@ -56,9 +60,9 @@ def evaluate(
         list[str] | None,
         typer.Option(help="Translation: bleu, chrf, ter, exact_match or token_accuracy; may be repeated."),
     ] = None,
-    to: To = None,
-    from_: From = None,
-    more: More = None,
+    to: TargetLanguageOption = None,
+    from_: SourceLanguageOption = None,
+    more: EnsembleOption = None,
     precision: PrecisionOption = "float32",
     shortlist: ShortlistOption = False,
     workers: WorkersOption = 1,
@@ -66,8 +70,8 @@ def evaluate(
 ) -> None:
     """Score a model on a test set, with signatures and 95 % confidence intervals.
 
-    One that translates, by --source and --reference; one that classifies, by --data: accuracy, macro F1, calibration
-    error, a table of the classes and the confusion matrix.
+    A translation model is scored on --source and --reference. A classifier is scored on --data: accuracy, macro F1,
+    calibration error, a table of the classes and the confusion matrix.
     """
     from headway.bundle import read_task
     from headway.decode.options import DecodingOptions
@@ -80,10 +84,10 @@ def evaluate(
     wrong = [name for name, value in (of_translation if classifies else of_classification).items() if value]
     if wrong:
         does, wants = ("classifies texts", "--data F.tsv") if classifies else ("translates", "--source F --reference F")
-        raise ConfigError(f"{wrong[0]}: {model} is a model that {does}, which is evaluated by {wants}")
+        raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
     if classifies:
         if data is None:
-            raise ConfigError(f"{model} is a model that classifies texts; give labelled ones with --data F.tsv")
+            raise ConfigError(f"{model} is a model that classifies texts; give labeled texts with --data F.tsv")
         if chosen_options() != DecodingOptions() or precision != "float32":
             raise ConfigError(f"{model} is a model that classifies texts, without a search; leave its options out")
         _evaluate_classifier(model, data, fields, confusion, output, form)
@@ -119,12 +123,20 @@ def _evaluate_translator(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    load = partial(load_models, model, more, precision=precision, shortlist=shortlist)
-    with translators(load, workers) as translator:
+    load = partial(load_translator_or_ensemble, model, more, precision=precision, shortlist=shortlist)
+    size = _BATCH_LINES * workers
+    found: list[Translation | HeadwayError] = []
+    with (
+        open_translator(load, workers) as translator,
+        show_progress("translating", source) as advance,
+    ):
         begin = time.perf_counter()
-        found = translator.translate_each(sources, options, target_language=to, source_language=from_)
+        for start in range(0, len(sources), size):
+            batch = sources[start : start + size]
+            found += translator.translate_each(batch, options, target_language=to, source_language=from_)
+            advance(len(batch), sum(len(text.encode()) + 1 for text in batch))
         seconds = time.perf_counter() - begin
-    report = Report(place_of(source), "stop", details="headway translate --format json")
+    report = Report(input_name(source), "stop", details="headway translate --format json")
     report.add(found)
     hypotheses = [each.text for each in found if not isinstance(each, HeadwayError)]
     if output is not None:
@@ -151,16 +163,20 @@ def _evaluate_classifier(
     if confusion is not None:
         from headway.inspection.picture_files import picture_format
 
-        picture_format(confusion)  # what cannot be drawn is refused before the work
+        picture_format(confusion)  # refuse an unknown format before the work
     classifier = load_classifier(model)
     corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
     examples = list(read_labelled(corpus, Path(), classifier.labels))
     begin = time.perf_counter()
     found: list[Classification] = []
-    for number, each in enumerate(classifier.classify_each([text for text, _ in examples]), start=1):
-        if isinstance(each, HeadwayError):
-            raise each.at(f"{data}, example {number:,}")
-        found.append(each)
+    with show_progress("classifying", data) as advance:
+        for start in range(0, len(examples), _BATCH_LINES):
+            texts = [text for text, _ in examples[start : start + _BATCH_LINES]]
+            for number, each in enumerate(classifier.classify_each(texts), start=start + 1):
+                if isinstance(each, HeadwayError):
+                    raise each.at(f"{data}, example {number:,}")
+                found.append(each)
+            advance(len(texts), sum(len(text.encode()) + 1 for text in texts))
     seconds = time.perf_counter() - begin
     report = evaluate_classes(
         [each.label for each in found],
@@ -175,9 +191,9 @@ def _evaluate_classifier(
     else:
         print(*report.scores, sep="\n")
         print(f"\n{class_table(report)}\n\n{confusion_table(report)}")
-        cut = f"; {truncated:,} were cut to the longest that the model reads" if truncated else ""
+        cut = f"; {truncated:,} were truncated to the model's maximum length" if truncated else ""
         typer.echo(f"{len(found):,} texts classified in {seconds:.1f} s{cut}", err=True)
-    if output is not None:  # files come last: the scores are told whatever becomes of them
+    if output is not None:  # files come last: the scores are printed even if a file cannot be written
         with output_file(output) as file:
             file.writelines(map(label_line, found))
     if confusion is not None:

@@ -35,8 +35,7 @@ def experiment(
 ) -> None:
     """Measure claims about the Transformer: a verdict on each, and one HTML report with figures and numbers.
 
-    Running it again goes on where it stopped: what was measured in the same way is not measured again. To
-    start over, remove the output folder.
+    Running it again resumes: existing measurements are reused. To start from scratch, remove the output folder.
     """
     import traceback
 

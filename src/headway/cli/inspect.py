@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from headway.cli.text import output_file
-from headway.cli.translate import From, To
+from headway.cli.line_io import output_file
+from headway.cli.translate import SourceLanguageOption, TargetLanguageOption
 
 __all__ = ["inspect"]
 
@@ -37,8 +37,8 @@ def inspect(
         int | None,
         typer.Option(min=0, help="How many of the most probable tokens to tell at each position; default: 5."),
     ] = None,
-    to: To = None,
-    from_: From = None,
+    to: TargetLanguageOption = None,
+    from_: SourceLanguageOption = None,
 ) -> None:
     """Show what a model sees in a text: attention of all layers and heads, alignment, probabilities.
 

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.train import Assignments, RecipeFile, RunFolder
+from headway.cli.train import RecipeFile, RecipeOverrides, RunFolder
 
 __all__ = ["prepare"]
 
 
 def prepare(
     recipe: RecipeFile,
-    assignments: Assignments = None,
+    assignments: RecipeOverrides = None,
     run: RunFolder = None,
     shard: Annotated[
         str, typer.Option(metavar="I/N", help="Do part I of N; run all parts on one file system, in any order.")

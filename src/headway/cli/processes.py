@@ -1,4 +1,4 @@
-"""One training in several processes, which torchrun starts: they speak with one voice, that of process 0."""
+"""Training in several processes that torchrun started: only process 0 writes messages."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ import time
 
 __all__ = ["is_first_start", "is_main", "leave_to_main", "may_be_restarted"]
 
-_POLITENESS_S = 5.0
+_WAIT_FOR_MAIN_S = 5.0
 
 
 def is_main() -> bool:
-    """Whether this is process 0, or the only one."""
+    """Return whether this is process 0 or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def is_first_start() -> bool:
-    """Whether torchrun has not started this process again after a failure."""
+    """Return whether this is the first start, not a restart by torchrun after a failure."""
     return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
 
 
 def may_be_restarted() -> bool:
-    """Whether torchrun starts this process again if it fails."""
+    """Return whether torchrun will restart this process if it fails."""
     done, most = (int(os.environ.get(f"TORCHELASTIC_{name}", "0")) for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return done < most
 
 
 def leave_to_main() -> str:
-    """Before an end that is no success: let process 0 speak first, and return how another one is to introduce itself.
+    """Give process 0 time to report a failure first; return the prefix of this process's own message.
 
-    Mostly all end for one reason. When process 0 has said it, torchrun ends the others while they wait here.
+    Usually all processes fail for one reason. torchrun ends the others while they wait here, once process 0 has ended.
     """
     if is_main():
         return ""
-    time.sleep(_POLITENESS_S)
+    time.sleep(_WAIT_FOR_MAIN_S)
     return f"process {os.environ['RANK']}: "

@@ -33,14 +33,14 @@ def quickstart(
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations."""
     from headway.cli.progress import ProgressListener
-    from headway.cli.train import command_name, fresh_start
+    from headway.cli.train import command_name, move_previous_run_aside
     from headway.data.builtin import build_corpus, write_corpus
     from headway.predict import load_translator
     from headway.train.loop import train
 
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"
-    with ProgressListener() as listener, fresh_start(folder, fresh, listener.say):
+    with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say):
         listener.say(
             f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR"
         )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from headway.cli.text import input_lines, output_file
-from headway.cli.translate import From, To
+from headway.cli.line_io import input_lines, output_file
+from headway.cli.translate import SourceLanguageOption, TargetLanguageOption
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -42,8 +42,8 @@ def rerank(
     best: Annotated[
         bool, typer.Option("--best", help="Write the best of each line only, without number and score.")
     ] = False,
-    to: To = None,
-    from_: From = None,
+    to: TargetLanguageOption = None,
+    from_: SourceLanguageOption = None,
     form: Annotated[
         Literal["text", "json"], typer.Option("--format", help="text: as it was read; json: an object a line.")
     ] = "text",

@@ -13,42 +13,46 @@ from typing import Annotated, Literal
 
 import typer
 
-from headway.cli.text import input_lines, output_file
-from headway.cli.translate import From, More, To, load_models
+from headway.cli.line_io import input_lines, output_file, show_progress
+from headway.cli.translate import (
+    EnsembleOption,
+    SourceLanguageOption,
+    TargetLanguageOption,
+    load_translator_or_ensemble,
+)
 from headway.errors import DataError, HeadwayError
 
 __all__ = ["score"]
 
-_WINDOW_PAIRS = 2048  # read ahead, so that pairs of like length are scored together
+_BATCH_PAIRS = 2048  # read ahead, so that pairs of similar length are scored together
 
 
 def score(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[Path, typer.Option(help="Source text, one sentence a line.")],
+    source: Annotated[Path, typer.Option(help="Source text, one sentence per line.")],
     target: Annotated[Path, typer.Option(help="Translations to score, line by line.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write; default: standard output.")
+        Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
     ] = None,
-    to: To = None,
-    from_: From = None,
-    more: More = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Also each token with its log-probability.")] = False,
+    to: TargetLanguageOption = None,
+    from_: SourceLanguageOption = None,
+    more: EnsembleOption = None,
+    tokens: Annotated[bool, typer.Option("--tokens", help="Also write each token with its log-probability.")] = False,
     form: Annotated[
         Literal["text", "json"],
-        typer.Option("--format", help="text: log-probability and number of tokens; json: an object a line."),
+        typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
 ) -> None:
-    """How probable given translations are: log P(target | source) in nats, a line for each pair.
+    """Score given translations: log P(target | source) in nats, one line for each pair.
 
-    Nothing is searched for and nothing is split. The end symbol's probability counts, and it is the last that --tokens
-    shows.
+    Texts are not split. The probability of the EOS token is included; --tokens shows it last.
     """
-    translator = load_models(model, more)
+    translator = load_translator_or_ensemble(model, more)
     done, counted, total = 0, 0, 0.0
     pairs = _pairs(source, target)
-    with output_file(output) as file:
-        while window := list(islice(pairs, _WINDOW_PAIRS)):
-            sources, targets = [pair[0] for pair in window], [pair[1] for pair in window]
+    with show_progress("scoring", source, prints=output is None) as advance, output_file(output) as file:
+        while batch := list(islice(pairs, _BATCH_PAIRS)):
+            sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
             for each in translator.score_each(sources, targets, target_language=to, source_language=from_):
                 done += 1
                 if isinstance(each, HeadwayError):
@@ -61,8 +65,9 @@ def score(
                 shown = zip((*each.tokens, "<eos>"), each.token_log_probabilities, strict=True)
                 detail = "\t" + " ".join(f"{json.dumps(name, ensure_ascii=False)}:{value:.4f}" for name, value in shown)
                 file.write(f"{each.log_probability:.4f}\t{len(each.tokens)}{detail if tokens else ''}\n")
+            advance(len(batch), sum(len(text.encode(errors="replace")) + 1 for text in sources))
     perplexity = math.exp(min(-total / max(counted, 1), 700.0))
-    print(f"{done:,} pairs, perplexity {perplexity:.4g} over {counted:,} tokens, end symbols included", file=sys.stderr)
+    print(f"{done:,} pairs, perplexity {perplexity:.4g} over {counted:,} tokens, EOS included", file=sys.stderr)
 
 
 def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:

@@ -24,7 +24,7 @@ def shortlist(
     frequent tokens. Where there is no parallel text, let the model translate some.
     """
     from headway.bundle import Bundle
-    from headway.cli.text import input_lines
+    from headway.cli.line_io import input_lines
     from headway.errors import ConfigError
     from headway.interop.onnx import is_onnx_folder
     from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist

@@ -28,7 +28,7 @@ def tokenize(
     of each word, which are all tokens, so nothing is unknown; then it joins neighbours, always the pair learned first.
     """
     from headway.bundle import ClassifierBundle, load_bundle
-    from headway.cli.text import input_lines
+    from headway.cli.line_io import input_lines
 
     bundle = load_bundle(model)
     if isinstance(bundle, ClassifierBundle):

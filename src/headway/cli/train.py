@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from headway.train.loop import Result
 
 __all__ = [
-    "Assignments",
     "RecipeFile",
+    "RecipeOverrides",
     "RunFolder",
     "command_name",
-    "conclude",
-    "fresh_start",
-    "same_command",
+    "move_previous_run_aside",
+    "print_next_command",
+    "resume_command",
     "train",
 ]
 
 RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
-Assignments = Annotated[
+RecipeOverrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
 ]
-RunFolder = Annotated[Path | None, typer.Option(help="The run folder; default runs/RECIPE.")]
+RunFolder = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
 
 
 def train(
     recipe: RecipeFile,
-    assignments: Assignments = None,
+    assignments: RecipeOverrides = None,
     run: RunFolder = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
+        bool, typer.Option("--fresh", help="Start from scratch. An earlier run is moved aside, not deleted.")
     ] = False,
 ) -> None:
     """Train a model. Running the same command again resumes."""
@@ -56,41 +56,44 @@ def train(
     loaded = Recipe.load(recipe, assignments or [])
     folder = run or Path("runs") / recipe.stem
     classifies = loaded.task.kind == "classification"
-    with ProgressListener("texts" if classifies else "tokens") as listener, fresh_start(folder, fresh, listener.say):
+    with (
+        ProgressListener("texts" if classifies else "tokens") as listener,
+        move_previous_run_aside(folder, fresh, listener.say),
+    ):
         result = run_training(loaded, folder, validate=validator(loaded), listener=listener)
-    conclude(result, "classify" if classifies else "translate")
+    print_next_command(result, "classify" if classifies else "translate")
 
 
-def conclude(result: Result, use: Literal["translate", "classify"] = "translate") -> None:
-    """Say by which command to use the trained model; after an interruption, how to go on."""
+def print_next_command(result: Result, use: Literal["translate", "classify"] = "translate") -> None:
+    """Print the command that uses the trained model or, after an interruption, the command that resumes."""
     if result.interrupted:
         if is_main():
-            print(f"stopped and saved after step {result.step:,}; go on with: {same_command()}", file=sys.stderr)
+            print(f"stopped and saved after step {result.step:,}; resume with: {resume_command()}", file=sys.stderr)
         raise typer.Exit(130)
     if is_main():
         print(f"model: {result.model}\n{use} with: {command_name()} {use} {result.model}", file=sys.stderr)
 
 
-def same_command() -> str:
-    """The command that goes on where this one has stopped."""
+def resume_command() -> str:
+    """Return the command that resumes this one."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "the same torchrun command"
     return f"{command_name()} {shlex.join(word for word in sys.argv[1:] if word != '--fresh')}"
 
 
 def command_name() -> str:
-    """How to call this program again: by its name where that is found, as a module, or by its path."""
+    """Return how to call this program again: by name if it is on the PATH, as a module, or by its path."""
     if shutil.which("headway"):
         return "headway"
     return "python -m headway" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
 
 
 @contextmanager
-def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
-    """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, …; back, if the new one cannot begin.
+def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
+    """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, ... and back if the new run cannot begin.
 
-    Of several processes the first does that, once. Not back where torchrun starts the new one again, which would then
-    resume the earlier. Yields where the earlier run is now, or None.
+    Only the first of several processes does so, once. The earlier run stays aside if torchrun may restart the job: the
+    restarted job would otherwise resume the earlier run. Yields where the earlier run is now, or None.
     """
     if not (fresh and is_main() and is_first_start() and folder.exists()):
         yield None
@@ -98,7 +101,7 @@ def fresh_start(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterat
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    with locked_folder(folder):  # no training that is still going on is moved away
+    with locked_folder(folder):  # a run that is still training is not moved
         folder.rename(aside)
     say(f"the earlier run is now {aside}")
     try:

@@ -13,96 +13,117 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from headway.cli.decoding import chosen_options
-from headway.cli.lines import LineReader, Report, in_place
-from headway.cli.text import byte_windows, one_line, output_file, place_of
+from headway.cli.line_io import (
+    LineReader,
+    Report,
+    input_name,
+    merge_errors,
+    one_line,
+    output_file,
+    read_line_batches,
+    show_progress,
+)
 
 if TYPE_CHECKING:
     from headway.decode.options import DecodingOptions
     from headway.errors import HeadwayError
-    from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
+    from headway.predict import Candidate, TextTranslator, Translation, Translator
 
 __all__ = [
-    "From",
-    "More",
+    "EnsembleOption",
     "Precision",
     "PrecisionOption",
     "ShortlistOption",
-    "To",
+    "SourceLanguageOption",
+    "TargetLanguageOption",
     "WorkersOption",
-    "load_models",
+    "load_translator_or_ensemble",
+    "open_translator",
     "translate",
-    "translators",
 ]
 
-More = Annotated[
+EnsembleOption = Annotated[
     list[Path] | None,
     typer.Option(
-        "--with", help="Another model to average probabilities with, of the same tokenizers; may be repeated."
+        "--with",
+        help="Another model, with the same tokenizers, whose probabilities are averaged with MODEL's; may be repeated.",
     ),
 ]
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 PrecisionOption = Annotated[
     Precision,
     typer.Option(
-        "--precision", help="Of matrix products; auto: the fastest that this machine has. float32 is the reference."
+        "--precision",
+        help="Precision of matrix products. auto: the fastest that this machine supports. float32: the reference.",
     ),
 ]
 ShortlistOption = Annotated[
     bool,
-    typer.Option("--shortlist", help="Choose among the tokens that headway shortlist has learned for a sentence."),
+    typer.Option(
+        "--shortlist", help="Choose only among the tokens that headway shortlist learned for each sentence's tokens."
+    ),
 ]
 WorkersOption = Annotated[
     int,
     typer.Option(
         "--workers",
         min=1,
-        help="Processes that share a file, best one a core; each has one thread (or OMP_NUM_THREADS) and the whole "
-        "model.",
+        help="Number of processes that share a file, best one for each core. Each uses one thread (or OMP_NUM_THREADS) "
+        "and loads the whole model.",
     ),
 ]
-To = Annotated[str | None, typer.Option("--to", help="The language to translate into, for a model that knows several.")]
-From = Annotated[
-    str | None, typer.Option("--from", help="The sources' language, for imported models that are told it.")
+TargetLanguageOption = Annotated[
+    str | None, typer.Option("--to", help="Language to translate into, for a model with several target languages.")
+]
+SourceLanguageOption = Annotated[
+    str | None,
+    typer.Option("--from", help="Language of the source, for imported models with several source languages."),
 ]
 
 
 def translate(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    text: Annotated[str | None, typer.Argument(help="A text; default: the lines of the input.")] = None,
+    text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of the input.")] = None,
     source: Annotated[
-        Path | None, typer.Option("-i", "--input", help="Source text, one sentence a line; default: standard input.")
+        Path | None, typer.Option("-i", "--input", help="Source text, one sentence per line. Default: standard input.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write; default: standard output.")
+        Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
     ] = None,
-    to: To = None,
-    from_: From = None,
-    more: More = None,
-    prefix: Annotated[str, typer.Option(help="How every translation begins.")] = "",
+    to: TargetLanguageOption = None,
+    from_: SourceLanguageOption = None,
+    more: EnsembleOption = None,
+    prefix: Annotated[str, typer.Option(help="Text that every translation begins with.")] = "",
     include: Annotated[
         list[str] | None,
-        typer.Option(help="A phrase that every translation holds; 'a|b': one of them is enough. May be repeated."),
+        typer.Option(
+            help="A phrase that every translation must contain; 'a|b': at least one of them. May be repeated."
+        ),
     ] = None,
-    ban: Annotated[list[str] | None, typer.Option(help="A phrase that no translation holds; may be repeated.")] = None,
+    ban: Annotated[
+        list[str] | None, typer.Option(help="A phrase that no translation may contain; may be repeated.")
+    ] = None,
     mbr: Annotated[
-        bool, typer.Option("--mbr", help="Of the --n-best, take the one that agrees most with the others by chrF.")
+        bool, typer.Option("--mbr", help="Of the --n-best candidates, choose the one closest to the others by chrF.")
     ] = False,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="Also which word comes from which: 0-0 1-2, source word first.")
+        bool, typer.Option("--alignment", help="Also write the word alignment: 0-0 1-2, source word first.")
     ] = False,
     alignment_layer: Annotated[
         int | None,
         typer.Option(
-            help="The decoder block whose attention aligns; default: the last, of four or more the last but one."
+            help="The decoder block whose attention gives the alignment. Default: the last block, or the "
+            "second-to-last in decoders of four or more."
         ),
     ] = None,
     guard: Annotated[
-        bool, typer.Option(help="Where the best hypothesis loops, copies or is cut short, take the next that does not.")
+        bool,
+        typer.Option(help="If the best hypothesis loops, copies or is truncated, take the next one that does not."),
     ] = True,
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            min=2, help="A longer text is split; default: the positions that the model has learned, or else 256."
+            min=2, help="Longer texts are split. Default: the number of learned positions of the model, otherwise 256."
         ),
     ] = None,
     precision: PrecisionOption = "auto",
@@ -110,36 +131,36 @@ def translate(
     workers: WorkersOption = 1,
     input_format: Annotated[
         Literal["text", "jsonl"],
-        typer.Option(help="jsonl: an object a line with text and, if wanted, prefix, include, banned."),
+        typer.Option(help="jsonl: one JSON object per line, with text and optionally prefix, include, banned."),
     ] = "text",
     form: Annotated[
         Literal["text", "json"],
         typer.Option(
             "--format",
-            help="text: a line in, a line out (with --n-best: line number, score, text); json: an object a line.",
+            help="text: one line per input line (with --n-best: line number, score, text); json: one object per line.",
         ),
     ] = "text",
     on_error: Annotated[
         Literal["stop", "mark"],
-        typer.Option(help="mark: a line that cannot be translated becomes an empty one, and is told at the end."),
+        typer.Option(help="mark: a line that cannot be translated becomes an empty line and is reported."),
     ] = "stop",
 ) -> None:
     """Translate a text, or a file line by line: one line in, one line out.
 
-    Of a file some thousand lines are read at a time, so that sentences of like length are translated together; what
-    comes from a pipe is translated as it arrives.
+    A file is read about two thousand lines at a time, so that sentences of similar length are translated together.
+    Lines from a pipe are translated as they arrive.
     """
-    from headway.errors import ConfigError
+    from headway.errors import ConfigError, HeadwayError
 
     options = chosen_options()
     if text is not None and source is not None:
-        raise ConfigError("a TEXT and --input: give one of them")
+        raise ConfigError("TEXT and --input exclude each other; give one of them")
     if mbr and options.n_best == 1:
         raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
     load = partial(
-        load_models,
+        load_translator_or_ensemble,
         model,
         more,
         max_source_tokens=max_source_tokens,
@@ -148,29 +169,34 @@ def translate(
         precision=precision,
         shortlist=shortlist,
     )
-    place = "TEXT" if text is not None else place_of(source)
-    reader = LineReader(place, input_format, prefix, include or (), ban or ())
-    report = Report(place, on_error)
-    windows = [[text.encode(errors="surrogateescape")]] if text is not None else byte_windows(source, workers)
-    with translators(load, workers) as translator, output_file(output) as file:
+    name = "TEXT" if text is not None else input_name(source)
+    reader = LineReader(name, input_format, prefix, include or (), ban or ())
+    report = Report(name, on_error)
+    batches = [[text.encode(errors="surrogateescape")]] if text is not None else read_line_batches(source, workers)
+    with (
+        open_translator(load, workers) as translator,
+        show_progress("translating", source, prints=output is None) as advance,
+        output_file(output) as file,
+    ):
         writer = _Writer(translator, form, listed=options.n_best > 1 and not mbr)
-
-        def translated(sources: Sequence[Source]) -> list[Translation | HeadwayError]:
-            found = translator.translate_each(
-                sources, options, target_language=to, source_language=from_, alignment=alignment
-            )
-            return [_by_agreement(each, options) for each in found] if mbr else found
-
-        for window in windows:
+        for batch in batches:
             first = report.lines + 1
-            found = in_place(reader.sources(window, first), translated)
-            report.add(found)
-            file.writelines(writer.lines(number, each) for number, each in enumerate(found, start=first))
+            sources = reader.sources(batch, first)
+            readable = [each for each in sources if not isinstance(each, HeadwayError)]
+            found = translator.translate_each(
+                readable, options, target_language=to, source_language=from_, alignment=alignment
+            )
+            if mbr:
+                found = [_by_agreement(each, options) for each in found]
+            results = merge_errors(sources, found)
+            report.add(results)
+            file.writelines(writer.lines(number, each) for number, each in enumerate(results, start=first))
             file.flush()
+            advance(len(batch), sum(map(len, batch)) + len(batch))
     report.finish()
 
 
-def load_models(
+def load_translator_or_ensemble(
     model: Path,
     more: Sequence[Path] | None,
     *,
@@ -180,7 +206,7 @@ def load_models(
     precision: Precision = "float32",
     shortlist: bool = False,
 ) -> Translator:
-    """A model folder, or an ensemble of several."""
+    """Load a model folder, or an ensemble of several."""
     from headway.predict import Translator, load_translator
 
     settings: dict[str, Any] = {
@@ -194,8 +220,8 @@ def load_models(
     return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
 
 
-def translators(load: Callable[[], Translator], workers: int) -> AbstractContextManager[TextTranslator]:
-    """What ``load`` makes, here, or in as many processes of their own."""
+def open_translator(load: Callable[[], Translator], workers: int) -> AbstractContextManager[TextTranslator]:
+    """Return the translator that ``load`` makes (one worker), or a pool of ``workers`` processes that each load one."""
     from headway.predict import TranslatorPool
 
     return nullcontext(load()) if workers == 1 else TranslatorPool(load, workers)
@@ -209,13 +235,13 @@ def _by_agreement(translation: Translation | HeadwayError, options: DecodingOpti
 
 
 class _Writer:
-    """Translations as lines of output: text, or with ``listed`` all candidates, or JSON."""
+    """Formats translations as lines of output: text, all candidates (``listed``), or JSON."""
 
     def __init__(self, translator: TextTranslator, form: Literal["text", "json"], *, listed: bool) -> None:
         self._translator, self._form, self._listed = translator, form, listed
 
     def lines(self, number: int, found: Translation | HeadwayError) -> str:
-        """What is written for line ``number`` of the input, line ends included; an empty line for an error."""
+        """Return the output for line ``number`` of the input, with line ends; for an error an empty line."""
         from headway.errors import HeadwayError
 
         if self._form == "json":
@@ -230,7 +256,7 @@ class _Writer:
     def _as_text(self, candidate: Candidate) -> str:
         line = one_line(candidate.text)
         if self._listed or candidate.alignment is not None:
-            line = line.replace("\t", " ")  # tabs part the columns
+            line = line.replace("\t", " ")  # tabs separate the columns
         if candidate.alignment is None:
             return line
         return line + "\t" + " ".join(f"{i}-{j}" for i, j in self._translator.words(candidate).pairs)
@@ -240,7 +266,7 @@ class _Writer:
         return {"source": translation.source, **candidates[0], "candidates": candidates}
 
     def _candidate_dict(self, candidate: Candidate) -> dict[str, Any]:
-        """Every field that has a value; with an alignment also that of words."""
+        """Return every field that has a value, and the alignment of words if there is an alignment."""
         whole = {name: value for name, value in asdict(candidate).items() if value is not None}
         if candidate.alignment is not None:
             whole["words"] = asdict(self._translator.words(candidate))

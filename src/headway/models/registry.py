@@ -14,6 +14,7 @@ from torch import nn
 
 from headway.config import nearest
 from headway.errors import ConfigError
+from headway.models import recurrent
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
@@ -70,7 +71,7 @@ ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
         TransformerConfig, Transformer, "tokens", shardable_blocks=_transformer_blocks, presets=PRESETS
     ),
-    "recurrent": Architecture(RecurrentConfig, RecurrentModel, "tokens", compilable=False),
+    "recurrent": Architecture(RecurrentConfig, RecurrentModel, "tokens", compilable=False, presets=recurrent.PRESETS),
     "classifier": Architecture(ClassifierConfig, EncoderClassifier, "label"),
 }
 

@@ -1,0 +1,267 @@
+"""Lines in, lines out: how the commands read text, write results, report bad lines and show progress."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from io import BufferedIOBase
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from headway.errors import DataError, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.predict import Source, Translation
+    from headway.predict.classifier import Classification
+
+__all__ = [
+    "LineReader",
+    "Report",
+    "input_lines",
+    "input_name",
+    "merge_errors",
+    "one_line",
+    "output_file",
+    "read_line_batches",
+    "show_progress",
+]
+
+_STANDARD = Path("-")
+_BATCH_LINES = 2048  # read ahead, so that sentences of similar length are translated together
+_BATCH_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+
+
+def input_name(path: Path | None) -> str:
+    """Return the name of an input for messages."""
+    return "standard input" if path is None or path == _STANDARD else str(path)
+
+
+def input_lines(path: Path | None) -> Iterator[str]:
+    """Yield the lines of a file, which may be compressed, or of standard input (also "-"). Lines end in LF or CR LF."""
+    from headway.data.readers import decode_lines
+
+    for number, line in enumerate(chain.from_iterable(read_line_batches(path))):
+        yield decode_lines(line, input_name(path), number)
+
+
+def read_line_batches(path: Path | None, workers: int = 1) -> Iterator[list[bytes]]:
+    """Yield the undecoded lines of a file or of standard input in batches of up to 2,048 lines for each worker.
+
+    On standard input a batch holds whatever has arrived so far, so a program that writes one line and waits gets its
+    answer at once. (A pipe holds about 64 KiB.)
+    """
+    from headway.data.readers import read_byte_lines
+
+    if path is not None and path != _STANDARD:
+        yield from _batches(read_byte_lines(path), workers)
+        return
+    started = False
+    for lines in _arriving(cast("BufferedIOBase", sys.stdin.buffer), workers):
+        if not started:
+            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
+            started = True
+        yield from _batches((line.removesuffix(b"\r") for line in lines), workers)
+
+
+def _batches(lines: Iterable[bytes], workers: int) -> Iterator[list[bytes]]:
+    """Yield batches of at most 2,048 lines and about one mebibyte for each worker."""
+    lines, most_lines, most_bytes = iter(lines), workers * _BATCH_LINES, workers * _BATCH_BYTES
+    while batch := list(islice(lines, 1)):
+        size = len(batch[0])
+        while len(batch) < most_lines and size < most_bytes and (more := next(lines, None)) is not None:
+            batch.append(more)
+            size += len(more)
+        yield batch
+
+
+def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[list[bytes]]:
+    """Yield the complete lines that have arrived; wait only while there are none."""
+    carried: list[bytes] = []
+    while chunk := stream.read1(workers * _READ_BYTES):
+        head, newline, tail = chunk.rpartition(b"\n")
+        if newline:
+            yield b"".join([*carried, head]).split(b"\n")
+            carried = []
+        carried.append(tail)
+    if last := b"".join(carried):
+        yield [last]
+
+
+@contextmanager
+def output_file(path: Path | None) -> Iterator[IO[str]]:
+    """Open standard output (also "-"), or a file that appears only when everything is written."""
+    from headway.storage import atomic_write
+
+    if path is None or path == _STANDARD:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        yield sys.stdout
+        sys.stdout.flush()
+        return
+    with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+        yield file
+
+
+def one_line(text: str) -> str:
+    """Return text as one line of output: line breaks become spaces."""
+    return text.replace("\r", " ").replace("\n", " ")
+
+
+Read = TypeVar("Read")
+Made = TypeVar("Made")
+
+
+def merge_errors(
+    lines: Sequence[Read | HeadwayError], results: Iterable[Made | HeadwayError]
+) -> list[Made | HeadwayError]:
+    """Return one entry for each line: its error if it could not be read, otherwise the next of ``results``."""
+    found = iter(results)
+    return [line if isinstance(line, HeadwayError) else next(found) for line in lines]
+
+
+@contextmanager
+def show_progress(what: str, source: Path | None, *, prints: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of a job on standard error if it is a terminal: lines done, rate, time left.
+
+    Args:
+        what: Name of the job.
+        source: Its input; None for standard input.
+        prints: Whether results go to standard output. On a terminal they show the progress themselves.
+
+    Yields:
+        A function that counts finished lines and the bytes of input that they took.
+    """
+    typed = (source is None or source == _STANDARD) and sys.stdin.isatty()
+    if not sys.stderr.isatty() or typed or (prints and sys.stdout.isatty()):
+        yield lambda lines, size: None
+        return
+    from headway.cli.progress import line_progress
+
+    with line_progress(what, source) as advance:
+        yield advance
+
+
+class LineReader:
+    """Parses lines into sources. ``prefix``, ``include`` and ``banned`` apply to all lines, besides a line's own.
+
+    Args:
+        name: Name of the input, for messages.
+        form: "text": a line is a text; "jsonl": a line is a JSON object.
+        prefix: Prefix of every translation whose line gives none.
+        include: Phrases that every translation must contain; ``a|b`` means one of several.
+        banned: Phrases that no translation may contain.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        form: Literal["text", "jsonl"],
+        prefix: str = "",
+        include: Sequence[str] = (),
+        banned: Sequence[str] = (),
+    ) -> None:
+        self._name, self._form = name, form
+        self._prefix, self._banned = prefix, tuple(banned)
+        self._include = tuple(tuple(phrase.split("|")) for phrase in include)
+
+    def sources(self, lines: Sequence[bytes], first: int) -> list[Source | HeadwayError]:
+        """Return the source or the error of each line; ``first`` is the number of the first line."""
+        return [self._source(line, number) for number, line in enumerate(lines, start=first)]
+
+    def _source(self, line: bytes, number: int) -> Source | HeadwayError:
+        from headway.data.readers import decode_lines
+        from headway.predict import Source
+
+        try:
+            text = decode_lines(line, self._name, number - 1)
+            if self._form == "jsonl":
+                return self._record(text, f"{self._name}, line {number}")
+            return Source(text, self._prefix, self._include, self._banned)
+        except HeadwayError as error:  # Report.add puts the place back
+            return type(error)(str(error).removeprefix(f"{self._name}, line {number}: "))
+
+    def _record(self, line: str, where: str) -> Source:
+        from headway.predict import Source
+
+        try:
+            data = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"not valid JSON ({error}); expected an object with a text") from None
+        if not isinstance(data, dict):
+            raise DataError(f"expected an object with a text, got {line[:40]!r}")
+        record = _record_model().parse(data, where)
+        return Source(
+            record.text,
+            record.prefix or self._prefix,
+            (*self._include, *record.include),
+            (*self._banned, *record.banned),
+        )
+
+
+@cache
+def _record_model() -> Any:
+    """Return the schema of a line of JSON, built once: building takes longer than reading hundreds of lines."""
+    from headway.config import Config
+
+    class Record(Config):
+        text: str
+        prefix: str = ""
+        include: tuple[str | tuple[str, ...], ...] = ()
+        banned: tuple[str, ...] = ()
+
+    return Record
+
+
+class Report:
+    """Counts lines, and reports on standard error which failed and how many look suspicious.
+
+    Args:
+        name: Name of the input.
+        on_error: "stop": the first line that fails raises its error; "mark": failed lines are reported and counted.
+        details: The option or command that shows which lines are suspicious.
+    """
+
+    def __init__(self, name: str, on_error: Literal["stop", "mark"], *, details: str = "--format json") -> None:
+        self.lines = 0
+        self._name, self._on_error, self._details = name, on_error, details
+        self._failed = 0
+        self._flags: Counter[str] = Counter()
+
+    def add(self, found: Sequence[Translation | Classification | HeadwayError]) -> None:
+        """Count the results of the next lines."""
+        for number, each in enumerate(found, start=self.lines + 1):
+            if isinstance(each, HeadwayError):
+                error = each.at(f"{self._name}, line {number}")
+                if self._on_error == "stop":
+                    raise error
+                self._say(str(error))
+                self._failed += 1
+            else:
+                self._flags.update(_flags_of(each))
+        self.lines += len(found)
+
+    def finish(self) -> None:
+        """Report the totals, if anything failed or looks suspicious."""
+        if self._failed:
+            self._say(f"{self._failed:,} of {self.lines:,} lines failed and are empty in the output")
+        if self._flags:
+            counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self._flags.most_common())
+            self._say(f"lines to look at ({self._details} shows which): {counts}")
+
+    def _say(self, message: str) -> None:
+        print(f"headway: {message}", file=sys.stderr)
+
+
+def _flags_of(found: Translation | Classification) -> list[str]:
+    from headway.predict import Translation
+
+    if not isinstance(found, Translation):
+        return ["truncated"] * found.truncated
+    best = found.candidates[0]
+    return [*best.flags, *["include not met"] * bool(best.unmet), *["banned phrase"] * bool(best.banned)]

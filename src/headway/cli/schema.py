@@ -1,0 +1,129 @@
+"""``headway schema``: JSON Schema of the files that people and programs write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import typer
+
+__all__ = ["bundle_schema", "glossary_schema", "recipe_schema", "schema"]
+
+Json = dict[str, Any]
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def schema(
+    name: Annotated[
+        Literal["recipe", "bundle", "glossary"],
+        typer.Argument(help="recipe: the TOML of a recipe; bundle: config.json of a model folder; glossary: its rows."),
+    ],
+) -> None:
+    """Print the JSON Schema of a file format, for editors and for programs that write such files.
+
+    Recipes name theirs in a comment, so that editors with a TOML language server (taplo) complete and check keys.
+    """
+    makers: dict[str, Callable[[], Json]] = {
+        "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema
+    }  # fmt: skip
+    print(json.dumps(makers[name](), indent=2, ensure_ascii=False))
+
+
+def recipe_schema() -> Json:
+    """Return the JSON Schema of a recipe. Rules between keys (such as num_heads divides d_model) are not in it."""
+    from headway.train.recipe import Recipe
+
+    whole = _cleaned(Recipe.model_json_schema(), nullable=False)
+    whole["properties"]["model"] = _model(whole["$defs"], "model")
+    return {"$schema": _DIALECT, **whole, "title": "Headway recipe"}
+
+
+def bundle_schema() -> Json:
+    """Return the JSON Schema of a model folder's config.json."""
+    from pydantic import TypeAdapter
+
+    from headway.bundle import FORMAT, TaskConfig
+    from headway.models.registry import ModelConfig
+    from headway.text.framing import Framing
+
+    definitions: Json = {}
+    for made in (TypeAdapter(ModelConfig).json_schema(), TaskConfig.model_json_schema(), Framing.model_json_schema()):
+        definitions |= {name: _cleaned(each, nullable=True) for name, each in made.pop("$defs", {}).items()}
+        if "title" in made:
+            definitions[made["title"]] = _cleaned(made, nullable=True)
+    name = {"type": "string", "pattern": r"^\w[\w.-]*$", "description": "Name of a tokenizer's files, without ending."}
+    properties = {
+        "format": {"type": "integer", "minimum": 1, "maximum": FORMAT, "description": "Version of the format."},
+        "task": {"$ref": "#/$defs/TaskConfig"},
+        "model": _model(definitions, "model"),
+        "tokenizers": {
+            "type": "object", "properties": {"source": name, "target": name}, "required": ["source", "target"]
+        },
+        "labels": {
+            "type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True,
+            "description": "Names of the classes, in the order of the logits.",
+        },
+        "framing": {"$ref": "#/$defs/Framing"},
+    }  # fmt: skip
+    required = ["format", "task", "model", "tokenizers"]
+    return {
+        "$schema": _DIALECT,
+        "title": "Headway model folder: config.json",
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "$defs": definitions,
+    }
+
+
+def glossary_schema() -> Json:
+    """Return the JSON Schema of a glossary's rows; a row is a line of a TSV or CSV file."""
+    phrase = {"type": "string", "pattern": r"\S"}
+    columns = [
+        {**phrase, "description": "Source phrase, matched as whole words."},
+        {**phrase, "description": "Target phrase; alternatives are separated by |."},
+        {"enum": ["ignore", "exact"], "description": "Whether the case of the source phrase counts."},
+    ]
+    row = {"type": "array", "prefixItems": columns, "items": False, "minItems": 2}
+    return {"$schema": _DIALECT, "title": "Headway glossary", "type": "array", "items": row}
+
+
+def _model(definitions: Json, key: str) -> Json:
+    """Return the schema of a model's section: one of the architectures, a Transformer or classifier without ``kind``.
+
+    The parser also accepts ``preset`` instead of the sizes that it stands for.
+    """
+    from headway.models.registry import ARCHITECTURES
+
+    options: list[Json] = []
+    for kind, architecture in ARCHITECTURES.items():
+        name = architecture.config.__name__
+        if architecture.presets:
+            definitions[name]["properties"]["preset"] = {
+                "enum": sorted(architecture.presets), "description": "Sizes that this name stands for."
+            }  # fmt: skip
+        optional = kind in ("transformer", "classifier")
+        options.append({"$ref": f"#/$defs/{name}"} | ({} if optional else {"required": ["kind"]}))
+    return {"anyOf": options, "description": f"The {key}: one architecture and its options."}
+
+
+def _cleaned(node: Any, *, nullable: bool) -> Any:
+    """Return a schema without generated titles and, unless ``nullable``, without null, which TOML does not have."""
+    if isinstance(node, list):
+        return [_cleaned(each, nullable=nullable) for each in node]
+    if not isinstance(node, dict):
+        return node
+    result = {
+        key: {name: _cleaned(each, nullable=nullable) for name, each in value.items()}
+        if key in ("properties", "$defs")
+        else _cleaned(value, nullable=nullable)
+        for key, value in node.items()
+        if not (key == "title" and isinstance(value, str)) and key != "discriminator"
+    }
+    if nullable or "anyOf" not in result:
+        return result
+    options = [each for each in result.pop("anyOf") if each != {"type": "null"}]
+    if result.get("default", 0) is None:
+        del result["default"]
+    return {**options[0], **result} if len(options) == 1 else {**result, "anyOf": options}
