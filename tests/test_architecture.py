@@ -40,6 +40,8 @@ HOMES = {
     "sentencex": ["predict/segment.py"],
     "babel": ["data/builtin/"],
     "typer": ["cli/"],
+    "tomli_w": ["config.py"],
+    "filelock": ["storage.py"],
     "rich": ["cli/"],
     "safetensors": ["bundle.py", "predict/shortlisting.py"],
     "tensorboard": ["train/report.py"],

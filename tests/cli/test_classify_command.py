@@ -67,7 +67,7 @@ class TestClassify:
     def test_a_text_over_the_limit_is_counted(self, folder: Path) -> None:
         ended = run("classify", folder, "--format", "json", stdin=stdin(*LINES, "sehr langes Wortungetüm " * 5))
         assert [json.loads(line)["truncated"] for line in ended.out.splitlines()][-1] is True
-        assert "lines to look at (--format json tells which): truncated " in ended.err
+        assert "lines to look at (--format json shows which): truncated " in ended.err
 
     def test_explained(self, folder: Path, model: Classifier) -> None:
         line = run("classify", folder, "--explain", LINES[0]).out.rstrip("\n")
@@ -109,7 +109,7 @@ class TestBadLines:
         assert list(json.loads(found[1])) == ["error"]
 
     def test_mistakes(self, folder: Path, translates: Path, tmp_path: Path) -> None:
-        assert_refused(run("classify", folder, "das", "-i", tmp_path), "a TEXT and --input: give one of them")
+        assert_refused(run("classify", folder, "das", "-i", tmp_path), "TEXT and --input exclude each other; give one of them")
         assert_refused(run("classify", translates, "das"), "a model that translates; expected one that classifies")
         assert_refused(run("classify", tmp_path / "gone", "das"), "gone: no such folder")
 
@@ -169,7 +169,7 @@ class TestEvaluate:
     def test_each_form_is_refused_for_the_other_kind(self, folder: Path, translates: Path, data: Path) -> None:
         translation = ("--source", data, "--reference", data)
         assert_refused(run("evaluate", folder, *translation), "--source: .* classifies texts, .* by --data F.tsv")
-        assert_refused(run("evaluate", folder), "classifies texts; give labelled ones with --data F.tsv")
+        assert_refused(run("evaluate", folder), "classifies texts; give labeled texts with --data F.tsv")
         assert_refused(run("evaluate", folder, "--data", data, "--beam-size", 2), "without a search; leave its options")
         assert_refused(
             run("evaluate", translates, "--data", data), "--data: .* translates, .* --source F --reference F"

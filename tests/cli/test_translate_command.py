@@ -216,7 +216,7 @@ class TestOutput:
         )
         count = sum("truncated" in row["flags"] for row in flagged)  # type: ignore[operator]
         assert count
-        assert ended.err == f"headway: lines to look at (--format json tells which): truncated {count}\n"
+        assert ended.err == f"headway: lines to look at (--format json shows which): truncated {count}\n"
 
 
 class TestBadLines:
@@ -336,7 +336,7 @@ class TestScore:
         assert [line.split("\t") for line in ended.out.splitlines()] == [
             [f"{each.log_probability:.4f}", str(len(each.tokens))] for each in expected
         ]
-        assert re.fullmatch(r"3 pairs, perplexity [\d.e+]+ over 6 tokens, end symbols included\n", ended.err)
+        assert re.fullmatch(r"3 pairs, perplexity [\d.e+]+ over 6 tokens, EOS included\n", ended.err)
         rows = objects(run("score", folder / "one", *pairs, "--format", "json").out)
         for row, each in zip(rows, expected, strict=True):
             assert row["log_probability"] == pytest.approx(each.log_probability, abs=1e-4)
