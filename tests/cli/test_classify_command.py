@@ -109,7 +109,9 @@ class TestBadLines:
         assert list(json.loads(found[1])) == ["error"]
 
     def test_mistakes(self, folder: Path, translates: Path, tmp_path: Path) -> None:
-        assert_refused(run("classify", folder, "das", "-i", tmp_path), "TEXT and --input exclude each other; give one of them")
+        assert_refused(
+            run("classify", folder, "das", "-i", tmp_path), "TEXT and --input exclude each other; give one of them"
+        )
         assert_refused(run("classify", translates, "das"), "a model that translates; expected one that classifies")
         assert_refused(run("classify", tmp_path / "gone", "das"), "gone: no such folder")
 
@@ -168,7 +170,9 @@ class TestEvaluate:
 
     def test_each_form_is_refused_for_the_other_kind(self, folder: Path, translates: Path, data: Path) -> None:
         translation = ("--source", data, "--reference", data)
-        assert_refused(run("evaluate", folder, *translation), "--source: .* classifies texts, .* by --data F.tsv")
+        assert_refused(
+            run("evaluate", folder, *translation), "--source: .* classifies texts; evaluate it with --data F.tsv"
+        )
         assert_refused(run("evaluate", folder), "classifies texts; give labeled texts with --data F.tsv")
         assert_refused(run("evaluate", folder, "--data", data, "--beam-size", 2), "without a search; leave its options")
         assert_refused(
