@@ -347,6 +347,18 @@ class _WithoutRandomValues(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
+class _ShortRanges(TorchFunctionMode):
+    """Inside, ``torch.arange`` has at most one element, on the CPU, so tables made of it (no weights) are small.
+
+    On the meta device such tables would import sympy and PyTorch's compiler, which takes longer than loading a model.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.arange:
+            return torch.zeros(1, dtype=(kwargs or {}).get("dtype", torch.int64), device="cpu")
+        return func(*args, **(kwargs or {}))
+
+
 def _expected_shapes(
     folder: Path, config: AnyConfig, source_size: int, target_size: int, stored: int
 ) -> dict[str, Shape]:
@@ -363,7 +375,7 @@ def _expected_shapes(
         if name.endswith("_layers") and value > stored:
             raise _foreign(folder, ValueError(f"model.{name} = {value}, but model.safetensors has {stored} weights"))
     try:
-        with torch.device("meta"), _WithoutRandomValues():
+        with torch.device("meta"), _WithoutRandomValues(), _ShortRanges():
             model = build_model(config, source_size, target_size)
     except ConfigError as error:
         raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
