@@ -271,7 +271,7 @@ def test_a_training_that_gave_up_is_judged_and_drawn() -> None:
             row |= {"failed": 1, "curve": []}
     experiment = load_experiment("warmup-depth")
     assert experiment.judge(numbers)[0].outcome == "supported"
-    assert "3 of the trainings gave up" in experiment.explain(numbers)
+    assert "3 of the trainings stopped" in experiment.explain(numbers)
     with figure_style():
         experiment.draw(numbers)
 
