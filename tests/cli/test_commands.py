@@ -338,6 +338,7 @@ class TestOtherCommands:
         ended = run("info", trained.model)
         assert ended.code == 0
         facts = json.loads(run("info", trained.model, "--format", "json").out)
+        assert re.match(r"(\d+) of \1 layers have a fast form$|plain: the compiled kernels", facts["forward pass"])
         weights = sum(parameter.numel() for parameter in Bundle.load(trained.model).model.parameters())
         assert facts["weights"] == weights
         assert facts["model.d_model"] == 16

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from headway.text.interface import TextTokenizer
 
 __all__ = ["info"]
@@ -35,6 +38,7 @@ def info(
                 "target tokenizer": _about(bundle.target_tokenizer),
             }
         ),
+        "forward pass": _forward_pass(bundle.model),
         "weights": weights,
         "bytes": sum(file.stat().st_size for file in model.iterdir()),
     }
@@ -48,6 +52,19 @@ def info(
             if isinstance(value, int) and not isinstance(value, bool)
             else f"{key:<{width}}  {value}"
         )
+
+
+def _forward_pass(model: nn.Module) -> str:
+    """Say how many layers have their fast form in training, scoring and classification, and why others are plain."""
+    from headway import kernels
+    from headway.engine.accelerate import accelerate, explain
+
+    if not kernels.available():
+        return "plain: the compiled kernels do not run on this machine"
+    forms = explain(accelerate(model))
+    plain = Counter(f"{form.layer} ({form.reason})" for form in forms if form.reason is not None)
+    fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
+    return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast
 
 
 def _about(tokenizer: TextTokenizer) -> str:
