@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.engine.accelerate import accelerate
 from headway.inspection.capture import capture, numbers_in, taps
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
@@ -195,9 +196,9 @@ def test_the_hooks_go_when_the_model_fails() -> None:
 
 @torch.inference_mode()
 def test_a_fused_kernel_stays_in_use_while_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the fused kernel computes, unwatched, it computes watched as well: its rounding is another."""
-    monkeypatch.setattr("headway.nn.attention._fused_kernel_pays", lambda query, key: True)
-    model = transformer()
+    """An accelerated model with PyTorch's fused attention, which rounds differently, keeps it while observed."""
+    monkeypatch.setattr("headway.engine.attention._fused_pays", lambda query, key: True)
+    model = accelerate(transformer())
     before = logits(model)
     with capture(model) as seen:
         assert torch.equal(logits(model), before)

@@ -28,7 +28,7 @@ CASES: list[dict[str, Any]] = [
     {"norm": "none", "activation": "silu", "pooling": "mean_max", "positions": "none", "scale_embedding": False},
     {"convolution": 3, "pooling": "last", "activation": "glu", "d_model": 14},
     {"convolution": 5, "pooling": "first", "positions": "learned", "activation": "reglu"},
-    {"pooling": "attention", "activation": "geglu", "d_model": 15, "num_heads": 3},
+    {"pooling": "attention", "activation": "geglu", "d_model": 15, "num_heads": 3, "d_key": 4, "d_value": 7},
     {"residual": False, "norm": "none", "masked": False, "pad_to_max_length": True, "pooling": "last"},
     {"pad_to_max_length": True, "pooling": "first", "activation": "swiglu"},
     {"encoder_layers": 0, "pooling": "mean"},
@@ -40,7 +40,7 @@ REFUSED: dict[str, set[str]] = {
 }
 TRAINING_ONLY = {
     *("kind", "dropout", "embedding_dropout", "attention_dropout", "feed_forward_dropout", "word_dropout"),
-    "pooled_dropout",
+    *("pooled_dropout", "layer_dropout"),
 }
 TEXTS = ["ab cd", "h", "a long text with more characters than the model reads", "dcba"]
 

@@ -39,10 +39,14 @@ class HeadwayClassifierConfig(PretrainedConfig):
 class HeadwayAttention(nn.Module):
     """Multi-head self-attention: softmax(Q K^T / sqrt(d_k)) V for each head."""
 
-    def __init__(self, d_model: int, num_heads: int) -> None:
+    def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
-        self.num_heads = num_heads
-        self.query, self.key, self.value, self.output = (nn.Linear(d_model, d_model) for _ in range(4))
+        d_model, self.num_heads = options["d_model"], options["num_heads"]
+        key_width, value_width = (
+            self.num_heads * (options.get(name) or d_model // self.num_heads) for name in ("d_key", "d_value")
+        )
+        self.query, self.key = nn.Linear(d_model, key_width), nn.Linear(d_model, key_width)
+        self.value, self.output = nn.Linear(d_model, value_width), nn.Linear(value_width, d_model)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) -> (B, S, D); ``mask`` (B, S)."""
@@ -94,7 +98,7 @@ class HeadwayBlock(nn.Module):
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
         d_model, norm, residual = options["d_model"], options["norm"], options["residual"]
-        self.attention = HeadwayAttention(d_model, options["num_heads"])
+        self.attention = HeadwayAttention(options)
         self.attention_residual = HeadwayResidual(d_model, norm, residual)
         self.feed_forward = HeadwayFeedForward(d_model, options["d_ff"], options["activation"])
         self.feed_forward_residual = HeadwayResidual(d_model, norm, residual)
