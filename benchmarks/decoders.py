@@ -24,7 +24,7 @@ import torch
 
 from headway.bundle import Bundle, read_tokenizers
 from headway.decode import DecodingOptions, Request, search_all
-from headway.engine import InferenceTransformer
+from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
 from headway.interop.transformer import transformer_of
 from headway.predict import Translator, TranslatorPool, load_translator
@@ -57,10 +57,10 @@ class Headway:
         self.translator: Translator | TranslatorPool = TranslatorPool(load, workers) if workers > 1 else load()
 
     @cached_property
-    def model(self) -> InferenceTransformer:
+    def model(self) -> SearchTransformer:
         """As the translator makes one of its own for text; a contestant is asked for tokens or for text, not both."""
         assert isinstance(self.translator, Translator)
-        return InferenceTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
+        return SearchTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
         """As the translator does, all sentences at a time; a pool takes the tokens as text."""
@@ -73,11 +73,11 @@ class Headway:
         requests = [Request(source=(*ids, EOS), limit=target) for ids in sources]
         found = search_all(
             *(self.model, requests, options),
-            begin=BOS,
-            end=EOS,
-            forbidden=(PAD, BOS, UNK),
+            bos=BOS,
+            eos=EOS,
+            banned=(PAD, BOS, UNK),
             max_tokens=len(sources) * max(len(ids) + 1 for ids in sources),
-            max_sentences=len(sources),
+            max_sequences=len(sources),
         )
         return [list(hypotheses[0].tokens) for hypotheses in found]
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Hypothesis, Request, SearchModel, search
+from headway.decode import DecodingOptions, Hypothesis, Request, SearchModel, Step, search
 from headway.models.transformer import Transformer, TransformerConfig
 
 PAD, BEGIN, END = 0, 1, 2
@@ -25,39 +25,45 @@ LogProbs = Callable[[Prefix], Sequence[float]]
 
 @dataclass
 class TableState:
-    """The sentence of each memory, the prefix of each row."""
+    """The sentence of each sequence, the prefix of each row."""
 
     sentences: list[int]
     rows: list[Prefix]
-
-    def select(self, rows: Tensor, sentences: Tensor | None = None) -> None:
-        self.rows = [self.rows[row] for row in rows.tolist()]
-        if sentences is not None:
-            self.sentences = [self.sentences[sentence] for sentence in sentences.tolist()]
-
-    def join(self, other: TableState) -> None:
-        assert len(self.rows) * len(other.sentences) == len(other.rows) * len(self.sentences), "unequal beams"
-        self.sentences = self.sentences + other.sentences
-        self.rows = self.rows + other.rows
 
 
 class TableModel:
     """P(next token | sentence, prefix) by a function; a sentence is named by its first source token."""
 
+    device = torch.device("cpu")
+    max_length = None
+
     def __init__(self, distribution: Distribution) -> None:
         self.distribution = distribution
         self.rows_seen: list[int] = []
 
-    def start(self, source: Tensor) -> TableState:
-        return TableState(source[:, 0].tolist(), [() for _ in source])
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TableState:
+        return TableState([source[0] for source in sources], [() for _ in range(len(sources) * beams)])
 
-    def advance(self, state: TableState, tokens: Tensor) -> Tensor:
+    def admit(self, state: TableState, sources: Sequence[Sequence[int]]) -> None:
+        new = self.start(sources, beams=len(state.rows) // len(state.sentences))
+        state.sentences = state.sentences + new.sentences
+        state.rows = state.rows + new.rows
+
+    def step(self, state: TableState, tokens: Tensor, *, attention: bool = False) -> Step:
+        return Step(self.logits(state, tokens))
+
+    def logits(self, state: TableState, tokens: Tensor) -> Tensor:
         self.rows_seen.append(len(state.rows))
         state.rows = [(*row, token) for row, token in zip(state.rows, tokens.tolist(), strict=True)]
         width = len(state.rows) // len(state.sentences)
         return torch.tensor(
             [self.distribution(state.sentences[at // width], row[1:]) for at, row in enumerate(state.rows)]
         ).log()
+
+    def select(self, state: TableState, rows: Tensor, sequences: Tensor | None = None) -> None:
+        state.rows = [state.rows[row] for row in rows.tolist()]
+        if sequences is not None:
+            state.sentences = [state.sentences[at] for at in sequences.tolist()]
 
 
 def random_distribution(seed: int, vocab_size: int) -> Distribution:
@@ -74,11 +80,11 @@ def log_probs_of(distribution: Distribution, sentence: int = 0) -> LogProbs:
 
 
 def run(
-    model: SearchModel[Any], requests: Sequence[Request], forbidden: Sequence[int] = (), **options: Any
+    model: SearchModel[Any], requests: Sequence[Request], banned: Sequence[int] = (), **options: Any
 ) -> list[list[Hypothesis]]:
     """Search with these options."""
     parsed = DecodingOptions.parse(options, "test")
-    return search(model, requests, parsed, begin=BEGIN, end=END, forbidden=forbidden)
+    return search(model, requests, parsed, bos=BEGIN, eos=END, banned=banned)
 
 
 def numbered(limits: Iterable[int]) -> list[Request]:

@@ -16,7 +16,6 @@ from table_models import (
 )
 
 from headway.decode import Ensemble, length_penalty
-from headway.decode.protocol import AttendingModel
 from headway.errors import ConfigError
 from headway.models.transformer import Transformer
 
@@ -64,13 +63,13 @@ def test_the_penalty_changes_what_is_best(transformer: Transformer) -> None:
 
 
 def test_steps_attend_as_they_advance(transformer: Transformer) -> None:
-    assert isinstance(transformer, AttendingModel)
-    source = torch.tensor([[5, 6, 7, END], [8, 9, END, PAD]])
+    source = [[5, 6, 7, END], [8, 9, END]]
     tokens = torch.tensor([BEGIN, BEGIN])
     with torch.no_grad():
-        logits = transformer.advance(transformer.start(source), tokens)
-        attended = transformer.advance_attending(transformer.start(source), tokens)
-    assert attended.logits.flatten().tolist() == pytest.approx(logits.flatten().tolist(), abs=1e-5)
+        logits = transformer.step(transformer.start(source), tokens).logits()
+        attended = transformer.step(transformer.start(source), tokens, attention=True)
+    assert attended.attention is not None
+    assert attended.logits().flatten().tolist() == pytest.approx(logits.flatten().tolist(), abs=1e-5)
     assert attended.attention.sum(1).tolist() == pytest.approx([1, 1])
     assert attended.attention[1, 3] == 0, "padding"
     assert not transformer.decoder.blocks[-1].get_submodule("cross_attention.weights")._forward_hooks
@@ -78,20 +77,20 @@ def test_steps_attend_as_they_advance(transformer: Transformer) -> None:
 
 def test_an_ensemble_attends_as_the_mean(transformer: Transformer) -> None:
     members = [transformer, tiny_transformer(4)]
-    source, tokens = torch.tensor([[5, 6, 7, END]]), torch.tensor([BEGIN])
+    source, tokens = [[5, 6, 7, END]], torch.tensor([BEGIN])
     ensemble = Ensemble(members)
     with torch.no_grad():
-        found = ensemble.advance_attending(ensemble.start(source), tokens).attention
-        each = [model.advance_attending(model.start(source), tokens).attention for model in members]
+        found = ensemble.step(ensemble.start(source), tokens, attention=True).attention
+        each = [model.step(model.start(source), tokens, attention=True).attention for model in members]
+    assert found is not None
+    assert each[0] is not None
+    assert each[1] is not None
     assert found.flatten().tolist() == pytest.approx(((each[0] + each[1]) / 2).flatten().tolist(), abs=1e-6)
 
 
 def test_a_model_that_does_not_tell_is_refused() -> None:
     table = TableModel(random_distribution(0, 4))
-    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: this TableModel does not tell what it attends to"):
+    with pytest.raises(ConfigError, match=r"= 0\.5: this TableModel does not report what it attends to"):
         run(table, numbered([3]), coverage_penalty=0.5)
-    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: this Ensemble does not tell what it attends to"):
+    with pytest.raises(ConfigError, match=r"= 0\.5: this Ensemble does not report what it attends to"):
         run(Ensemble([table, table]), numbered([3]), coverage_penalty=0.5)
-    ensemble = Ensemble([table, table])
-    with pytest.raises(ConfigError, match="this TableModel, of the ensemble, does not tell what it attends to"):
-        ensemble.advance_attending(ensemble.start(torch.tensor([[5, END]])), torch.tensor([BEGIN]))

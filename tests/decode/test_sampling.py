@@ -22,7 +22,7 @@ from table_models import (
 )
 
 from headway.decode import Hypothesis, Request, Sampling
-from headway.decode.extension import Ranked
+from headway.decode.candidates import TokenScores
 from headway.decode.sampling import draw, draw_keys, filtered, gumbel
 from headway.models.transformer import Transformer
 
@@ -40,7 +40,7 @@ def drawn(probabilities: list[float], position: int = 0, **sampling: object) -> 
     keys = draw_keys(Request(source=(5, END), limit=9), options, DRAWS)
     log_probs = torch.tensor(probabilities).log().expand(1, DRAWS, 1, -1)
     tokens = torch.arange(len(probabilities)).expand(log_probs.shape)
-    found = draw(torch.zeros(1, DRAWS, 1), Ranked(log_probs, log_probs, tokens), [keys], [position], options)
+    found = draw(torch.zeros(1, DRAWS, 1), TokenScores(log_probs, log_probs, tokens), [keys], [position], options)
     return [float((found.tokens == token).float().mean()) for token in range(len(probabilities))]
 
 
@@ -72,7 +72,7 @@ def test_draws_at_different_positions_and_of_different_seeds_are_independent() -
     def coins(request: Request, position: int, options: Sampling = options) -> torch.Tensor:
         keys = draw_keys(request, options, DRAWS)
         fair = torch.zeros(1, DRAWS, 1, 2)
-        ranked = Ranked(fair, fair, tokens.unsqueeze(2))
+        ranked = TokenScores(fair, fair, tokens.unsqueeze(2))
         return draw(torch.zeros(1, DRAWS, 1), ranked, [keys], [position], options).tokens.flatten()
 
     first = Request(source=(5, END), limit=9)

@@ -34,14 +34,14 @@ TARGETS = [(3, 4, 5), (), (6, 6, 6, 6, 6, 6, 6), (7,), (5, 5)]
 @pytest.mark.parametrize("max_tokens", [1, 12, 1000])
 def test_forced_scores_are_the_models_step_by_step(transformer: Transformer, max_tokens: int) -> None:
     sources = [request.source for request in sentences(5)]
-    scores = score_targets(transformer, sources, TARGETS, begin=BEGIN, end=END, max_tokens=max_tokens)
+    scores = score_targets(transformer, sources, TARGETS, bos=BEGIN, eos=END, max_tokens=max_tokens)
     for source, target, found in zip(sources, TARGETS, scores, strict=True):
         expected = [uncached(transformer, source, target[:at])[token] for at, token in enumerate((*target, END))]
         assert found == pytest.approx(expected, abs=1e-4)
-        state = transformer.start(torch.tensor([source]))
+        state = transformer.start([source])
         with torch.no_grad():
             steps = [
-                float(transformer.advance(state, torch.tensor([token])).log_softmax(-1)[0, following])
+                float(transformer.step(state, torch.tensor([token])).logits().log_softmax(-1)[0, following])
                 for token, following in zip((BEGIN, *target), (*target, END), strict=True)
             ]
         assert found == pytest.approx(steps, abs=1e-4)
@@ -52,38 +52,40 @@ def test_forced_scores_are_those_that_the_search_reports(transformer: Transforme
     requests = sentences(5)
     found = [beam[0] for beam in run(transformer, requests, (PAD,), **options)]
     sources = [request.source for request in requests]
-    scores = score_targets(transformer, sources, [one.tokens for one in found], begin=BEGIN, end=END)
+    scores = score_targets(transformer, sources, [one.tokens for one in found], bos=BEGIN, eos=END)
     for one, score in zip(found, scores, strict=True):
         assert one.token_log_probabilities == pytest.approx(score, abs=1e-4)
 
 
 def test_what_cannot_be_scored(transformer: Transformer) -> None:
-    assert score_targets(transformer, [], [], begin=BEGIN, end=END) == []
+    assert score_targets(transformer, [], [], bos=BEGIN, eos=END) == []
     with pytest.raises(ConfigError, match="2 sources but 1 targets: expected one target for each source"):
-        score_targets(transformer, [(5, END), (6, END)], [(3,)], begin=BEGIN, end=END)
+        score_targets(transformer, [(5, END), (6, END)], [(3,)], bos=BEGIN, eos=END)
 
     class Damaged(nn.Module):
+        device = torch.device("cpu")
+
         def forward(self, source: Tensor, target: Tensor) -> Tensor:
             return torch.full((*target.shape, 8), math.nan)
 
     with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
-        score_targets(Damaged(), [(5, END)], [(3,)], begin=BEGIN, end=END)
+        score_targets(Damaged(), [(5, END)], [(3,)], bos=BEGIN, eos=END)
     damaged = tiny_transformer()
     nn.init.constant_(damaged.projection.weight, math.nan)
     with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
-        alternatives(damaged, (5, END), (), 3, begin=BEGIN, end=END)
+        alternatives(damaged, (5, END), (), 3, bos=BEGIN, eos=END)
 
 
 def test_alternatives_are_what_could_come_next(transformer: Transformer) -> None:
     for source in ((5, 6, END), (9, END)):
         for prefix in ((), (3, 4)):
             expected = uncached(transformer, source, prefix)
-            found = alternatives(transformer, source, prefix, 3, begin=BEGIN, end=END)
+            found = alternatives(transformer, source, prefix, 3, bos=BEGIN, eos=END)
             assert [one.token for one in found] == sorted(range(8), key=lambda token: -expected[token])[:3]
             assert [one.log_probability for one in found] == pytest.approx(sorted(expected, reverse=True)[:3], abs=1e-4)
-    assert len(alternatives(transformer, (5, END), (), 99, begin=BEGIN, end=END)) == 8
+    assert len(alternatives(transformer, (5, END), (), 99, bos=BEGIN, eos=END)) == 8
     with pytest.raises(ConfigError, match="count = 0 alternatives: expected at least 1"):
-        alternatives(transformer, (5, END), (), 0, begin=BEGIN, end=END)
+        alternatives(transformer, (5, END), (), 0, bos=BEGIN, eos=END)
 
 
 # Ensembles.
@@ -93,7 +95,7 @@ def test_an_ensemble_averages_probabilities() -> None:
     shares = [[0.1, 0.0, 0.4, 0.5], [0.3, 0.2, 0.4, 0.1]]
     members = [TableModel(lambda _sentence, _prefix, share=share: share) for share in shares]  # type: ignore[misc]
     ensemble = Ensemble(members)
-    logits = ensemble.advance(ensemble.start(torch.tensor([[0]])), torch.tensor([BEGIN]))
+    logits = ensemble.step(ensemble.start([[0]]), torch.tensor([BEGIN])).logits()
     assert logits.exp().flatten().tolist() == pytest.approx([0.2, 0.1, 0.4, 0.3])
 
 
@@ -121,7 +123,7 @@ def test_an_ensembles_forced_scores_are_those_of_its_search(transformer: Transfo
     requests = sentences(3)
     found = [beam[0] for beam in run(ensemble, requests, (PAD,))]
     scores = score_targets(
-        ensemble, [request.source for request in requests], [one.tokens for one in found], begin=BEGIN, end=END
+        ensemble, [request.source for request in requests], [one.tokens for one in found], bos=BEGIN, eos=END
     )
     for one, score in zip(found, scores, strict=True):
         assert one.token_log_probabilities == pytest.approx(score, abs=1e-4)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_models import (
@@ -13,6 +12,7 @@ from table_models import (
     PAD,
     Prefix,
     TableModel,
+    TableState,
     assert_same,
     log_probability,
     log_probs_of,
@@ -28,12 +28,19 @@ from table_models import (
 from torch import Tensor
 
 from headway import kernels
-from headway.decode import DecodingOptions, Request, SearchModel, SearchState, length_penalty, search, search_stream
-from headway.decode.beam import _in_place
-from headway.decode.protocol import Best, RankingModel, best_of, device_of
+from headway.decode import (
+    DecodingOptions,
+    NextTokens,
+    Request,
+    SearchModel,
+    Step,
+    length_penalty,
+    search,
+    search_stream,
+)
+from headway.decode.beam import _keep_places
 from headway.errors import BundleError, ConfigError
-from headway.models.transformer import Transformer
-from headway.nn.cache import DecoderCache
+from headway.models.transformer import Transformer, TransformerState
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +110,6 @@ def test_the_penalty_can_make_a_longer_hypothesis_win(
 def test_the_table_speaks_the_protocol() -> None:
     model = TableModel(two_ways)
     assert isinstance(model, SearchModel)
-    assert isinstance(model.start(torch.zeros(2, 1, dtype=torch.long)), SearchState)
 
 
 # Against the plain search.
@@ -348,22 +354,29 @@ def test_noise_that_ends_early_does_not_hide_the_sure_translation() -> None:
 
 
 class RankingTransformer:
-    """A Transformer behind the faster door; its logits are never asked for unless a rule needs them."""
+    """A Transformer that notes whether it is asked for the top tokens, or for all logits."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
         self.asked: list[str] = []
+        self.device, self.max_length = model.device, model.max_length
+        self.start, self.admit, self.select = model.start, model.admit, model.select
 
-    def start(self, source: Tensor) -> DecoderCache:
-        return self.model.start(source)
+    def step(self, state: TransformerState, tokens: Tensor, *, attention: bool = False) -> Step:
+        return NotedStep(self.model.step(state, tokens), self.asked)
 
-    def advance(self, state: DecoderCache, tokens: Tensor) -> Tensor:
+
+class NotedStep(Step):
+    def __init__(self, step: Step, asked: list[str]) -> None:
+        self.attention, self.step, self.asked = None, step, asked
+
+    def logits(self) -> Tensor:
         self.asked.append("logits")
-        return self.model.advance(state, tokens)
+        return self.step.logits()
 
-    def best(self, state: DecoderCache, tokens: Tensor, count: int, forbidden: Sequence[int]) -> Best:
+    def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         self.asked.append("best")
-        return best_of(self.model.advance(state, tokens), count, forbidden, END)
+        return self.step.top_k(k, banned, eos)
 
 
 @pytest.mark.parametrize(
@@ -373,7 +386,6 @@ class RankingTransformer:
 )
 def test_where_no_rule_is_at_work_the_model_ranks(transformer: Transformer, options: dict[str, Any]) -> None:
     model = RankingTransformer(transformer)
-    assert isinstance(model, RankingModel)
     requests = sentences()
     for found, expected in zip(
         run(model, requests, (PAD,), **options), run(transformer, requests, (PAD,), **options), strict=True
@@ -391,21 +403,11 @@ def test_a_rule_asks_for_logits_only_while_it_is_at_work(transformer: Transforme
     assert set(model.asked) == {"best"}, "where none may end yet, that is one more forbidden token"
     assert_same(found, run(transformer, [Request(source=(5, 6, END), limit=6)], beam_size=1, min_length=3)[0])
     model.asked.clear()
-    # The first ends after two tokens. The third takes its first step, joins the second, and alone is still too short.
+    # The first ends after two tokens. The third enters beside the second, and has to be longer for two steps.
     requests = [Request(source=(5, 6, END), limit=limit) for limit in (2, 6, 6)]
     options = DecodingOptions(beam_size=1, min_length=2)
-    list(search_stream(model, requests, options, begin=BEGIN, end=END, forbidden=(PAD, END), max_rows=2, max_tokens=9))
-    assert model.asked == ["best"] * 4 + ["logits"] + ["best"] * 5
-
-
-def test_sources_go_where_the_model_is() -> None:
-    class Elsewhere(TableModel):
-        device = "meta"
-
-    assert device_of(TableModel(two_ways)) == torch.device("cpu")
-    assert device_of(Elsewhere(two_ways)) == torch.device("meta")
-    assert device_of(torch.nn.Linear(2, 2, device="meta")) == torch.device("meta")
-    assert device_of(torch.nn.Identity()) == torch.device("cpu")
+    list(search_stream(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, END), max_rows=2, max_tokens=9))
+    assert model.asked == ["best"] * 3 + ["logits"] * 2 + ["best"] * 5
 
 
 # What is wrong.
@@ -420,8 +422,8 @@ def test_sources_go_where_the_model_is() -> None:
 )  # fmt: skip
 def test_numbers_that_are_none_are_reported(value: float, options: dict[str, Any]) -> None:
     class Damaged(TableModel):
-        def advance(self, state: object, tokens: Tensor) -> Tensor:
-            logits = super().advance(state, tokens)  # type: ignore[arg-type]
+        def logits(self, state: TableState, tokens: Tensor) -> Tensor:
+            logits = super().logits(state, tokens)
             if len(self.rows_seen) == 2:
                 logits[-1, 3:] = value
                 logits[-1, 4:] = -value
@@ -462,13 +464,13 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
 @pytest.mark.parametrize(
     ("request_", "options", "message"),
     [
-        (Request(source=(), limit=3), {}, "a source has no tokens: expected at least the end symbol"),
+        (Request(source=(), limit=3), {}, "a source has no tokens: expected at least EOS"),
         (Request(source=(2,), limit=-1), {}, "limit = -1 target tokens: expected 0 or more"),
         (Request(source=(2,), limit=3), {"min_length": 4}, "min_length = 4: this text may have at most 3 target tok"),
         (Request(source=(2,), limit=1, prefix=(3, 4)), {}, "a forced prefix of 2 tokens is longer than the 1 that"),
         (Request(source=(2,), limit=9, prefix=(3, 4)), {"max_length": 1}, "a forced prefix of 2 tokens is longer"),
-        (Request(source=(2,), limit=3, prefix=(3, END)), {}, "holds the end symbol, which only ends a target"),
-        (Request(source=(2,), limit=3, include=(((3, END),),)), {}, "holds the end symbol, which only ends a target"),
+        (Request(source=(2,), limit=3, prefix=(3, END)), {}, "contains EOS, which only ends a target"),
+        (Request(source=(2,), limit=3, include=(((3, END),),)), {}, "contains EOS, which only ends a target"),
         (Request(source=(2,), limit=3, banned=((),)), {}, "a banned phrase has no tokens"),
         (Request(source=(2,), limit=3, include=((),)), {}, "an included phrase has no tokens, or no alternatives"),
         (Request(source=(2,), limit=3, include=(((),),)), {}, "an included phrase has no tokens, or no alternatives"),
@@ -488,7 +490,7 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
         (
             Request(source=(2,), limit=9, include=(((3, 4), (4, 3)),), banned=((3, 4), (4,))),
             {},
-            "included phrase 1 cannot be met: what it holds is banned; take out one of both",
+            "included phrase 1 cannot be met: what it contains is banned; remove one of the two",
         ),
     ],
 )
@@ -517,7 +519,7 @@ def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeyp
         count(name)
     requests = [Request(source=(5, 6, 7, END), limit=6), Request(source=(8, END), limit=6)]
     model = RankingTransformer(transformer)
-    search(model, requests, DecodingOptions(), begin=BEGIN, end=END, forbidden=(PAD, END))
+    search(model, requests, DecodingOptions(), bos=BEGIN, eos=END, banned=(PAD, END))
     assert model.asked == ["best"] * 7, "no target ends before its limit"
     steps = [shape for shape in read if len(shape) == 4]
     ended = [shape[0] for shape in read if len(shape) < 4]
@@ -530,4 +532,4 @@ def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeyp
     [([], []), ([0, 1, 2], [0, 1, 2]), ([0, 2, 3], [0, 3, 2]), ([4], [4]), ([1, 3, 5, 6], [5, 1, 6, 3])],
 )
 def test_of_those_who_stay_most_keep_their_places(staying: list[int], places: list[int]) -> None:
-    assert _in_place(staying) == places
+    assert _keep_places(staying) == places

@@ -9,6 +9,7 @@ from table_models import (
     PAD,
     Prefix,
     TableModel,
+    TableState,
     assert_same,
     numbered,
     random_distribution,
@@ -18,7 +19,7 @@ from table_models import (
 )
 
 from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, SearchModel, search_stream
-from headway.engine import InferenceTransformer
+from headway.engine import SearchTransformer
 from headway.errors import ConfigError
 from headway.models.transformer import Transformer
 
@@ -36,7 +37,7 @@ def streamed(
     found: dict[int, list[Hypothesis]] = {}
     for position, hypotheses in search_stream(
         model, iter(requests), parsed,
-        begin=BEGIN, end=END, forbidden=(PAD, BEGIN), max_rows=max_rows, max_tokens=max_tokens,
+        bos=BEGIN, eos=END, banned=(PAD, BEGIN), max_rows=max_rows, max_tokens=max_tokens,
     ):  # fmt: skip
         assert position not in found
         found[position] = hypotheses
@@ -83,7 +84,7 @@ def test_a_stream_finds_what_each_sentence_alone_does(transformer: Transformer, 
         assert_same(beam, alone[place])
     if not options.get("coverage_penalty"):  # only the model itself tells what it attends to
         for beam, expected in zip(
-            streamed(InferenceTransformer(transformer), requests, 13, **options), alone, strict=True
+            streamed(SearchTransformer(transformer), requests, 13, **options), alone, strict=True
         ):
             assert_same(beam, expected)
 
@@ -120,7 +121,7 @@ def test_the_batch_is_filled_again_when_a_quarter_is_free() -> None:
     assert model.rows_seen == [8, 8] + [7] * 8 + [2] * 3
     model = TableModel(name_in_tokens)
     streamed(model, [Request(source=(length,), limit=99) for length in (1, 1, 9, 9, 9, 9, 9, 9, 2, 2)], 8, beam_size=1)
-    assert model.rows_seen[:5] == [8, 8, 2, 8, 8], "a quarter is free: two enter, take their first step and join"
+    assert model.rows_seen[:5] == [8] * 5, "a quarter is free: two enter"
 
 
 @pytest.mark.parametrize(("max_rows", "beam_size"), [(1, 1), (7, 2), (12, 4)])
@@ -135,9 +136,9 @@ def test_no_more_source_tokens_than_allowed() -> None:
     starts: list[tuple[int, int]] = []
 
     class Watched(TableModel):
-        def start(self, source: object) -> object:  # type: ignore[override]
-            starts.append(tuple(source.shape))  # type: ignore[attr-defined]
-            return super().start(source)  # type: ignore[arg-type]
+        def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TableState:
+            starts.append((len(sources), max(map(len, sources))))
+            return super().start(sources, beams=beams)
 
     lengths = [3, 3, 3, 3, 4, 50, 2, 2]
     requests = [Request(source=(1, *[0] * (length - 1)), limit=3) for length in lengths]
@@ -156,7 +157,7 @@ def test_requests_are_read_as_they_are_needed() -> None:
 
     stream = search_stream(
         TableModel(name_in_tokens), requests(), DecodingOptions(beam_size=2),
-        begin=BEGIN, end=END, max_rows=16, max_tokens=1000,
+        bos=BEGIN, eos=END, max_rows=16, max_tokens=1000,
     )  # fmt: skip
     assert not read
     for done in range(1, 30):

@@ -17,7 +17,7 @@ from headway import kernels
 from headway.bundle import Bundle
 from headway.cli import app
 from headway.decode import DecodingOptions, Request, Sampling, search, search_stream
-from headway.engine import InferenceTransformer, Precision, Shortlist
+from headway.engine import Precision, SearchTransformer, Shortlist
 from headway.errors import BundleError, ConfigError, DataError
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
@@ -53,19 +53,15 @@ def sources(*lengths: int) -> list[tuple[int, ...]]:
     return [(*torch.randint(4, VOCABULARY, (length,)).tolist(), END) for length in lengths]
 
 
-def padded(rows: list[tuple[int, ...]]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("each", [1, 5, 40])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_best_are_those_of_the_list_with_its_probabilities(precision: Precision, each: int, beams: int) -> None:
     """Held against the logits of the whole vocabulary, by the same weights, while sentences leave and others join."""
     lists = shortlist(each)
-    engine = InferenceTransformer(model(), precision, shortlist=lists)
+    engine = SearchTransformer(model(), precision, shortlist=lists)
     rows = sources(6, 1, 4)
-    mine, plain = (engine.start(padded(rows)) for _ in range(2))
+    mine, plain = (engine.start(rows) for _ in range(2))
     for step in range(5):
         chosen: tuple[Tensor, Tensor | None] | None = None
         if step == 1:
@@ -76,23 +72,21 @@ def test_the_best_are_those_of_the_list_with_its_probabilities(precision: Precis
             chosen = torch.cat([torch.arange(beams) + beams * at for at in kept]), torch.tensor(kept)
         for state in (mine, plain):
             if chosen is not None:
-                state.select(*chosen)
+                engine.select(state, *chosen)
         if step == 3:
             joining = sources(9, 2)
             for state in (mine, plain):
-                other = engine.start(padded(joining))
-                other.select(torch.arange(2).repeat_interleave(beams))
-                state.join(other)
+                engine.admit(state, joining)
             rows = [*rows, *joining]
         each_has = beams if step else 1
         tokens = torch.randint(4, VOCABULARY, (len(rows) * each_has,))
-        found = engine.best(mine, tokens, 4, FORBIDDEN)
-        logits = engine.advance(plain, tokens)
+        found = engine.step(mine, tokens).top_k(4, FORBIDDEN, END)
+        logits = engine.step(plain, tokens).logits()
         for row, of_row in enumerate(logits):
-            listed = lists.tokens(torch.tensor([rows[row // each_has]]))[0]
+            listed = lists.tokens([rows[row // each_has]])[0]
             log_probs = torch.full((VOCABULARY,), -math.inf)
             log_probs[listed] = of_row[listed].log_softmax(0)
-            torch.testing.assert_close(found.end[row], log_probs[END], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(found.eos_log_prob[row], log_probs[END], atol=1e-5, rtol=1e-5)
             log_probs[list(FORBIDDEN)] = -math.inf
             expected = log_probs.topk(4)
             count = min(4, found.tokens.size(1))
@@ -110,10 +104,10 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
     with torch.no_grad():
         weights.projection.bias[0] = -1e4  # the padding token, which no list holds
     results = [
-        search(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN)
+        search(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN)
         for engine in (
-            InferenceTransformer(weights, precision),
-            InferenceTransformer(weights, precision, shortlist=everything),
+            SearchTransformer(weights, precision),
+            SearchTransformer(weights, precision, shortlist=everything),
         )
     ]
     for ours, theirs in zip(*results, strict=True):
@@ -123,13 +117,13 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
 
 @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
 def test_neighbours_do_not_change_what_a_sentence_becomes() -> None:
-    engine = InferenceTransformer(model(), "int8", shortlist=shortlist(6))
+    engine = SearchTransformer(model(), "int8", shortlist=shortlist(6))
     requests = [Request(source=source, limit=10) for source in sources(4, 11, 7, 2, 9)]
     options = DecodingOptions(beam_size=3)
-    alone = [search(engine, [one], options, begin=1, end=END, forbidden=FORBIDDEN)[0] for one in requests]
-    together = search(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN)
+    alone = [search(engine, [one], options, bos=1, eos=END, banned=FORBIDDEN)[0] for one in requests]
+    together = search(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN)
     streamed = dict(
-        search_stream(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN, max_rows=6, max_tokens=100)
+        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=6, max_tokens=100)
     )
     assert alone == together == [streamed[at] for at in range(len(requests))]
 
@@ -145,14 +139,14 @@ RULES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_a_neighbours_rules_do_not_change_what_a_sentence_becomes(precision: Precision, rule: dict[str, Any]) -> None:
     lists = shortlist(3)
-    engine = InferenceTransformer(model(), precision, shortlist=lists)
+    engine = SearchTransformer(model(), precision, shortlist=lists)
     plain, ruled = sources(5, 5)
     options = DecodingOptions(beam_size=3, min_length=2)
     batch = [Request(source=plain, limit=10), Request(source=ruled, limit=10, **rule)]
-    alone = search(engine, batch[:1], options, begin=1, end=END, forbidden=FORBIDDEN)[0]
-    beside = search(engine, batch, options, begin=1, end=END, forbidden=FORBIDDEN)[0]
+    alone = search(engine, batch[:1], options, bos=1, eos=END, banned=FORBIDDEN)[0]
+    beside = search(engine, batch, options, bos=1, eos=END, banned=FORBIDDEN)[0]
     assert [each.tokens for each in alone] == [each.tokens for each in beside]
-    assert {*alone[0].tokens} <= {*lists.tokens(torch.tensor([plain]))[0].tolist()}
+    assert {*alone[0].tokens} <= {*lists.tokens([plain])[0].tolist()}
 
 
 @pytest.mark.parametrize(
@@ -170,14 +164,14 @@ def test_a_neighbours_rules_do_not_change_what_a_sentence_becomes(precision: Pre
 )
 def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
     lists = shortlist(2)
-    engine = InferenceTransformer(model(), shortlist=lists)
+    engine = SearchTransformer(model(), shortlist=lists)
     limits = (9, 4, 6, 9)
     requests = [Request(source=each, limit=limit) for each, limit in zip(sources(3, 6, 1, 4), limits, strict=True)]
     found = dict(
-        search_stream(engine, requests, options, begin=1, end=END, forbidden=FORBIDDEN, max_rows=16, max_tokens=100)
+        search_stream(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN, max_rows=16, max_tokens=100)
     )
     for at, request in enumerate(requests):
-        allowed = {*lists.tokens(torch.tensor([request.source]))[0].tolist()}
+        allowed = {*lists.tokens([request.source])[0].tolist()}
         assert found[at]
         assert all({*each.tokens} <= allowed for each in found[at])
 
@@ -187,30 +181,30 @@ def test_every_search_keeps_to_the_list(options: DecodingOptions) -> None:
 def test_damaged_weights_are_seen(precision: Precision, damaged: str) -> None:
     weights, (source,) = model(), sources(3)
     lists = shortlist(2)
-    listed = lists.tokens(torch.tensor([source]))[0].tolist()
+    listed = lists.tokens([source])[0].tolist()
     with torch.no_grad():
         if damaged == "decoder":
             next(weights.decoder.parameters()).fill_(math.nan)
         else:
             row = listed[-1] if damaged == "listed" else next(t for t in range(10, VOCABULARY) if t not in listed)
             weights.projection.weight[row] = math.nan
-    engine = InferenceTransformer(weights, precision, shortlist=lists)
+    engine = SearchTransformer(weights, precision, shortlist=lists)
     request = Request(source=source, limit=5)
     if damaged == "unlisted":
-        assert search(engine, [request], DecodingOptions(), begin=1, end=END, forbidden=FORBIDDEN)[0]
+        assert search(engine, [request], DecodingOptions(), bos=1, eos=END, banned=FORBIDDEN)[0]
     else:
         with pytest.raises(BundleError, match="its weights are damaged"):
-            search(engine, [request], DecodingOptions(), begin=1, end=END, forbidden=FORBIDDEN)
+            search(engine, [request], DecodingOptions(), bos=1, eos=END, banned=FORBIDDEN)
 
 
 def test_a_forced_prefix_and_a_phrase_have_all_tokens() -> None:
     lists = shortlist(2)
-    engine = InferenceTransformer(model(), shortlist=lists)
+    engine = SearchTransformer(model(), shortlist=lists)
     (source,) = sources(3)
-    outside = next(t for t in range(10, VOCABULARY) if t not in lists.tokens(torch.tensor([source]))[0])
+    outside = next(t for t in range(10, VOCABULARY) if t not in lists.tokens([source])[0])
     for asked in ({"prefix": (outside, outside)}, {"include": (((outside,),),)}):
         request = Request(source=source, limit=8, **asked)
-        best = search(engine, [request], DecodingOptions(beam_size=4), begin=1, end=END, forbidden=FORBIDDEN)[0][0]
+        best = search(engine, [request], DecodingOptions(beam_size=4), bos=1, eos=END, banned=FORBIDDEN)[0][0]
         assert outside in best.tokens
         assert not best.unmet
 
@@ -235,7 +229,7 @@ def test_a_shortlist_is_learned_stored_and_used(make_translator: Callable[..., T
     assert 0 < coverage.tokens < bundle.target_tokenizer.vocab_size
     assert 0.5 < coverage.covered <= 1
     source = bundle.source_tokenizer.encode("das Haus")
-    allowed = set(found.tokens(torch.tensor([source]))[0].tolist())
+    allowed = set(found.tokens([source])[0].tolist())
     assert {*source, END} <= allowed, "names stay as they are, and sentences end"
     for precision in ("float32", "int8") if kernels.available() else ("float32",):
         translator = load_translator(tmp_path / "m", precision=precision, shortlist=True)

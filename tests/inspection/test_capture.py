@@ -178,9 +178,9 @@ def test_decoding_step_by_step_gives_the_map_of_the_whole_target(make: object) -
     with capture(model) as whole:
         model(source, target)
     with capture(model) as stepped:
-        state = model.start(source)
+        state = model.start(source.tolist())
         for token in target[0]:
-            model.advance(state, token.view(1))
+            model.step(state, token.view(1)).logits()
     assert [each.name for each in stepped.maps] == [each.name for each in whole.maps]
     for one, other in zip(stepped.maps, whole.maps, strict=True):
         torch.testing.assert_close(one.weights, other.weights)

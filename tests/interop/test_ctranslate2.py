@@ -25,7 +25,7 @@ from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig, named_weights
 from headway.decode import DecodingOptions, Request, search
-from headway.engine import InferenceTransformer, Shortlist
+from headway.engine import SearchTransformer, Shortlist
 from headway.errors import ConfigError, MissingPackageError
 from headway.interop.ctranslate2 import quantizations, write_ctranslate2
 from headway.interop.exporting import export_to
@@ -114,16 +114,16 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
     table[4:, 0], table[4:, 1] = np.arange(4, size), np.roll(np.arange(4, size), 1)
     lists = Shortlist(np.array([EOS, 5], dtype=np.int32), table)
     write_ctranslate2(bundle, tmp_path, shortlist=lists)
-    engine = InferenceTransformer(transformer_of(bundle, "the test"), shortlist=lists)
+    engine = SearchTransformer(transformer_of(bundle, "the test"), shortlist=lists)
     names = token_names(bundle.source_tokenizer)
     for source in sentences(bundle)[0]:
         request = Request(source=tuple(source), limit=LIMIT)
-        ours = search(engine, [request], DecodingOptions(beam_size=1), begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+        ours = search(engine, [request], DecodingOptions(beam_size=1), bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
         settings = {"beam_size": 1, "min_decoding_length": 0, "max_decoding_length": LIMIT, "disable_unk": True}
         named = [names[token] for token in source]
         found = opened(tmp_path).translate_batch([named], use_vmap=True, **settings)
         assert found[0].hypotheses[0] == [names[token] for token in ours[0][0].tokens]
-        assert {*ours[0][0].tokens} <= {*lists.tokens(torch.tensor([source]))[0].tolist()}
+        assert {*ours[0][0].tokens} <= {*lists.tokens([source])[0].tolist()}
 
 
 def rounded(bundle: Bundle) -> Bundle:
@@ -192,7 +192,7 @@ def test_imported_models_translate_alike(family: str, beam_size: int, imported: 
     sources = [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(SENTENCES)]
     requests = [Request(source=tuple(ids), limit=LIMIT, prefix=frame.target_prefix) for ids in sources]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
-    ours = search(bundle.model, requests, options, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+    ours = search(bundle.model, requests, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
     source_names, names = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     theirs = opened(folder).translate_batch(
         [[source_names[index] for index in ids] for ids in sources],

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from headway.bundle import Bundle, TaskConfig
-from headway.decode import DecodingOptions, Ensemble, Request, Sampling, score_targets, search, search_stream
+from headway.decode import DecodingOptions, Ensemble, Request, Sampling, Step, score_targets, search, search_stream
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.onnx import OnnxModel, OnnxState, export, is_onnx_folder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -142,50 +142,42 @@ def test_selected_and_joined_states_go_on_as_the_models_own(bundle: Bundle, mode
     draws = random.Random(2)
     vocab_size = bundle.source_tokenizer.vocab_size
 
-    def started(count: int) -> list[Any]:
-        source = sources(draws, count, vocab_size, draws.randint(1, 7))
-        return [bundle.model.start(source), model.start(source)]
+    engines: list[Any] = [bundle.model, model]
 
-    states, beams = started(3), 1
+    def drawn(count: int) -> list[list[int]]:
+        rows = sources(draws, count, vocab_size, draws.randint(1, 7)).tolist()
+        return [[token for token in row if token != PAD] for row in rows]
+
+    first = drawn(3)
+    states, beams = [engine.start(first) for engine in engines], 1
     joins = 0
     for step in range(40):
-        rows = len(states[0].positions)
+        rows = len(states[1].positions)
         tokens = torch.tensor(draws.choices(range(1, vocab_size), k=rows))
-        assert_close(model.advance(states[1], tokens), bundle.model.advance(states[0], tokens))
+        assert_close(*(engine.step(state, tokens).logits() for engine, state in zip(engines, states, strict=True)))
         sentences = list(range(rows // beams))
         kept = draws.sample(sentences, draws.randint(1, len(sentences))) if step % 3 == 0 else sentences
         width = draws.randint(1, 3)
         chosen = torch.tensor([sentence * beams + draws.randrange(beams) for sentence in kept for _ in range(width)])
-        for state in states:
-            state.select(chosen, torch.tensor(kept) if step % 3 == 0 else None)
+        for engine, state in zip(engines, states, strict=True):
+            engine.select(state, chosen, torch.tensor(kept) if step % 3 == 0 else None)
         if step % 3 == 0:
             assert states[1].length == states[1].positions.max()  # nothing is kept of the longest that have left
         beams = width
         if step % 4 == 0 and len(kept) < 6:
-            newer = started(draws.randint(1, 3))
-            for state, new in zip(states, newer, strict=True):
-                new.select(torch.arange(len(new.positions)).repeat_interleave(beams))
-                state.join(new)
+            newer = drawn(draws.randint(1, 3))
+            for engine, state in zip(engines, states, strict=True):
+                engine.admit(state, newer)
             joins += 1
-        assert torch.equal(states[1].positions, states[0].positions)
+        assert torch.equal(states[1].positions, states[0].prefix.lengths.repeat_interleave(beams))
     assert joins > 5
 
 
-@torch.no_grad()
-def test_an_empty_state_can_be_joined(bundle: Bundle, model: OnnxModel) -> None:
-    state = model.start(torch.tensor([[4, 5, 6, EOS]]))
-    model.advance(state, torch.tensor([BOS]))
-    state.select(torch.tensor([], dtype=torch.long), torch.tensor([], dtype=torch.long))
-    source = torch.tensor([[7, EOS]])
-    state.join(model.start(source))
-    assert_close(model.advance(state, torch.tensor([BOS])), bundle.model(source, torch.tensor([[BOS]]))[:, 0])
-
-
 def test_the_beams_of_a_sentence_share_its_memory(model: OnnxModel) -> None:
-    state = model.start(torch.tensor([[4, 5, EOS], [6, EOS, PAD]]))
+    state = model.start([[4, 5, EOS], [6, EOS]])
     before = [tensor.data_ptr() for tensor in state.memory]
-    state.select(torch.arange(2).repeat_interleave(4))
-    assert model.advance(state, torch.full((8,), BOS)).size(0) == 8
+    model.select(state, torch.arange(2).repeat_interleave(4))
+    assert model.step(state, torch.full((8,), BOS)).logits().size(0) == 8
     assert [tensor.data_ptr() for tensor in state.memory] == before
     assert {tensor.size(0) for tensor in state.memory} == {2}
     assert {tuple(tensor.shape[:3]) for tensor in state.prefix} == {(8, 2, 1)}
@@ -215,8 +207,8 @@ def requests(count: int) -> list[Request]:
 )
 def test_searches_find_the_same(bundle: Bundle, model: OnnxModel, options: DecodingOptions) -> None:
     asked = requests(12)
-    expected = search(bundle.model, asked, options, begin=BOS, end=EOS, forbidden=RULED_OUT)
-    found = search(model, asked, options, begin=BOS, end=EOS, forbidden=RULED_OUT)
+    expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
+    found = search(model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
     assert [[h.tokens for h in hypotheses] for hypotheses in found] == [
         [h.tokens for h in hypotheses] for hypotheses in expected
     ]
@@ -227,8 +219,8 @@ def test_searches_find_the_same(bundle: Bundle, model: OnnxModel, options: Decod
 
 def test_targets_are_scored_the_same(bundle: Bundle, model: OnnxModel) -> None:
     given = [request.source for request in requests(6)], [[4], [], [5, 6, 7], [8] * 7, [9, 4], [11]]
-    expected = score_targets(bundle.model, *given, begin=BOS, end=EOS)
-    found = score_targets(model, *given, begin=BOS, end=EOS)
+    expected = score_targets(bundle.model, *given, bos=BOS, eos=EOS)
+    found = score_targets(model, *given, bos=BOS, eos=EOS)
     for mine, theirs in zip(found, expected, strict=True):
         assert mine == pytest.approx(theirs, abs=1e-4)
 
@@ -237,26 +229,24 @@ def test_it_joins_an_ensemble(bundle: Bundle, model: OnnxModel) -> None:
     """The mean of twice the same probabilities is these probabilities."""
     asked, options = requests(4), DecodingOptions(beam_size=3)
     ensemble = Ensemble([bundle.model, model])
-    expected = search(bundle.model, asked, options, begin=BOS, end=EOS, forbidden=RULED_OUT)
-    found = search(ensemble, asked, options, begin=BOS, end=EOS, forbidden=RULED_OUT)
+    expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
+    found = search(ensemble, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
     assert [hypotheses[0].tokens for hypotheses in found] == [hypotheses[0].tokens for hypotheses in expected]
 
 
 def test_a_search_that_needs_attention_is_refused(model: OnnxModel) -> None:
     with pytest.raises(ConfigError, match=r"coverage_penalty.*OnnxModel"):
-        search(model, requests(1), DecodingOptions(coverage_penalty=0.2), begin=BOS, end=EOS)
+        search(model, requests(1), DecodingOptions(coverage_penalty=0.2), bos=BOS, eos=EOS)
 
 
 def test_sentences_that_come_and_go_find_the_same(bundle: Bundle, model: OnnxModel) -> None:
     asked, options = requests(20), DecodingOptions(beam_size=4)
 
     def streamed(engine: Any) -> dict[int, Sequence[int]]:
-        stream = search_stream(
-            engine, asked, options, begin=BOS, end=EOS, forbidden=RULED_OUT, max_rows=16, max_tokens=1000
-        )
+        stream = search_stream(engine, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT, max_rows=16, max_tokens=1000)
         return {position: hypotheses[0].tokens for position, hypotheses in stream}
 
-    expected = search(bundle.model, asked, options, begin=BOS, end=EOS, forbidden=RULED_OUT)
+    expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
     assert streamed(model) == {i: hypotheses[0].tokens for i, hypotheses in enumerate(expected)}
 
 
@@ -266,13 +256,13 @@ def test_translating_with_the_folder_runs_its_sessions(
     texts = ["abc", "hgfed", "", "b"]
     expected = Translator(bundle).translate(texts, DecodingOptions(n_best=2))
     translator = load_translator(exported)
-    steps, plain = [], OnnxModel.advance
+    steps, plain = [], OnnxModel.step
 
-    def counted(model: OnnxModel, state: OnnxState, tokens: Tensor) -> Tensor:
+    def counted(model: OnnxModel, state: OnnxState, tokens: Tensor, *, attention: bool = False) -> Step:
         steps.append(state.length)
         return plain(model, state, tokens)
 
-    monkeypatch.setattr(OnnxModel, "advance", counted)
+    monkeypatch.setattr(OnnxModel, "step", counted)
     found = translator.translate(texts, DecodingOptions(n_best=2), alignment=True)
     assert max(steps) > 1
     for mine, theirs in zip(found, expected, strict=True):
@@ -384,7 +374,7 @@ def test_its_examples_run(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.Mo
         exec(example, names)
     assert isinstance(names["model"], OnnxModel)
     asked = requests(12)
-    expected = search(bundle.model, asked, DecodingOptions(beam_size=1), begin=BOS, end=EOS, forbidden=RULED_OUT)
+    expected = search(bundle.model, asked, DecodingOptions(beam_size=1), bos=BOS, eos=EOS, banned=RULED_OUT)
     found = [names["greedy"](list(request.source), request.limit) for request in asked]
     assert found == [list(hypotheses[0].tokens) for hypotheses in expected]
 
@@ -437,13 +427,13 @@ def test_sequences_beyond_the_limit_are_refused(tmp_path: Path) -> None:
     export(made(), tmp_path / "model", max_length=3)
     loaded = OnnxModel.load(tmp_path / "model")
     assert loaded.max_length == 3
-    state = loaded.start(torch.tensor([[4, 5, EOS]]))
+    state = loaded.start([[4, 5, EOS]])
     for _ in range(3):
-        loaded.advance(state, torch.tensor([4]))
+        loaded.step(state, torch.tensor([4])).logits()
     with pytest.raises(LengthError, match=r"4 tokens is longer than the 3 positions of this ONNX export; split"):
-        loaded.advance(state, torch.tensor([4]))
+        loaded.step(state, torch.tensor([4])).logits()
     with pytest.raises(LengthError, match="4 tokens is longer than the 3"):
-        loaded.start(torch.tensor([[4, 5, 6, EOS]]))
+        loaded.start([[4, 5, 6, EOS]])
 
 
 def test_graphs_of_two_exports_have_the_shorter_limit(bundle: Bundle, folder: Path, tmp_path: Path) -> None:

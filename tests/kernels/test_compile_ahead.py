@@ -17,14 +17,14 @@ if not kernels.available():
 COMPILE = "from headway.kernels.compile_ahead import compile_decoding_kernels as run; run()"
 DECODE = """
 import torch
-from headway.engine import InferenceTransformer
+from headway.engine import SearchTransformer
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.decode import DecodingOptions, Request, search
 torch.manual_seed(0)
 model = Transformer(TransformerConfig.preset("tiny"), 50, 50).eval()
 options = DecodingOptions(beam_size=3, max_length=8)
 requests = [Request(source=[5, 6, 7, 2], limit=8), Request(source=[8, 9, 2], limit=8)]
-found = search(InferenceTransformer(model, "int8"), requests, options, begin=1, end=2)
+found = search(SearchTransformer(model, "int8"), requests, options, bos=1, eos=2)
 print(found)
 """
 

@@ -31,7 +31,7 @@ class StateLife:
     def advance_and_compare(self, state: Any, rows: list[Row]) -> None:
         """Append a random token to each row and hold each against the whole prefix, scored alone and at once."""
         tokens = self.random_tokens(len(rows))
-        logits = self.model.advance(state, tokens)
+        logits = self.model.step(state, tokens).logits()
         for row, token, found in zip(rows, tokens.tolist(), logits, strict=True):
             row.prefix.append(token)
             expected = self.model(row.source.unsqueeze(0), torch.tensor([row.prefix]))[0, -1]
@@ -41,43 +41,35 @@ class StateLife:
         """A new state over random sources of different lengths, and its rows."""
         lengths = [random.randint(1, 6) for _ in range(sentences)]
         sources = [self.random_tokens(length) for length in lengths]
-        state = self.model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
-        state.select(torch.arange(sentences).repeat_interleave(beams))
+        state = self.model.start([source.tolist() for source in sources])
+        self.model.select(state, torch.arange(sentences).repeat_interleave(beams))
         return state, [Row(source, []) for source in sources for _ in range(beams)]
 
-    def reorder_join_and_leave(self, steps: int) -> None:
-        """Beams are reordered and repeated, sentences leave and change places, new ones join, in random turns."""
+    def admitted(self, state: Any, sentences: int, beams: int) -> list[Row]:
+        """Add random sources to a state, and return their rows."""
+        sources = [self.random_tokens(random.randint(1, 6)) for _ in range(sentences)]
+        self.model.admit(state, [source.tolist() for source in sources])
+        return [Row(source, []) for source in sources for _ in range(beams)]
+
+    def reorder_admit_and_leave(self, steps: int) -> None:
+        """Beams are reordered and repeated, sequences leave and change places, new ones enter, in random turns."""
         beams = 2
         state, rows = self.started(3, beams)
         for _ in range(steps):
-            match random.choice(["advance", "advance", "reorder", "leave", "join"]):
+            match random.choice(["advance", "advance", "reorder", "leave", "admit"]):
                 case "advance":
                     self.advance_and_compare(state, rows)
                 case "reorder":
                     chosen = [
                         first + random.randrange(beams) for first in range(0, len(rows), beams) for _ in range(beams)
                     ]
-                    state.select(torch.tensor(chosen))
+                    self.model.select(state, torch.tensor(chosen))
                     rows = [Row(rows[row].source, list(rows[row].prefix)) for row in chosen]
                 case "leave" if len(rows) > beams:
                     sentences = random.sample(range(len(rows) // beams), len(rows) // beams - 1)
                     chosen = [sentence * beams + beam for sentence in sentences for beam in reversed(range(beams))]
-                    state.select(torch.tensor(chosen), torch.tensor(sentences))
+                    self.model.select(state, torch.tensor(chosen), torch.tensor(sentences))
                     rows = [rows[row] for row in chosen]
-                case "join" if len(rows) < 10:
-                    other, new = self.started(random.randint(1, 2), beams)
-                    for _ in range(random.randint(0, 2)):
-                        self.advance_and_compare(other, new)
-                    state.join(other)
-                    rows += new
-        self.advance_and_compare(state, rows)
-
-    def run_empty_and_fill_again(self) -> None:
-        """All sentences leave, and new ones join."""
-        state, rows = self.started(2, 1)
-        self.advance_and_compare(state, rows)
-        none = torch.empty(0, dtype=torch.long)
-        state.select(none, none)
-        other, rows = self.started(2, 1)
-        state.join(other)
+                case "admit" if len(rows) < 10:
+                    rows += self.admitted(state, random.randint(1, 2), beams)
         self.advance_and_compare(state, rows)

@@ -8,8 +8,7 @@ from state_life import StateLife
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.decode import SearchModel, SearchState
-from headway.decode.protocol import AttendingModel
+from headway.decode import DecodingOptions, Request, SearchModel, search
 from headway.errors import ConfigError
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.nn.recurrent import layers_of
@@ -247,11 +246,11 @@ def test_layers_are_dropped_out_between(model: RecurrentModel) -> None:
         return
     model = recurrent(**{**model.config.as_dict(), "dropout": 0.99999})
     model.decoder.dropout.train()
-    state = model.start(random_tokens(2, 5))
+    state = model.start(random_tokens(2, 5).tolist())
     upper = layers_of(model.decoder.layers)[1]
     before = state.layers[1]
     expected = upper.step(upper.gates(torch.zeros(2, 8)), before)
-    model.advance(state, random_tokens(2))
+    model.step(state, random_tokens(2)).logits()
     torch.testing.assert_close(state.layers[1], expected)
 
 
@@ -260,8 +259,6 @@ def test_layers_are_dropped_out_between(model: RecurrentModel) -> None:
 
 def test_is_a_search_model(model: RecurrentModel) -> None:
     assert isinstance(model, SearchModel)
-    assert isinstance(model, AttendingModel)
-    assert isinstance(model.start(random_tokens(1, 2)), SearchState)
     assert model.max_length is None
 
 
@@ -269,12 +266,7 @@ def test_is_a_search_model(model: RecurrentModel) -> None:
 @torch.no_grad()
 def test_rows_survive_every_reordering(model: RecurrentModel, seed: int) -> None:
     random.seed(seed)
-    StateLife(model, random_tokens).reorder_join_and_leave(steps=9)
-
-
-@torch.no_grad()
-def test_a_state_may_run_empty_and_fill_again(model: RecurrentModel) -> None:
-    StateLife(model, random_tokens).run_empty_and_fill_again()
+    StateLife(model, random_tokens).reorder_admit_and_leave(steps=9)
 
 
 @pytest.mark.parametrize("form", ATTENDING)
@@ -282,25 +274,25 @@ def test_a_state_may_run_empty_and_fill_again(model: RecurrentModel) -> None:
 def test_attention_of_beams_is_that_of_their_sentences(form: str) -> None:
     model = recurrent(**FORMS[form])
     sources = [random_tokens(3), random_tokens(5)]
-    state = model.start(torch.nn.utils.rnn.pad_sequence(sources, batch_first=True, padding_value=0))
-    state.select(torch.tensor([0, 0, 1, 1]))
+    state = model.start([source.tolist() for source in sources], beams=2)
     tokens = random_tokens(2, 4)
     for step in tokens:
-        attended = model.advance_attending(state, step)
+        attended = model.step(state, step, attention=True)
+    assert attended.attention is not None
     assert attended.attention.shape == (4, 5)
     for row in range(4):
         source = sources[row // 2].tolist()
         logits, weights = Slow(model)(source, tokens[:, row].tolist())
-        torch.testing.assert_close(attended.logits[row], logits[-1], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(attended.logits()[row], logits[-1], atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(attended.attention[row, : len(source)], weights[-1], atol=1e-5, rtol=1e-5)
         assert not attended.attention[row, len(source) :].any()
 
 
 def test_a_model_without_attention_attends_to_nothing() -> None:
     model = recurrent(attention="none")
-    assert (model.attends, recurrent().attends) == (False, True)
-    with pytest.raises(ConfigError, match="attention = 'none': there is nothing that its decoder looks at"):
-        model.advance_attending(model.start(random_tokens(1, 3)), random_tokens(1))
+    assert model.step(model.start([[5, 6]]), random_tokens(1), attention=True).attention is None
+    with pytest.raises(ConfigError, match="this RecurrentModel does not report what it attends to"):
+        search(model, [Request(source=(5, 2), limit=3)], DecodingOptions(coverage_penalty=0.1), bos=1, eos=2)
 
 
 # It learns.

@@ -8,7 +8,7 @@ import torch
 from state_life import StateLife
 from torch import Tensor, nn
 
-from headway.decode import SearchModel, SearchState
+from headway.decode import SearchModel
 from headway.errors import ConfigError, LengthError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
@@ -182,7 +182,6 @@ def test_blocks_of_both_sides_are_left_out_in_training() -> None:
 
 def test_is_a_search_model(model: Transformer) -> None:
     assert isinstance(model, SearchModel)
-    assert isinstance(model.start(random_tokens(1, 2)), SearchState)
 
 
 def test_step_by_step_equals_all_at_once(model: Transformer) -> None:
@@ -190,15 +189,15 @@ def test_step_by_step_equals_all_at_once(model: Transformer) -> None:
     source, target = random_tokens(3, 6), random_tokens(3, 40)
     source[1, 4:] = 0
     expected = model(source, target)
-    state = model.start(source)
+    state = model.start([row[row != 0].tolist() for row in source])
     for step in range(40):
-        torch.testing.assert_close(model.advance(state, target[:, step]), expected[:, step], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(model.step(state, target[:, step]).logits(), expected[:, step], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_survive_every_reordering(model: Transformer, seed: int) -> None:
     random.seed(seed)
-    StateLife(model, random_tokens).reorder_join_and_leave(steps=12)
+    StateLife(model, random_tokens).reorder_admit_and_leave(steps=12)
 
 
 def test_rows_past_the_first_buffer_meet_new_ones() -> None:
@@ -206,13 +205,8 @@ def test_rows_past_the_first_buffer_meet_new_ones() -> None:
     state, rows = life.started(1, 1)
     for _ in range(34):
         life.advance_and_compare(state, rows)
-    for swapped in (False, True):
-        other, new = life.started(2, 1)
-        life.advance_and_compare(other, new)
-        if swapped:
-            state, other, rows, new = other, state, new, rows
-        state.join(other)
-        rows += new
+    for _ in range(2):
+        rows += life.admitted(state, 2, 1)
         life.advance_and_compare(state, rows)
 
 
@@ -223,17 +217,11 @@ def test_rows_that_come_and_go_need_no_more_room_than_the_longest_of_them() -> N
     for step in range(1, 25):
         life.advance_and_compare(state, rows)
         if step % 3 == 0:
-            other, new = life.started(1, 1)
-            state.join(other)
-            rows += new
+            rows += life.admitted(state, 1, 1)
         if len(rows[0].prefix) == 6:
             stay = torch.arange(1, len(rows))
-            state.select(stay, stay)
+            life.model.select(state, stay, stay)
             rows = rows[1:]
-
-
-def test_a_state_may_run_empty_and_fill_again() -> None:
-    StateLife(transformer(), random_tokens).run_empty_and_fill_again()
 
 
 def test_learned_positions_limit_both_sides() -> None:
@@ -241,14 +229,14 @@ def test_learned_positions_limit_both_sides() -> None:
     assert (model.max_length, transformer().max_length) == (4, None)
     message = "a sequence of 5 tokens is longer than the 4 positions"
     with pytest.raises(LengthError, match=message):
-        model.start(random_tokens(1, 5))
+        model.start(random_tokens(1, 5).tolist())
     with pytest.raises(LengthError, match=message):
         model(random_tokens(1, 4), random_tokens(1, 5))
-    state = model.start(random_tokens(1, 4))
+    state = model.start(random_tokens(1, 4).tolist())
     for _ in range(4):
-        model.advance(state, random_tokens(1))
+        model.step(state, random_tokens(1)).logits()
     with pytest.raises(LengthError, match=message):
-        model.advance(state, random_tokens(1))
+        model.step(state, random_tokens(1)).logits()
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
@@ -256,10 +244,10 @@ def test_other_positions_let_decoding_pass_any_table(positions: str) -> None:
     model = transformer(encoder_layers=1, decoder_layers=1, positions=positions)
     assert model.max_length is None
     source, target = random_tokens(1, 2), random_tokens(1, 260)
-    state = model.start(source)
+    state = model.start(source.tolist())
     for token in target[0]:
-        logits = model.advance(state, token.unsqueeze(0))
-    assert state.length == 260
+        logits = model.step(state, token.unsqueeze(0)).logits()
+    assert state.prefix.lengths.tolist() == [260]
     torch.testing.assert_close(logits, model(source, target)[:, -1], atol=1e-4, rtol=1e-4)
 
 

@@ -50,15 +50,12 @@ def check_a_life(model: Transformer) -> None:
     """Two sentences of which one is padded, two beams each that change places, and a third that joins later: then each
     row is held against its whole prefix, scored without a cache."""
     sources = [tokens(4), tokens(2), tokens(3)]
-    state = model.start(pad_sequence(sources[:2], batch_first=True))
-    state.select(torch.tensor([0, 0, 1, 1]))
-    model.advance(state, torch.tensor([1, 2, 3, 4]))
-    state.select(torch.tensor([1, 0, 2, 2]))
-    joining = model.start(sources[2].unsqueeze(0))
-    joining.select(torch.tensor([0, 0]))
-    state.join(joining)
-    model.advance(state, torch.tensor([5, 6, 7, 8, 5, 6]))
-    found = model.advance(state, torch.tensor([7, 8, 9, 5, 6, 7]))
+    state = model.start([source.tolist() for source in sources[:2]], beams=2)
+    model.step(state, torch.tensor([1, 2, 3, 4])).logits()
+    model.select(state, torch.tensor([1, 0, 2, 2]))
+    model.admit(state, [sources[2].tolist()])
+    model.step(state, torch.tensor([5, 6, 7, 8, 5, 6])).logits()
+    found = model.step(state, torch.tensor([7, 8, 9, 5, 6, 7])).logits()
     old = model(
         pad_sequence([sources[0]] * 2 + [sources[1]] * 2, batch_first=True),
         torch.tensor([[2, 5, 7], [1, 6, 8], [3, 7, 9], [3, 8, 5]]),
@@ -162,7 +159,7 @@ def test_a_saved_model_comes_back_and_translates_the_same(score: ScoreKind, tmp_
     assert torch.equal(loaded(source, target), model(source, target))
     requests = [Request(source=(4, 5, 6, EOS), limit=6), Request(source=(7, EOS), limit=6)]
     found, expected = (
-        search(each, requests, DecodingOptions(beam_size=3), begin=BOS, end=EOS, forbidden=(0, 1, 3))
+        search(each, requests, DecodingOptions(beam_size=3), bos=BOS, eos=EOS, banned=(0, 1, 3))
         for each in (loaded, model)
     )
     assert found == expected
@@ -183,8 +180,8 @@ def test_autocast_trains_and_decodes(score: ScoreKind, positions: str) -> None:
         assert logits.dtype == torch.bfloat16
         F.cross_entropy(logits.flatten(0, 1).float(), tokens(8)).backward()  # type: ignore[no-untyped-call]
         with torch.inference_mode():
-            state = model.start(source)
-            steps = torch.stack([model.advance(state, column) for column in target.unbind(1)], 1)
+            state = model.start([row[row != 0].tolist() for row in source])
+            steps = torch.stack([model.step(state, column).logits() for column in target.unbind(1)], 1)
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name

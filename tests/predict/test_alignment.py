@@ -38,9 +38,9 @@ def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, l
         seen: list[Tensor] = []
         tap = tap_of(model, 2 if layer is None else layer)
         handle = tap.register_forward_hook(lambda _m, _i, weights: seen.append(weights))  # noqa: B023
-        state = model.start(torch.tensor([source]))
+        state = model.start([source])
         for token in [BOS, *target][: len(target)]:
-            model.advance(state, torch.tensor([token]))
+            model.step(state, torch.tensor([token])).logits()
         handle.remove()
         assert found.shape == (len(target), len(source))
         for row, weights in zip(found, seen, strict=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from headway.bundle import TaskConfig
-from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty, parallel
+from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
 from headway.models.transformer import Transformer
 from headway.predict import Candidate, Source, Translation, Translator, finding, load_translator, planning
@@ -27,6 +28,8 @@ SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der 
 GREEDY = DecodingOptions(beam_size=1)
 
 Make = Callable[..., Translator]
+
+SEARCH = importlib.import_module("headway.decode.search")  # the package's attribute is the function
 
 
 @pytest.fixture(scope="module")
@@ -382,7 +385,7 @@ class TestHandMadeHypotheses:
     def translated(
         self, model: Translator, monkeypatch: pytest.MonkeyPatch, hypotheses: list[Hypothesis], **options: Any
     ) -> tuple[Candidate, ...]:
-        monkeypatch.setattr(parallel, "search", searching(lambda _: hypotheses))
+        monkeypatch.setattr(SEARCH, "search", searching(lambda _: hypotheses))
         return model.translate("ein Haus und der Baum", DecodingOptions(**options)).candidates
 
     def test_the_best_that_is_not_flagged_comes_first(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +414,11 @@ class TestHandMadeHypotheses:
         looping = self.hypothesis(model, "Haus Haus Haus Haus", -1.0)
         lacking = replace(self.hypothesis(model, "ein Baum", -2.0), unmet=(0,))
         banned, sound = self.hypothesis(model, "das Haus", -2.5), self.hypothesis(model, "Haus", -3.0)
-        monkeypatch.setattr(parallel, "search", searching(lambda _: [looping, lacking, banned, sound]))
+        monkeypatch.setattr(
+            importlib.import_module("headway.decode.search"),
+            "search",
+            searching(lambda _: [looping, lacking, banned, sound]),
+        )
         found = model.translate(Source("ein Haus", include=("Haus",), banned=("das",)))
         assert (found.text, found.flags) == ("Haus", ("fell_back",))
 
@@ -428,7 +435,7 @@ class TestHandMadeHypotheses:
         def names(request: Request) -> list[str]:
             return model.bundle.source_tokenizer.display(request.source)
 
-        monkeypatch.setattr(parallel, "search", search)
+        monkeypatch.setattr(SEARCH, "search", search)
         found = model.translate(["ein Haus", "rote Haus"])
         assert [(each.text, each.flags) for each in found] == [("das Haus", ()), ("das Haus", ("fell_back",))]
         assert [len(each.candidates) for each in found] == [1, 1]
@@ -456,7 +463,7 @@ class TestHandMadeHypotheses:
 
     def test_what_it_does_not_hold_is_told(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = replace(self.hypothesis(model, "das Haus", -1.0), unmet=(0, 1))
-        monkeypatch.setattr(parallel, "search", searching(lambda _: [plain]))
+        monkeypatch.setattr(SEARCH, "search", searching(lambda _: [plain]))
         found = model.translate(Source("ein Baum", include=(("Baum", "rote"), "Haus")))
         assert found.candidates[0].unmet == ("Baum",)  # the other is there, whatever search has counted
 
@@ -474,7 +481,7 @@ class TestHandMadeHypotheses:
             allowed = [each for each in ids if not any(str(one)[1:-1] in str(each)[1:-1] for one in request.banned)]
             return [Hypothesis(each, -1.0, -1.0, (-1.0 / (len(each) + 1),) * (len(each) + 1)) for each in allowed]
 
-        monkeypatch.setattr(parallel, "search", searching(found))
+        monkeypatch.setattr(SEARCH, "search", searching(found))
         candidate = model.translate(Source("das Haus", banned=("Haus",))).candidates[0]
         assert (candidate.text, candidate.banned) == ("das Baum", ())
         assert len(asked) == 3

@@ -1,22 +1,24 @@
-"""Search for the best target. It meets models through a protocol and knows no architecture."""
+"""Search for the most probable target. Models are reached through a protocol; no architecture is known here."""
 
 from headway.decode.ensemble import Ensemble
-from headway.decode.options import DecodingOptions, Sampling
-from headway.decode.parallel import length_batches, search_all
-from headway.decode.protocol import Hypothesis, SearchModel, SearchState, length_penalty
-from headway.decode.request import Request
-from headway.decode.scoring import Alternative, alternatives, score_targets
-from headway.decode.search import search, search_stream
+from headway.decode.options import DecodingOptions, Sampling, length_penalty
+from headway.decode.protocol import SearchModel, Step
+from headway.decode.request import Hypothesis, Request
+from headway.decode.scoring import NextToken, alternatives, score_targets
+from headway.decode.search import length_batches, search, search_all, search_stream
+from headway.decode.topk import NextTokens
+from headway.deprecation import renamed
 
 __all__ = [
-    "Alternative",
     "DecodingOptions",
     "Ensemble",
     "Hypothesis",
+    "NextToken",
+    "NextTokens",
     "Request",
     "Sampling",
     "SearchModel",
-    "SearchState",
+    "Step",
     "alternatives",
     "length_batches",
     "length_penalty",
@@ -25,3 +27,5 @@ __all__ = [
     "search_all",
     "search_stream",
 ]
+
+__getattr__ = renamed(__name__, {"Alternative": "NextToken"})

@@ -1,273 +1,490 @@
-"""Beam search, and with it every other search: sentences enter, all of them advance by a token, the finished leave.
+"""Beam search, and with it every other search: sequences enter, advance together by one token per step, and leave.
 
 The paper (section 6.1) searches with a beam of 4, a length penalty of 0.6 (Wu et al. 2016, section 7) and at most
 input length + 50 tokens.
 
-Each sentence has G groups of W prefixes. Plain beam search has one group, greedy search one group of one prefix,
-diverse beam search several groups, sampling a group of one prefix for each draw. A step extends prefixes by tokens and
-keeps W extensions of each group: those that end are finished hypotheses, the others go on as prefixes. At its limit a
-sentence's prefixes are ended by force. Done, it leaves the batch, and others may join at any time.
+Each sequence has G groups of W hypotheses. Plain beam search has one group, greedy search one group of one hypothesis,
+diverse beam search several groups, sampling one group of one hypothesis per draw. A step extends the hypotheses by one
+token and keeps W extensions of each group. Those that end with EOS are finished, the others continue. At its length
+limit a sequence's hypotheses are forced to end. A finished sequence leaves, and new ones may enter between any two
+steps.
 
-Two rules to stop a group:
+There are two rules to stop a group:
 
-    exact   no prefix is left, or none can become better than what is finished. A prefix only loses probability, so
-            its log-probability over the penalty at the limit bounds its score.
-    first   W hypotheses are finished. As in other toolkits the beam stays W prefixes wide meanwhile: a step looks at
-            the 2 W best extensions, the ends among the first W of them are finished, the W best others go on.
+    exact   no hypothesis is left, or none can become better than the finished ones. A hypothesis can only lose
+            probability, so its log-probability over the penalty at the limit is a bound of its score.
+    first   W hypotheses are finished. As in other toolkits the beam stays W wide meanwhile: a step considers the 2 W
+            best extensions, finishes those that end among the first W, and continues with the W best others.
 
-Stopping at the first W loses good translations: where the model is sure of one, the other places of the beam hold
-noise, and W bits of noise may end before the one good prefix does.
+Stopping at the first W finished hypotheses loses good translations: when the model is sure of one hypothesis, the rest
+of the beam is noise, and W noisy hypotheses may end before the good one does.
 
-All of a step is tensors, but for one reading of the scores, from which the host learns who is finished.
+Everything in a step is a tensor operation, except that the scores are read once, to see which sequences are finished.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
-from headway.decode.batch import Batch, Ending, Sentence
-from headway.decode.constrained import extend_constrained
-from headway.decode.constraints import Constraints
-from headway.decode.diverse import extend_diverse
-from headway.decode.extension import Extensions, extend_best
-from headway.decode.options import DecodingOptions
-from headway.decode.protocol import Hypothesis, SearchModel, StateT, device_of, length_penalty
-from headway.decode.ranker import Ranker, Ranking
-from headway.decode.request import Request, check_request, limit_of
+from headway.decode import rules
+from headway.decode.candidates import Extensions, TokenScores, extend_best, extend_diverse
+from headway.decode.constraints import Constraints, extend_constrained
+from headway.decode.options import DecodingOptions, length_penalty
+from headway.decode.protocol import SearchModel, StateT
+from headway.decode.request import Hypothesis, Request, check_request, limit_of
 from headway.decode.sampling import draw, draw_keys
-from headway.errors import BundleError
+from headway.decode.topk import topk_ordered
+from headway.errors import BundleError, ConfigError
 
-__all__ = ["BeamSearch", "Finished"]
+__all__ = ["BeamSearch"]
 
 _Array = npt.NDArray[Any]
-Finished = list[tuple[int, list[Hypothesis]]]  # keys of sentences, and what was found for them, best first
+_NOTHING = -1  # fills rows whose hypothesis is shorter than others
 
-_PAD = 0  # what sources are padded with; models mask it
+
+class _EndedRows:
+    """The E rows that end in one step."""
+
+    def __init__(
+        self, tokens: Int[Tensor, "E T"], log_probs: Float[Tensor, "E T1"], natural: Bool[Tensor, " E"] | None
+    ) -> None:
+        self._tokens = tokens  # right-aligned
+        self._log_probs = log_probs  # with those of EOS
+        self._natural = natural  # whether the model itself would choose EOS; None if no row was forced to end
+
+    @cached_property
+    def arrays(self) -> tuple[_Array, _Array, _Array | None]:
+        """The host's copy of all three, made when it is first needed."""
+        natural = None if self._natural is None else self._natural.numpy(force=True)
+        return self._tokens.numpy(force=True), self._log_probs.numpy(force=True), natural
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """A hypothesis that has ended: a row of those that ended in the same step."""
+
+    rows: _EndedRows
+    row: int
+    length: int
+    score: float
+    coverage: float  # the part of the score that is the coverage penalty
+    forced: bool  # by the length limit
+    unmet: tuple[int, ...] = ()
+    incomplete: bool = False  # whether a constraint is unmet that could have been met
+
+    @property
+    def order(self) -> tuple[int, float]:
+        """The sort key: the fewest unmet constraints first, then the best score."""
+        return len(self.unmet), -self.score
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the hypothesis, read from the tensors."""
+        tokens, log_probs, natural = self.rows.arrays
+        start = tokens.shape[1] - self.length
+        own = tuple(log_probs[self.row, start:].tolist())
+        return Hypothesis(
+            tokens=tuple(tokens[self.row, start:].tolist()),
+            log_probability=math.fsum(own),
+            score=self.score,
+            token_log_probabilities=own,
+            finished=not self.forced or natural is None or bool(natural[self.row]),
+            unmet=self.unmet,
+        )
+
+
+class _Beam:
+    """One request in the search: its progress and its finished hypotheses."""
+
+    def __init__(
+        self, key: int, request: Request, options: DecodingOptions, groups: int, banned: Sequence[int]
+    ) -> None:
+        self.key = key
+        self.request = request
+        self.limit = limit_of(request, options)
+        self.draw_keys = draw_keys(request, options.sampling, groups) if options.sampling else []
+        self.constraints = Constraints(request.include, banned) if request.include else None
+        self.length = 0  # tokens of each hypothesis so far
+        self.finished: list[list[_Ending]] = [[] for _ in range(groups)]  # best first
+        self.closed: set[int] = set()  # the groups that are done
+
+    @property
+    def left(self) -> int:
+        """Tokens that the hypotheses may still grow by."""
+        return self.limit - self.length
+
+    @property
+    def forced(self) -> int:
+        """The next token of the request's prefix; -1 if there is none."""
+        return self.request.prefix[self.length] if self.length < len(self.request.prefix) else _NOTHING
+
+    @property
+    def done(self) -> bool:
+        """Whether all groups are done."""
+        return len(self.closed) == len(self.finished)
 
 
 class BeamSearch(Generic[StateT]):
-    """Sentences in decoding by one model and one set of options.
+    """The search of a changing set of sequences with one model and one set of options.
 
-    ``forbidden`` tokens are never chosen. :meth:`add` and :meth:`step` return the sentences that are done by then, by
-    the keys that they were added with.
-
-    Raises:
-        ConfigError: The options ask for what the model cannot do.
+    B sequences have R = B * G * W rows. ``banned`` tokens are never chosen.
     """
 
     def __init__(
-        self,
-        model: SearchModel[StateT],
-        options: DecodingOptions,
-        *,
-        begin: int,
-        end: int,
-        forbidden: Sequence[int] = (),
+        self, model: SearchModel[StateT], options: DecodingOptions, *, bos: int, eos: int, banned: Sequence[int] = ()
     ) -> None:
         self.model = model
         self.options = options
-        self.end, self.forbidden = end, tuple(forbidden)
-        self.device = device_of(model)
+        self.bos, self.eos, self.banned = bos, eos, tuple(banned)
+        self.groups, self.width = options.groups, options.beam_size // options.groups
+        self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions of each group
+        # Diversity may penalize as many more candidates of a row.
+        self._top_k: int | None = self._considered + (options.beam_size if options.groups > 1 else 0)
         if options.sampling is not None:
-            self.groups, self.width, self._count = options.n_best, 1, 1
-            ranked = options.sampling.top_k
-        else:
-            self.groups, self.width = options.groups, options.beam_size // options.groups
-            self._count = self.width if options.stopping == "exact" else 2 * self.width
-            # As many more as groups may make dear.
-            ranked = self._count + (options.beam_size if options.groups > 1 else 0)
-        self._ranker = Ranker(model, options, ranked, begin=begin, end=end, forbidden=forbidden)
-        self._batch: Batch[StateT] | None = None
+            self.groups, self.width, self._considered = options.n_best, 1, 1
+            self._top_k = options.sampling.top_k  # None: all tokens
+        self.beams: list[_Beam] = []
+        self._state: StateT
+        self._reset()
+
+    def _reset(self) -> None:
+        device = self.model.device
+        self.scores: Float[Tensor, "B G W"] = torch.zeros(0, self.groups, 1, device=device)  # -inf: an empty place
+        self._newest = torch.empty(0, dtype=torch.long, device=device)  # (R,), each row's last token
+        # Right-aligned, because sequences enter at different times.
+        self._tokens: Int[Tensor, "R T"] = torch.empty(0, 0, dtype=torch.long, device=device)
+        self._log_probs: Float[Tensor, "R T"] = torch.empty(0, 0, device=device)
+        self._coverage: Float[Tensor, "R S"] | None = None  # the sum of all attention to each source position
+        self._nodes: Int[Tensor, "B G W"] | None = None  # the state of the constraints
+        self._banned_sequences: rules.BannedSequences | None = None
 
     @property
-    def num_sentences(self) -> int:
-        """Sentences in decoding."""
-        return len(self._batch.sentences) if self._batch else 0
-
-    @property
-    def rows_each(self) -> int:
-        """Rows that a sentence takes."""
+    def rows_per_sequence(self) -> int:
+        """Rows that a sequence takes."""
         return self.groups * self.width
 
     @torch.inference_mode()
-    def add(self, requests: Sequence[tuple[int, Request]]) -> Finished:
-        """Let sentences enter, each with a key of its own, and take their first step.
+    def add(self, requests: Iterable[tuple[int, Request]]) -> None:
+        """Let sequences enter, each with a key of its own.
 
         Raises:
-            ConfigError: A request asks for what is impossible, or for what the options exclude.
+            ConfigError: A request is impossible, or incompatible with the options.
         """
+        requests = list(requests)
         for _, request in requests:
-            check_request(request, self.options, self.end)
+            check_request(request, self.options, self.eos)
         if not requests:
-            return []
-        longest = max(len(request.source) for _, request in requests)
-        rows = [[*request.source] + [_PAD] * (longest - len(request.source)) for _, request in requests]
-        state = self.model.start(torch.tensor(rows, device=self.device))
-        if self.groups > 1:
-            state.select(torch.arange(len(rows), device=self.device).repeat_interleave(self.groups))
-        sentences = [self._sentence(key, request) for key, request in requests]
-        batch = Batch(sentences, state, torch.zeros(len(rows), self.groups, 1, device=self.device))
-        finished = self._advance(batch)
-        if batch.sentences and self._batch:
-            self._batch.join(batch)
-        elif batch.sentences:
-            self._batch = batch
-        return finished
+            return
+        sources = [request.source for _, request in requests]
+        if self.beams:
+            self.model.admit(self._state, sources)
+        else:  # the first step needs one row for each group: all hypotheses of a group are still the same
+            self._reset()
+            self._state = self.model.start(sources, beams=self.groups)
+        self.beams += [_Beam(key, each, self.options, self.groups, self.banned) for key, each in requests]
+        scores = self.scores.new_full((len(requests), self.groups, self.scores.size(2)), -torch.inf)
+        scores[:, :, 0] = 0
+        rows, length = scores.numel(), self._tokens.size(1)
+        self.scores = torch.cat([self.scores, scores])
+        self._newest = torch.cat([self._newest, self._newest.new_full((rows,), self.bos)])
+        self._tokens = torch.cat([self._tokens, self._tokens.new_full((rows, length), _NOTHING)])
+        self._log_probs = torch.cat([self._log_probs, self._log_probs.new_zeros(rows, length)])
+        if self._coverage is not None:
+            self._coverage = F.pad(self._coverage, (0, 0, 0, rows))
+        if self._nodes is not None:
+            self._nodes = F.pad(self._nodes, (0, 0, 0, 0, 0, len(requests)))
+        elif any(request.include for _, request in requests):
+            self._nodes = torch.zeros(self.scores.shape, dtype=torch.long, device=self.scores.device)
+        self._banned_sequences = None
 
     @torch.inference_mode()
-    def step(self) -> Finished:
-        """Extend every sentence by one token."""
-        if self._batch is None:
+    def step(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Extend every sequence by one token; return the keys of those that are finished, and their hypotheses.
+
+        Raises:
+            ConfigError: The options need what the model cannot do.
+            BundleError: The model's probabilities are not numbers.
+        """
+        if not self.beams:
             return []
-        finished = self._advance(self._batch)
-        if not self._batch.sentences:
-            self._batch = None
-        return finished
-
-    def _sentence(self, key: int, request: Request) -> Sentence:
-        options = self.options
-        keys = draw_keys(request, options.sampling, self.groups) if options.sampling else ()
-        constraints = Constraints(request.include, self.forbidden) if request.include else None
-        return Sentence(key, request, limit_of(request, options), self.groups, keys, constraints)
-
-    def _advance(self, batch: Batch[StateT]) -> Finished:
-        """One step of a batch, which the sentences that are done leave."""
-        ranking = self._ranker.rank(batch)
-        chosen = self._extend(batch, ranking)
-        ends = (chosen.tokens == self.end) & chosen.scores.isfinite()
-        self._settle(batch, chosen, ends, ranking.natural)
-        chosen = chosen.with_scores(chosen.scores.masked_fill(ends, -torch.inf))
-        if self._count > self.width:
-            chosen = chosen.best(self.width)
-        staying = _in_place([at for at, sentence in enumerate(batch.sentences) if not sentence.done])
-        finished = [(sentence.key, self._hypotheses(sentence)) for sentence in batch.sentences if sentence.done]
-        batch.follow(chosen, staying)
-        return finished
-
-    def _extend(self, batch: Batch[StateT], ranking: Ranking) -> Extensions:
-        """The extensions of each group to look at, best first."""
-        options, ranked = self.options, ranking.ranked
-        if options.sampling is not None:
-            positions = [sentence.length for sentence in batch.sentences]
-            return draw(batch.scores, ranked, [one.keys for one in batch.sentences], positions, options.sampling)
-        if options.groups > 1:
-            return extend_diverse(batch.scores, ranked, self._count, options.diversity, self.width)
-        chosen = extend_best(batch.scores, ranked, self._count)
-        if batch.nodes is None:
-            return chosen
-        return extend_constrained(batch, ranking, chosen, width=self.width, end=self.end)
-
-    def _settle(
-        self,
-        batch: Batch[StateT],
-        chosen: Extensions,
-        ends: Bool[Tensor, "B G C"],
-        natural: Bool[Tensor, " R"] | None,
-    ) -> None:
-        """Read the scores, give each group what it has finished, and close the groups that are done."""
-        read = [chosen.scores, ends.to(chosen.scores)]
+        step = self.model.step(self._state, self._newest, attention=self.options.coverage_penalty > 0)
         if self.options.coverage_penalty:
-            read.append(batch.coverage_penalties(self.options.coverage_penalty).gather(2, chosen.parents))
+            self._cover(step.attention)
+        # While no sequence may end, that is one more banned token, and not a rule that needs all logits.
+        all_short = all(beam.length < self.options.min_length for beam in self.beams)
+        if self._top_k is None or self._has_rules(all_short):
+            chosen, natural = self._extend_with_rules(step.logits().float(), step.allowed())
+        else:
+            found = step.top_k(self._top_k, (*self.banned, self.eos) if all_short else self.banned, self.eos)
+            candidates, natural = self._candidates(found.tokens, found.log_probs, found.log_probs, found.eos_log_prob)
+            chosen = self._extend(candidates)
+        ended = (chosen.tokens == self.eos) & chosen.scores.isfinite()
+        self._finish(chosen, ended, natural)
+        chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
+        if self._considered > self.width:
+            chosen = chosen.best(self.width)
+        finished = [(beam.key, self._hypotheses(beam)) for beam in self.beams if beam.done]
+        self._follow(chosen, _keep_places([at for at, beam in enumerate(self.beams) if not beam.done]))
+        return finished
+
+    # From the model's prediction to extensions.
+
+    def _cover(self, attention: Float[Tensor, "R S"] | None) -> None:
+        if attention is None:
+            raise ConfigError(
+                f"coverage_penalty = {self.options.coverage_penalty}: this {type(self.model).__name__} does not report "
+                "what it attends to, because it, or a member of an ensemble, has no attention; leave the penalty out"
+            )
+        if self._coverage is None:
+            self._coverage = torch.zeros_like(attention)
+        # Sequences that enter may be longer, and longer ones may have left.
+        missing = attention.size(1) - self._coverage.size(1)
+        self._coverage = F.pad(self._coverage, (0, missing)) + attention
+
+    def _has_rules(self, all_short: bool) -> bool:
+        """Whether a rule applies in this step, besides a minimum length that no sequence has reached."""
+        if self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
+            return True
+        return any(
+            (beam.length < self.options.min_length and not all_short)
+            or beam.length < len(beam.request.prefix)
+            or beam.request.banned
+            or beam.request.include
+            for beam in self.beams
+        )
+
+    def _extend_with_rules(
+        self, logits: Float[Tensor, "R V"], allowed: Bool[Tensor, "B V"] | None
+    ) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
+        """Choose extensions by the logits of all tokens, after rules."""
+        if allowed is not None:
+            # A forced prefix, and phrases to include, may use the whole vocabulary, for their own sequence only.
+            whole = [beam.forced >= 0 or bool(beam.request.include) for beam in self.beams]
+            open_rows = (allowed | self._tensor(whole).unsqueeze(1)).repeat_interleave(len(logits) // len(whole), 0)
+            logits = logits.masked_fill(~open_rows, -torch.inf)
+        log_probs = logits.log_softmax(-1)
+        gains = self._apply_rules(logits, log_probs)
+        if self._top_k is None:
+            tokens = torch.arange(gains.size(1), device=gains.device).expand(gains.shape)
+            values, own = gains, log_probs
+        else:
+            # One token more, because constraints may forbid EOS.
+            count = min(self._top_k + int(self._nodes is not None), gains.size(1))
+            values, tokens = topk_ordered(gains, count)
+            own = log_probs.gather(1, tokens)
+        candidates, natural = self._candidates(tokens, values, own, log_probs[:, self.eos])
+        chosen = self._extend(candidates)
+        if self._nodes is not None:
+            constraints, left = [beam.constraints for beam in self.beams], [beam.left for beam in self.beams]
+            chosen = extend_constrained(
+                *(chosen, constraints, left, self._nodes, self.scores, candidates, gains, log_probs),
+                width=self.width,
+                eos=self.eos,
+            )
+        return chosen, natural
+
+    def _apply_rules(self, logits: Float[Tensor, "R V"], log_probs: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
+        """Return what each token adds to a score under all rules."""
+        options, beams = self.options, self.beams
+        rows_each = len(logits) // len(beams)
+        missing = self._tensor([self._tokens.size(1) - beam.length for beam in beams]).repeat_interleave(rows_each)
+        columns = torch.arange(self._tokens.size(1), device=missing.device)
+        prefixes = self._tokens.masked_fill(columns < missing.unsqueeze(1), _NOTHING)
+        gains = log_probs
+        if options.repetition_penalty > 1:
+            gains = rules.penalize_repetition(logits, prefixes, options.repetition_penalty).log_softmax(-1)
+        gains = rules.ban_tokens(gains, self.banned)
+        if options.no_repeat_ngram:
+            gains = rules.ban_repeated_ngrams(gains, prefixes, options.no_repeat_ngram)
+        if any(beam.request.banned for beam in beams):
+            if self._banned_sequences is None:
+                banned = [beam.request.banned for beam in beams]
+                self._banned_sequences = rules.BannedSequences(banned, self.scores.device)
+            gains = self._banned_sequences.ban(gains, prefixes)
+        short = [beam.length < options.min_length for beam in beams]
+        if any(short):
+            gains = rules.ban_short(gains, self._tensor(short).repeat_interleave(rows_each), self.eos)
+        forced = [beam.forced for beam in beams]
+        if max(forced) >= 0:
+            gains = rules.force_tokens(gains, self._tensor(forced).repeat_interleave(rows_each))
+        return gains
+
+    def _candidates(
+        self,
+        tokens: Int[Tensor, "R C"],
+        gains: Float[Tensor, "R C"],
+        log_probs: Float[Tensor, "R C"],
+        eos_log_prob: Float[Tensor, " R"],
+    ) -> tuple[TokenScores, Bool[Tensor, " R"] | None]:
+        """Return the candidates (at the length limit EOS alone) and whether each row would choose EOS there."""
+        shape = self.scores.shape
+        candidates = TokenScores(*(torch.unflatten(x, 0, shape) for x in (gains, log_probs, tokens)))
+        full = [beam.left < 1 for beam in self.beams]
+        if not any(full):
+            return candidates, None
+        natural = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten() == self.eos
+        return candidates.only_eos(self.eos, torch.unflatten(eos_log_prob, 0, shape), self._tensor(full)), natural
+
+    def _extend(self, candidates: TokenScores) -> Extensions:
+        """Choose the extensions of each group to consider, best first."""
+        options = self.options
+        if options.sampling is not None:
+            keys, positions = [beam.draw_keys for beam in self.beams], [beam.length for beam in self.beams]
+            return draw(self.scores, candidates, keys, positions, options.sampling)
+        if options.groups > 1:
+            return extend_diverse(self.scores, candidates, self._considered, options.diversity, self.width)
+        return extend_best(self.scores, candidates, self._considered)
+
+    # From extensions to finished hypotheses.
+
+    def _finish(self, chosen: Extensions, ended: Bool[Tensor, "B G C"], natural: Bool[Tensor, " R"] | None) -> None:
+        """Read the scores, collect the hypotheses that end, and close the groups that are done."""
+        read = [chosen.scores, ended.to(chosen.scores)]
+        if self._coverage is not None:
+            read.append(self._coverage_penalties().gather(2, chosen.parents))
         scores, flags, *penalties = torch.stack(read).numpy(force=True)
-        ended = flags > 0
+        has_ended = flags > 0
         if np.isnan(scores[:, :, 0]).any():
             raise BundleError("the model gives no finite probabilities: its weights are damaged")
-        there = ended[:, :, : self.width].nonzero()
-        places = list(zip(*(index.tolist() for index in there), strict=True))
-        if places:
-            nodes = None if chosen.nodes is None else chosen.nodes.tolist()
-            coverages = penalties[0][there].tolist() if penalties else [0.0] * len(places)
-            lengths = [batch.sentences[at].length + 1 for at, _, _ in places]
-            found = [
-                total / self._penalty(length) + coverage
-                for total, length, coverage in zip(scores[there].tolist(), lengths, coverages, strict=True)
-            ]
-            endings = batch.endings(places, chosen, natural, found, coverages)
-            for (at, group, place), ending in zip(places, endings, strict=True):
-                sentence = batch.sentences[at]
-                if nodes is not None and sentence.constraints is not None:
-                    ending = _checked(ending, sentence.constraints, nodes[at][group][place])
-                sentence.groups[group].append(ending)
-        # Where nothing has ended yet, the best has not.
-        best = scores[:, :, 0].tolist()
-        looked_at = [
-            (at, group)
-            for at, sentence in enumerate(batch.sentences)
-            for group, finished in enumerate(sentence.groups)
-            if finished or best[at][group] == -math.inf
-        ]
-        for (at, group), score in zip(looked_at, _first_without(ended, scores, looked_at), strict=True):
-            sentence = batch.sentences[at]
-            finished = sentence.groups[group]
-            finished.sort(key=lambda ending: ending.order)
-            del finished[self.width :]
-            if not self._may_improve(finished, score, sentence.limit):
-                sentence.closed.add(group)
+        where = has_ended[:, :, : self.width].nonzero()
+        if len(where[0]):
+            self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
+        # The best extension of each group that does not end; -inf if all of them do.
+        first = has_ended.argmin(2, keepdims=True)
+        unfinished = np.take_along_axis(np.where(has_ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
+        for at, beam in enumerate(self.beams):
+            for group, finished in enumerate(beam.finished):
+                best = unfinished[at][group]
+                if finished or best == -math.inf:
+                    finished.sort(key=lambda ending: ending.order)
+                    del finished[self.width :]
+                    if not self._may_improve(finished, best, beam.limit):
+                        beam.closed.add(group)
 
-    def _may_improve(self, finished: Sequence[Ending], best: float, limit: int) -> bool:
-        """Whether a group goes on whose best prefix has the score ``best`` (-inf: none is left)."""
+    def _collect(
+        self,
+        chosen: Extensions,
+        where: tuple[_Array, ...],
+        totals: _Array,
+        penalties: _Array | None,
+        natural: Bool[Tensor, " R"] | None,
+    ) -> None:
+        """Add the extensions at ``where`` (sequence, group, extension) to what their groups have finished."""
+        index = tuple(torch.from_numpy(axis).to(self.scores.device) for axis in where)
+        rows = self._rows(chosen)[index]
+        log_probs = torch.cat([self._log_probs[rows], chosen.log_probs[index].unsqueeze(1)], dim=1)
+        ended = _EndedRows(self._tokens[rows], log_probs, None if natural is None else natural[rows])
+        nodes = [0] * len(totals) if chosen.nodes is None else chosen.nodes[index].tolist()
+        coverages = [0.0] * len(totals) if penalties is None else penalties.tolist()
+        places = zip(where[0].tolist(), where[1].tolist(), totals.tolist(), coverages, nodes, strict=True)
+        for row, (at, group, total, coverage, node) in enumerate(places):
+            beam = self.beams[at]
+            score = total / self._penalty(beam.length + 1) + coverage
+            ending = _Ending(ended, row, beam.length, score, coverage, forced=beam.left < 1)
+            if beam.constraints is not None:
+                unmet, incomplete = beam.constraints.unmet(node), beam.constraints.needed(node) > 0
+                ending = dataclasses.replace(ending, unmet=unmet, incomplete=incomplete)
+            beam.finished[group].append(ending)
+
+    def _coverage_penalties(self) -> Float[Tensor, "B G W"]:
+        """Return the weighted sum over source positions of log min(coverage, 1) (Wu et al. 2016, equation 14)."""
+        assert self._coverage is not None
+        lengths = self._tensor([len(beam.request.source) for beam in self.beams])
+        lengths = lengths.repeat_interleave(len(self._coverage) // len(self.beams))
+        real = torch.arange(self._coverage.size(1), device=lengths.device) < lengths.unsqueeze(1)
+        shares = self._coverage.clamp(min=torch.finfo(self._coverage.dtype).tiny, max=1).log()
+        return self.options.coverage_penalty * shares.masked_fill(~real, 0.0).sum(1).view_as(self.scores)
+
+    def _may_improve(self, finished: Sequence[_Ending], best: float, limit: int) -> bool:
+        """Whether a group continues whose best unfinished hypothesis has the score ``best`` (-inf: none is left)."""
         if best == -math.inf:
             return False
         if self.options.stopping == "first":
             return len(finished) < self.width
-        sure = math.ceil(self.options.n_best / self.groups)
-        if len(finished) < sure or finished[sure - 1].lacking:
+        wanted = math.ceil(self.options.n_best / self.groups)
+        if len(finished) < wanted or finished[wanted - 1].incomplete:
             return True
-        # Longer, a prefix gains by the length penalty, and by coverage, whose penalty is at most 0.
-        return finished[sure - 1].score < best / self._penalty(limit + 1)
+        # A longer hypothesis may gain by the length penalty, and by coverage, whose penalty is at most 0.
+        return finished[wanted - 1].score < best / self._penalty(limit + 1)
 
     def _penalty(self, length: int) -> float:
         return length_penalty(length, self.options.length_penalty, self.options.normalization)
 
-    def _hypotheses(self, sentence: Sentence) -> list[Hypothesis]:
-        """What a sentence has found, best first."""
+    def _hypotheses(self, beam: _Beam) -> list[Hypothesis]:
+        """Return what was found for a sequence, best first."""
         if self.groups == 1 and self.options.sampling is None:
-            endings = sentence.groups[0]  # sorted: those that lack a phrase are given only where none has all
-            return [one.hypothesis() for one in endings if one.lacking == endings[0].lacking]
+            endings = beam.finished[0]  # sorted: incomplete ones are returned only if none is complete
+            return [one.hypothesis() for one in endings if one.incomplete == endings[0].incomplete]
         found: dict[tuple[tuple[int, ...], int], Hypothesis] = {}
-        # The best of each group, then the second of each, and so on: what comes from all groups differs most.
-        for place in range(self.width):
-            for group, endings in enumerate(sentence.groups):
-                for ending in endings[place : place + 1]:
-                    hypothesis = self._by_probability(ending, sentence)
-                    found.setdefault((hypothesis.tokens, group if self.options.sampling else 0), hypothesis)
+        # The best of each group, then the second of each, and so on: hypotheses of different groups differ most.
+        for rank in range(self.width):
+            for group, endings in enumerate(beam.finished):
+                for ending in endings[rank : rank + 1]:
+                    hypothesis = ending.hypothesis()
+                    # Scored by probability alone, without what diversity or temperature did to the search.
+                    free = math.fsum(hypothesis.token_log_probabilities[len(beam.request.prefix) :])
+                    score = free / self._penalty(ending.length + 1) + ending.coverage
+                    key = hypothesis.tokens, group if self.options.sampling else 0
+                    found.setdefault(key, dataclasses.replace(hypothesis, score=score))
         return sorted(list(found.values())[: self.options.n_best], key=lambda one: -one.score)
 
-    def _by_probability(self, ending: Ending, sentence: Sentence) -> Hypothesis:
-        """A hypothesis scored by its probability alone, without what diversity or temperature did to the search."""
-        hypothesis = ending.hypothesis()
-        free = math.fsum(hypothesis.token_log_probabilities[len(sentence.request.prefix) :])
-        return dataclasses.replace(hypothesis, score=free / self._penalty(ending.length + 1) + ending.coverage)
+    # From one step to the next.
+
+    def _follow(self, chosen: Extensions, kept: Sequence[int]) -> None:
+        """Continue with the ``chosen`` extensions of the sequences that are ``kept``."""
+        if not kept:
+            self.beams = []
+            return
+        everyone = len(kept) == len(self.beams)
+        rows, scores, tokens, log_probs = self._rows(chosen), chosen.scores, chosen.tokens, chosen.log_probs
+        self._nodes, index = chosen.nodes, None
+        if not everyone:
+            index = self._tensor(kept)
+            rows, scores, tokens, log_probs = (x[index] for x in (rows, scores, tokens, log_probs))
+            self.beams = [self.beams[at] for at in kept]
+            if self._nodes is not None:
+                self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
+            self._banned_sequences = None
+        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # else every row continues in its place
+            rows = rows.flatten()
+            self.model.select(self._state, rows, index)
+            self._tokens, self._log_probs = self._tokens[rows], self._log_probs[rows]
+            self._coverage = None if self._coverage is None else self._coverage[rows]
+        self.scores, self._newest = scores, tokens.flatten()
+        self._tokens = torch.cat([self._tokens, self._newest.unsqueeze(1)], dim=1)
+        self._log_probs = torch.cat([self._log_probs, log_probs.flatten().unsqueeze(1)], dim=1)
+        for at, beam in enumerate(self.beams):
+            beam.length += 1
+            if beam.closed:
+                self.scores[at, list(beam.closed)] = -torch.inf
+        if not everyone:
+            longest = max(beam.length for beam in self.beams)
+            self._tokens, self._log_probs = self._tokens[:, -longest:], self._log_probs[:, -longest:]
+
+    def _rows(self, chosen: Extensions) -> Int[Tensor, "B G C"]:
+        """Return the row that each extension extends."""
+        sequences, groups, width = self.scores.shape
+        first = torch.arange(0, sequences * groups * width, width, device=self.scores.device)
+        return first.view(sequences, groups, 1) + chosen.parents
+
+    def _tensor(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, device=self.scores.device)
 
 
-def _first_without(flags: _Array, scores: _Array, places: list[tuple[int, int]]) -> list[float]:
-    """Of each place (sentence, group), the first score (B, G, C) that has no flag; -inf where all have."""
-    if not places:
-        return []
-    at = tuple(np.array(places).T)
-    of_places = np.where(flags[at], -np.inf, scores[at])
-    first: list[float] = of_places[np.arange(len(places)), flags[at].argmin(1)].tolist()
-    return first
-
-
-def _in_place(staying: list[int]) -> list[int]:
-    """The same places in an order that leaves most where they are: the last ones take those that are left."""
-    count = len(staying)
-    kept = [at for at in staying if at < count]
-    last = iter(staying[len(kept) :])
-    here = set(kept)
-    return [at if at in here else next(last) for at in range(count)]
-
-
-def _checked(ending: Ending, constraints: Constraints, node: int) -> Ending:
-    """``ending`` with the constraints that it does not meet."""
-    return dataclasses.replace(ending, unmet=constraints.unmet(node), lacking=constraints.needed(node) > 0)
+def _keep_places(kept: list[int]) -> list[int]:
+    """Return the same sequences in an order that moves as few as possible: the last ones fill the gaps."""
+    count = len(kept)
+    staying = {at for at in kept if at < count}
+    last = iter(at for at in kept if at >= count)
+    return [at if at in staying else next(last) for at in range(count)]

@@ -4,86 +4,69 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.protocol import Attended, SearchModel, SearchState, attends, device_of
+from headway.decode.protocol import SearchModel, Step
 from headway.errors import ConfigError
 
-__all__ = ["Ensemble", "EnsembleState"]
-
-
-@dataclass(frozen=True)
-class _Attended:
-    logits: Float[Tensor, "R V"]
-    attention: Float[Tensor, "R S"]
-
-
-class EnsembleState:
-    """The states of an ensemble's models, which do all things together."""
-
-    def __init__(self, states: Sequence[SearchState]) -> None:
-        self.states = list(states)
-
-    def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
-        """See :meth:`SearchState.select`."""
-        for state in self.states:
-            state.select(rows, sentences)
-
-    def join(self, other: EnsembleState) -> None:
-        """See :meth:`SearchState.join`."""
-        for state, theirs in zip(self.states, other.states, strict=True):
-            state.join(theirs)
+__all__ = ["Ensemble"]
 
 
 class Ensemble:
-    """A search model whose probabilities are the mean of its members' (the arithmetic mean, weights all equal).
+    """A search model whose probabilities are the arithmetic mean of its members', with equal weights.
 
-    The members are on one device and share their vocabularies, token by token; where these differ in size, the first
-    step raises :class:`ConfigError`.
+    The members are on one device and share their vocabularies, token by token; if the vocabularies differ in size, the
+    first step raises :class:`ConfigError`. A state is the list of the members' states.
     """
 
     def __init__(self, models: Sequence[SearchModel[Any]]) -> None:
         if not models:
             raise ConfigError("an ensemble of no models: give at least one")
         self.models = list(models)
-        self.device = device_of(models[0])
-        self.one_thread = all(getattr(model, "one_thread", False) for model in models)
+        self.batch_per_thread = all(getattr(model, "batch_per_thread", False) for model in models)
 
     @property
-    def attends(self) -> bool:
-        """Whether all members tell what they attend to."""
-        return all(attends(model) for model in self.models)
+    def device(self) -> torch.device:
+        """The device of the members."""
+        return self.models[0].device
 
-    def start(self, source: Int[Tensor, "B S"]) -> EnsembleState:
-        """See :meth:`SearchModel.start`."""
-        return EnsembleState([model.start(source) for model in self.models])
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that all members can read or write, in tokens with EOS; None means no limit."""
+        return min((each.max_length for each in self.models if each.max_length is not None), default=None)
 
-    def advance(self, state: EnsembleState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """The logarithm of the mean probabilities."""
-        return _mean([model.advance(one, tokens) for model, one in zip(self.models, state.states, strict=True)])
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> list[Any]:
+        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        return [model.start(sources, beams=beams) for model in self.models]
 
-    def advance_attending(self, state: EnsembleState, tokens: Int[Tensor, " R"]) -> Attended:
-        """The same with the mean of what the members attend to."""
-        found = []
-        for model, one in zip(self.models, state.states, strict=True):
-            if not attends(model):
-                raise ConfigError(f"this {type(model).__name__}, of the ensemble, does not tell what it attends to")
-            found.append(model.advance_attending(one, tokens))
-        attention = torch.stack([attended.attention.float() for attended in found]).mean(0)
-        return _Attended(_mean([attended.logits for attended in found]), attention)
+    def admit(self, state: list[Any], sources: Sequence[Sequence[int]]) -> None:
+        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        for model, own in zip(self.models, state, strict=True):
+            model.admit(own, sources)
+
+    def step(self, state: list[Any], tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row; predict the next by the mean of the members' probabilities and attention."""
+        steps = [model.step(own, tokens, attention=attention) for model, own in zip(self.models, state, strict=True)]
+        seen = [step.attention.float() for step in steps if step.attention is not None]
+        logits = _log_mean([step.logits() for step in steps])
+        return Step(logits, torch.stack(seen).mean(0) if attention and len(seen) == len(steps) else None)
+
+    def select(self, state: list[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        for model, own in zip(self.models, state, strict=True):
+            model.select(own, rows, sequences)
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """The logarithm of the mean probabilities after each target position, for :func:`score_targets`."""
-        return _mean([model(source, target) for model in self.models])  # type: ignore[operator]
+        """Return the logarithm of the mean probabilities after each target position, for :func:`score_targets`."""
+        return _log_mean([model(source, target) for model in self.models])  # type: ignore[operator]
 
 
-def _mean(logits: Sequence[Float[Tensor, "*b V"]]) -> Float[Tensor, "*b V"]:
-    """Log of the mean of the softmaxes."""
+def _log_mean(logits: Sequence[Float[Tensor, "*b V"]]) -> Float[Tensor, "*b V"]:
+    """Return the logarithm of the mean of the softmaxes."""
     for other in logits[1:]:
         if other.size(-1) != logits[0].size(-1):
             raise ConfigError(

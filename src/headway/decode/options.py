@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from headway.config import Config
 
-__all__ = ["DecodingOptions", "Sampling"]
+__all__ = ["DecodingOptions", "Sampling", "length_penalty"]
 
 _IDLE = ("beam_size", "stopping", "diversity")  # without a beam, or groups of one
 
@@ -86,3 +86,13 @@ class DecodingOptions(Config):
         if self.max_length is not None and self.max_length < self.min_length:
             raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
         return self
+
+
+def length_penalty(length: int, alpha: float, normalization: Literal["gnmt", "average"] = "gnmt") -> float:
+    """Return the divisor of a hypothesis's log-probability.
+
+    "gnmt": ((5 + length) / (5 + 1))^alpha (Wu et al. 2016, section 7, equation 14); "average": length^alpha. ``length``
+    counts the tokens with EOS. alpha = 0 ranks by probability; the paper uses "gnmt" with 0.6.
+    """
+    base = (5 + length) / 6 if normalization == "gnmt" else length
+    return float(base**alpha)

@@ -1,4 +1,4 @@
-"""What is asked of a search: one sentence, as ids."""
+"""What a search is asked for, and what it returns: one source sequence in ids, and the hypotheses found for it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from headway.decode.constraints import Constraints
 from headway.decode.options import DecodingOptions
 from headway.errors import ConfigError
 
-__all__ = ["Request", "check_request", "limit_of"]
+__all__ = ["Hypothesis", "Request", "check_request", "limit_of"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One sentence to decode.
+    """One sequence to decode.
 
     Attributes:
-        source: Its tokens, as the model reads them, the end symbol included.
-        limit: Most target tokens, the end symbol not counted; ``max_length`` of the options may allow fewer.
-        prefix: The target begins with it, whatever the rules.
-        include: Constraints. Each is a set of alternatives (token sequences), of which at least one must occur in the
-            target: a term, in the forms it may take. One occurrence may serve several constraints.
-        banned: Token sequences that must not occur; the prefix is not looked at.
-        seed: Mixed with the seed of the options, and with ``source``, it decides the random draws.
+        source: The source ids as the model reads them, EOS included.
+        limit: Maximum number of target tokens, EOS excluded; ``max_length`` of the options may allow fewer.
+        prefix: Tokens that the target begins with, whatever the rules.
+        include: Constraints. Each is a set of alternative token sequences, of which at least one must occur in the
+            target: a term in the forms that it may take. One occurrence may satisfy several constraints.
+        banned: Token sequences that must not occur behind the prefix.
+        seed: With the options' seed and ``source``, it determines the random draws.
     """
 
     source: tuple[int, ...]
@@ -34,16 +34,39 @@ class Request:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class Hypothesis:
+    """A finished target.
+
+    Attributes:
+        tokens: Without BOS and EOS.
+        log_probability: log P(target | source) in nats, EOS included.
+        score: The ranking score, greater is better: the log-probability of what follows the forced prefix, after
+            penalties on repetition, divided by the length penalty, plus the coverage penalty.
+        token_log_probabilities: One for each token and one for EOS; their sum is ``log_probability``. They are the
+            model's own, whatever rules, penalties and temperatures the search used.
+        finished: False if the length limit ended it although the model preferred another token to EOS.
+        unmet: Indices of the request's ``include`` constraints that do not occur.
+    """
+
+    tokens: tuple[int, ...]
+    log_probability: float
+    score: float
+    token_log_probabilities: tuple[float, ...] = ()
+    finished: bool = True
+    unmet: tuple[int, ...] = ()
+
+
 def limit_of(request: Request, options: DecodingOptions) -> int:
-    """The most tokens of its target, the end symbol not counted."""
+    """Return the maximum number of target tokens, EOS excluded."""
     return request.limit if options.max_length is None else min(request.limit, options.max_length)
 
 
-def check_request(request: Request, options: DecodingOptions, end: int) -> None:
-    """Raise :class:`ConfigError` where a request cannot be met, or not with these options."""
+def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
+    """Raise :class:`ConfigError` if a request is impossible, or incompatible with the options."""
     limit = limit_of(request, options)
     if not request.source:
-        raise ConfigError("a source has no tokens: expected at least the end symbol")
+        raise ConfigError("a source has no tokens: expected at least EOS")
     if limit < 0:
         raise ConfigError(f"limit = {limit} target tokens: expected 0 or more")
     if options.min_length > limit:
@@ -56,8 +79,8 @@ def check_request(request: Request, options: DecodingOptions, end: int) -> None:
             f"a forced prefix of {len(request.prefix)} tokens is longer than the {limit} that the target may have; "
             "shorten it, or raise max_length"
         )
-    if end in request.prefix or any(end in one for several in request.include for one in several):
-        raise ConfigError("a forced prefix or an included phrase holds the end symbol, which only ends a target")
+    if eos in request.prefix or any(eos in one for several in request.include for one in several):
+        raise ConfigError("a forced prefix or an included phrase contains EOS, which only ends a target")
     if not all(request.banned):
         raise ConfigError("a banned phrase has no tokens: expected at least one")
     if request.include:
@@ -66,9 +89,9 @@ def check_request(request: Request, options: DecodingOptions, end: int) -> None:
 
 def _check_include(request: Request, options: DecodingOptions, limit: int) -> None:
     if options.sampling is not None:
-        raise ConfigError("included phrases and sampling exclude each other: draws cannot be made to hold a phrase")
+        raise ConfigError("included phrases and sampling exclude each other: draws cannot be made to contain a phrase")
     if options.groups > 1:
-        raise ConfigError("included phrases and groups exclude each other: the beam's places are given to the phrases")
+        raise ConfigError("included phrases and groups exclude each other: the beam is divided among the phrases")
     if options.beam_size == 1:
         raise ConfigError(
             "included phrases need a beam: greedy search (beam_size = 1) would begin with them; take at least 2"
@@ -85,9 +108,11 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
                 f"included phrase {at + 1} takes {shortest} tokens, but the target may have only {room} more; "
                 "shorten it, or raise max_length"
             )
-        if all(any(_holds(one, banned) for banned in request.banned) for one in request.include[at]):
-            raise ConfigError(f"included phrase {at + 1} cannot be met: what it holds is banned; take out one of both")
+        if all(any(_contains(one, banned) for banned in request.banned) for one in request.include[at]):
+            raise ConfigError(
+                f"included phrase {at + 1} cannot be met: what it contains is banned; remove one of the two"
+            )
 
 
-def _holds(sequence: Sequence[int], part: Sequence[int]) -> bool:
+def _contains(sequence: Sequence[int], part: Sequence[int]) -> bool:
     return any(tuple(sequence[at : at + len(part)]) == tuple(part) for at in range(len(sequence)))

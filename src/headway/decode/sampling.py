@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.extension import Extensions, Ranked
+from headway.decode.candidates import Extensions, TokenScores
 from headway.decode.options import Sampling
 from headway.decode.request import Request
 
@@ -38,16 +38,16 @@ def draw_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
 
 def draw(
     scores: Float[Tensor, "B G 1"],
-    ranked: Ranked,
+    candidates: TokenScores,
     keys: Sequence[Sequence[int]],
     positions: Sequence[int],
     sampling: Sampling,
 ) -> Extensions:
     """One token for each of G draws of B sentences, by their ``keys``, at the sentences' ``positions``.
 
-    ``ranked`` holds the ``top_k`` best tokens already, or all.
+    ``candidates`` are the ``top_k`` best tokens already, or all.
     """
-    gains, own, tokens = (x.squeeze(2) for x in (ranked.gains, ranked.own, ranked.tokens))
+    gains, own, tokens = (x.squeeze(2) for x in (candidates.gains, candidates.log_probs, candidates.tokens))
     steps = [[_step_key(key, position) for key in several] for several, position in zip(keys, positions, strict=True)]
     logits = filtered(gains / sampling.temperature, sampling.top_p, sampling.min_p)
     noisy = logits + gumbel(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)

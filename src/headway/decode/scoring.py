@@ -1,20 +1,21 @@
-"""Probabilities of targets that are given: forced scores, and what else could have come next."""
+"""Probabilities of given targets, and of the tokens that could come next."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.protocol import SearchModel, StateT, best_of, device_of
+from headway.decode.protocol import SearchModel
+from headway.decode.search import length_batches
 from headway.errors import BundleError, ConfigError
 
-__all__ = ["Alternative", "ScoringModel", "alternatives", "score_targets"]
+__all__ = ["NextToken", "ScoringModel", "alternatives", "score_targets"]
 
 _PAD = 0
 
@@ -23,8 +24,12 @@ _PAD = 0
 class ScoringModel(Protocol):
     """A model that predicts every position of a target at once."""
 
+    @property
+    def device(self) -> torch.device:
+        """The device of its inputs and outputs."""
+
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """The logits of the token that follows each target position."""
+        """Return the logits of the token that follows each target position."""
 
 
 @torch.inference_mode()
@@ -33,40 +38,43 @@ def score_targets(
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
-    begin: int,
-    end: int,
+    bos: int,
+    eos: int,
     max_tokens: int = 2048,
 ) -> list[tuple[float, ...]]:
-    """The log-probability, in nats, of each token of each target and of its end symbol, given what is before.
+    """Return the log-probabilities, in nats, of each target's tokens and of its EOS, given what comes before.
 
-    Targets are read by one teacher-forced pass for each batch of at most ``max_tokens`` positions (rows x the longer
-    side, padding included). They agree with a search's ``token_log_probabilities`` to rounding.
+    Each batch is one teacher-forced pass. The result agrees with a search's ``token_log_probabilities`` to rounding.
 
     Args:
-        model: Called with sources and targets; on this model's device.
-        sources: As the model reads them, the end symbol included.
-        targets: Without begin and end symbol; one for each source.
-        begin: What targets start from.
-        end: What they end in.
-        max_tokens: Size of a batch.
+        model: Called with sources and targets.
+        sources: As the model reads them, EOS included.
+        targets: Without BOS and EOS; one for each source.
+        bos: The token that targets start from.
+        eos: The token that targets end with.
+        max_tokens: Maximum positions of a batch: rows x the longer side, padding included.
+
+    Raises:
+        ConfigError: There is not one target for each source.
+        BundleError: The model's probabilities are not numbers.
     """
     if len(sources) != len(targets):
         raise ConfigError(f"{len(sources)} sources but {len(targets)} targets: expected one target for each source")
-    device = device_of(model)
     scores: list[tuple[float, ...]] = [()] * len(sources)
-    for batch in _batches([max(len(s), len(t) + 1) for s, t in zip(sources, targets, strict=True)], max_tokens):
-        source = _padded([sources[at] for at in batch], device)
-        target = _padded([[begin, *targets[at], end] for at in batch], device)
+    longer = [max(source, [*target, eos], key=len) for source, target in zip(sources, targets, strict=True)]
+    for batch in length_batches(longer, max_tokens, len(sources)):
+        source = _padded([sources[at] for at in batch], model.device)
+        target = _padded([[bos, *targets[at], eos] for at in batch], model.device)
         log_probs = model(source, target[:, :-1]).float().log_softmax(-1)
         found = log_probs.gather(2, target[:, 1:].unsqueeze(2)).squeeze(2).tolist()
         for at, row in zip(batch, found, strict=True):
             scores[at] = tuple(row[: len(targets[at]) + 1])
-            _check(scores[at])
+            _check_finite(scores[at])
     return scores
 
 
 @dataclass(frozen=True)
-class Alternative:
+class NextToken:
     """A token that could come next, and its log-probability in nats."""
 
     token: int
@@ -75,48 +83,26 @@ class Alternative:
 
 @torch.inference_mode()
 def alternatives(
-    model: SearchModel[StateT],
-    source: Sequence[int],
-    prefix: Sequence[int],
-    count: int,
-    *,
-    begin: int,
-    end: int,
-) -> list[Alternative]:
-    """The ``count`` most probable tokens after ``prefix`` (all, where there are fewer), best first.
+    model: SearchModel[Any], source: Sequence[int], prefix: Sequence[int], count: int, *, bos: int, eos: int
+) -> list[NextToken]:
+    """Return the ``count`` most probable tokens after ``prefix``, best first (all tokens, if there are fewer).
 
-    ``source`` ends in the end symbol; ``prefix`` is without the begin symbol. The end symbol is among what may come.
+    ``source`` ends with EOS; ``prefix`` does not begin with BOS. EOS is among the possible tokens.
     """
     if count < 1:
         raise ConfigError(f"count = {count} alternatives: expected at least 1")
-    device = device_of(model)
-    state = model.start(torch.tensor([list(source)], device=device))
-    for token in (begin, *prefix):
-        logits = model.advance(state, torch.tensor([token], device=device))
-    best = best_of(logits, count, (), end)
-    _check(best.log_probs[0].tolist())
-    return [
-        Alternative(token, log_probability)
-        for token, log_probability in zip(best.tokens[0].tolist(), best.log_probs[0].tolist(), strict=True)
-    ]
+    state = model.start([source])
+    for token in (bos, *prefix):
+        step = model.step(state, torch.tensor([token], device=model.device))
+    found = step.top_k(count, (), eos)
+    log_probs = found.log_probs[0].tolist()
+    _check_finite(log_probs)
+    return [NextToken(*each) for each in zip(found.tokens[0].tolist(), log_probs, strict=True)]
 
 
-def _check(log_probs: Sequence[float]) -> None:
-    """Refuse what is not a number."""
+def _check_finite(log_probs: Sequence[float]) -> None:
     if any(math.isnan(value) for value in log_probs):
         raise BundleError("the model gives no finite probabilities: its weights are damaged")
-
-
-def _batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Positions in batches of like length, each at least one."""
-    batch: list[int] = []
-    for at in sorted(range(len(lengths)), key=lambda at: lengths[at]):
-        if batch and (len(batch) + 1) * lengths[at] > max_tokens:
-            yield batch
-            batch = []
-        batch.append(at)
-    if batch:
-        yield batch
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B T"]:

@@ -1,19 +1,24 @@
-"""The two doors to decoding: a batch of sentences at once, or a stream of them."""
+"""The entry points of search: one batch, a stream with continuous batching, or any number of requests in batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
-from threading import Event
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
+
+import torch
 
 from headway.decode.beam import BeamSearch
 from headway.decode.options import DecodingOptions
-from headway.decode.protocol import Hypothesis, SearchModel
-from headway.decode.request import Request
+from headway.decode.protocol import SearchModel
+from headway.decode.request import Hypothesis, Request
 from headway.errors import ConfigError
 
-__all__ = ["search", "search_stream"]
+__all__ = ["length_batches", "search", "search_all", "search_stream"]
+
+_MIN_TOKENS = 512  # of a batch; below, reading the weights takes longer than computing with them
 
 
 def search(
@@ -21,31 +26,29 @@ def search(
     requests: Sequence[Request],
     options: DecodingOptions,
     *,
-    begin: int,
-    end: int,
-    forbidden: Sequence[int] = (),
+    bos: int,
+    eos: int,
+    banned: Sequence[int] = (),
     stop: Event | None = None,
 ) -> list[list[Hypothesis]]:
-    """What is found for each request, best first: at least ``options.n_best`` hypotheses where there are so many.
+    """Decode all requests as one batch and return the hypotheses of each, best first.
 
-    All requests are decoded as one batch. ``begin`` is what targets start from, ``end`` what they end in; ``forbidden``
-    tokens are never chosen. A request for which no target has a finite probability (all are forbidden) gets none.
-    Another thread may set ``stop``.
+    There are at least ``options.n_best`` of them if the search finds so many, and none if the rules forbid every
+    target. ``banned`` tokens are never chosen. Another thread may set ``stop``.
 
     Raises:
-        ConfigError: A request asks for what is impossible, or for what its options exclude.
+        ConfigError: A request is impossible, or incompatible with the options.
         BundleError: The model's probabilities are not numbers.
-        CancelledError: It was stopped.
+        CancelledError: ``stop`` was set.
     """
-    beam = BeamSearch(model, options, begin=begin, end=end, forbidden=forbidden)
+    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
+    beam.add(enumerate(requests))
     results: list[list[Hypothesis]] = [[] for _ in requests]
-    finished = beam.add(list(enumerate(requests)))
-    while finished or beam.num_sentences:
-        for position, hypotheses in finished:
+    while beam.beams:
+        for position, hypotheses in beam.step():
             results[position] = hypotheses
         if stop is not None and stop.is_set():
             raise CancelledError
-        finished = beam.step()
     return results
 
 
@@ -54,63 +57,123 @@ def search_stream(
     requests: Iterable[Request],
     options: DecodingOptions,
     *,
-    begin: int,
-    end: int,
-    forbidden: Sequence[int] = (),
+    bos: int,
+    eos: int,
+    banned: Sequence[int] = (),
     max_rows: int,
     max_tokens: int,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
-    """Decode a stream: (position in ``requests``, what :func:`search` finds) as sentences finish, in any order.
+    """Decode a stream and yield (position in ``requests``, hypotheses) as sequences finish, in any order.
 
-    Sentences that finish leave the batch and new ones enter it (continuous batching). The batch holds at most
-    ``max_rows`` rows (a sentence takes ``beam_size`` of them, or ``n_best`` when sampling) and ``max_tokens`` source
-    tokens with their padding, but always one sentence. ``requests`` is read one request ahead of what is in the batch.
+    Finished sequences leave the batch and new ones enter it (continuous batching). The batch has at most ``max_rows``
+    rows (a sequence takes ``beam_size`` of them, or ``n_best`` when sampling) and ``max_tokens`` source tokens, padding
+    included, but always one sequence. ``requests`` is read one request ahead.
 
-    New sentences wait until a quarter of the batch is free: to enter means to encode them, to take their first step
-    apart, and to copy the caches of all others into wider ones, which is better done for several at once.
+    New sequences wait until a quarter of the batch is free, because encoding several at once is faster.
     """
-    beam = BeamSearch(model, options, begin=begin, end=end, forbidden=forbidden)
-    capacity = max_rows // beam.rows_each
+    beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
+    capacity = max_rows // beam.rows_per_sequence
     if capacity < 1 or max_tokens < 1:
         raise ConfigError(
-            f"max_rows = {max_rows}, max_tokens = {max_tokens}: expected room for a sentence, which takes "
-            f"{beam.rows_each} rows (beam_size, or n_best when sampling), and at least 1 token"
+            f"max_rows = {max_rows}, max_tokens = {max_tokens}: expected room for a sequence, which takes "
+            f"{beam.rows_per_sequence} rows (beam_size, or n_best when sampling), and at least 1 token"
         )
-    waiting = _Waiting(requests)
-    width = 0  # of the memories, padded to the longest that entered since the batch was last empty
-    while True:
-        held = beam.num_sentences
-        if not held:
-            width = 0
-        if not held or 4 * (capacity - held) >= capacity:
-            entering: list[tuple[int, Request]] = []
-            while held + len(entering) < capacity and (request := waiting.peek()) is not None:
-                wider = max(width, len(request.source))
-                if held + len(entering) and (held + len(entering) + 1) * wider > max_tokens:
+    waiting = iter(enumerate(requests))
+    following = next(waiting, None)
+    longest = 0  # source since the batch was last empty, to which the others are padded
+    while following is not None or beam.beams:
+        present = len(beam.beams)
+        if not present:
+            longest = 0
+        entering: list[tuple[int, Request]] = []
+        if not present or 4 * (capacity - present) >= capacity:
+            while following is not None and present + len(entering) < capacity:
+                longer, count = max(longest, len(following[1].source)), present + len(entering)
+                if count and (count + 1) * longer > max_tokens:
                     break
-                entering.append(waiting.take())
-                width = wider
-            yield from beam.add(entering)
-            if not beam.num_sentences and waiting.peek() is None:
-                return
+                entering.append(following)
+                longest, following = longer, next(waiting, None)
+        beam.add(entering)
         yield from beam.step()
 
 
-class _Waiting:
-    """A stream's numbered requests, the next of which can be looked at."""
+def search_all(
+    model: SearchModel[Any],
+    requests: Sequence[Request],
+    options: DecodingOptions,
+    *,
+    bos: int,
+    eos: int,
+    banned: Sequence[int] = (),
+    max_tokens: int,
+    max_sequences: int,
+) -> list[list[Hypothesis]]:
+    """Decode any number of requests as :func:`search` does, in batches of similar length.
 
-    def __init__(self, requests: Iterable[Request]) -> None:
-        self._numbered = enumerate(requests)
-        self._next: tuple[int, Request] | None = None
+    At most ``max_sequences`` sequences are decoded at a time, with about ``max_tokens`` source tokens, padding
+    included; no batch has more, and none is split below 512 tokens for the sake of threads. Batches change results by
+    rounding at most.
 
-    def peek(self) -> Request | None:
-        """The next request, None at the end."""
-        if self._next is None:
-            self._next = next(self._numbered, None)
-        return self._next[1] if self._next else None
+    Kernels that spread a product over threads make the threads wait for each other, some hundred times per step. A
+    model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a time as
+    PyTorch has threads.
+    """
+    threads = torch.get_num_threads() if getattr(model, "batch_per_thread", False) else 1
+    threads = max(1, min(threads, len(requests), max_sequences))
+    tokens = min(max_tokens, max(_MIN_TOKENS, max_tokens // threads))
+    sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))
+    batches = list(length_batches([request.source for request in requests], tokens, sequences))
+    stop = Event()
 
-    def take(self) -> tuple[int, Request]:
-        """The request just looked at, with its number."""
-        assert self._next is not None, "peek comes first"
-        taken, self._next = self._next, None
-        return taken
+    def find(batch: list[int]) -> list[list[Hypothesis]]:
+        return search(model, [requests[at] for at in batch], options, bos=bos, eos=eos, banned=banned, stop=stop)
+
+    results: list[list[Hypothesis]] = [[] for _ in requests]
+    threads = min(threads, len(batches))
+    found = map(find, batches) if threads < 2 else _map_in_threads(find, batches, threads, stop)
+    for batch, hypotheses in zip(batches, found, strict=True):
+        for at, each in zip(batch, hypotheses, strict=True):
+            results[at] = each
+    return results
+
+
+_Results = list[list[Hypothesis]]
+
+
+def _map_in_threads(
+    find: Callable[[list[int]], _Results], batches: Sequence[list[int]], threads: int, stop: Event
+) -> Iterator[_Results]:
+    """Yield what ``find`` returns for each batch; an error or an interruption sets ``stop``, which ends the others."""
+    before, started = torch.get_num_threads(), Barrier(threads + 1)
+
+    def start() -> None:
+        torch.get_num_threads()  # the first call sets this thread's number to the default of new threads
+        torch.set_num_threads(1)
+        with suppress(BrokenBarrierError):  # an initializer that raises would end the other threads
+            started.wait()
+
+    with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=start) as pool:
+        # The longest come first, so that the threads end together.
+        futures = [pool.submit(find, batch) for batch in reversed(batches)]
+        try:
+            started.wait()
+            torch.set_num_threads(before)  # the workers' setting has become the default of new threads, too
+            for future in reversed(futures):
+                yield future.result()
+        except BaseException:
+            started.abort()
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def length_batches(sources: Sequence[Sequence[int]], max_tokens: int, max_sequences: int) -> Iterator[list[int]]:
+    """Yield the sources' indices in batches of increasing length, limited in tokens (with padding) and sequences."""
+    batch: list[int] = []
+    for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
+        if batch and (len(batch) == max_sequences or (len(batch) + 1) * len(sources[index]) > max_tokens):
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch

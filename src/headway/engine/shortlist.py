@@ -17,15 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import torch
-from jaxtyping import Int, Int32
+from jaxtyping import Int, Int32, Shaped
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from headway.errors import ConfigError
 from headway.text.lexicon import translation_table
 from headway.text.tokenizer import EOS, PAD
 
-__all__ = ["Shortlist"]
+__all__ = ["ListedWeights", "Shortlist"]
 
 Array = npt.NDArray[np.int32]
 
@@ -99,7 +100,50 @@ class Shortlist:
         frequent = Counter(token for target in targets for token in target).most_common(always)
         return cls(np.array(sorted({EOS, *(token for token, _ in frequent)}), dtype=np.int32), table, vocabularies)
 
-    def tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B U"]:
-        """Each sentence's list, in order, and the padding token (0) where it is shorter than the longest."""
-        listed = [np.union1d(self.always, self.table[row]) for row in source.cpu().numpy()]
+    def tokens(self, sources: Sequence[Sequence[int]]) -> Int[Tensor, "B U"]:
+        """Return each source's list in order, padded with 0 to the longest."""
+        listed = [np.union1d(self.always, self.table[list(source)]) for source in sources]
         return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
+
+
+class ListedWeights:
+    """What the shortlists of B sequences need of the output projection, in tensors (P, U, ...) of P slots.
+
+    As in :class:`~headway.nn.cache.KVCache`, sequences leave without copying the others: sequence b has slot
+    ``slots[b]``.
+    """
+
+    def __init__(self, tensors: list[Shaped[Tensor, "P U ..."]]) -> None:
+        self.tensors = tensors
+        self._number_slots()
+
+    def _number_slots(self) -> None:
+        self.slots: Int[Tensor, " B"] = torch.arange(len(self.tensors[0]), device=self.tensors[0].device)
+        self._in_order = True
+
+    def keep(self, sequences: Int[Tensor, " B2"]) -> None:
+        """Keep only these sequences."""
+        self.slots, self._in_order = self.slots[sequences], False
+
+    def order(self) -> None:
+        """Give sequence b the slot b, moving only the sequences that have another one."""
+        if self._in_order:
+            return
+        count = len(self.slots)
+        moved = (self.slots != torch.arange(count, device=self.slots.device)).nonzero().squeeze(1)
+        for tensor in self.tensors:
+            tensor[moved] = tensor[self.slots[moved]]
+        self.tensors = [tensor[:count] for tensor in self.tensors]
+        self._number_slots()
+
+    def append(self, other: ListedWeights) -> None:
+        """Add the sequences of ``other`` behind these; zeros follow the shorter lists."""
+        self.order()
+        longest = max(each.tensors[0].size(1) for each in (self, other))
+
+        def padded(tensor: Tensor) -> Tensor:
+            return F.pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, longest - tensor.size(1)))
+
+        pairs = zip(self.tensors, other.tensors, strict=True)
+        self.tensors = [torch.cat([padded(own), padded(new)]) for own, new in pairs]
+        self._number_slots()

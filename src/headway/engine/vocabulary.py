@@ -1,4 +1,4 @@
-"""The output projection, and the best tokens by it without a softmax over the vocabulary."""
+"""The output projection, and its top tokens without a softmax over the vocabulary."""
 
 from __future__ import annotations
 
@@ -11,79 +11,74 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.decode.ranking import Best, top
-from headway.nn.sentence_buffers import SentenceBuffers
+from headway.decode.topk import NextTokens, topk_ordered
+from headway.engine.shortlist import ListedWeights
 from headway.text.tokenizer import PAD
 
-__all__ = ["SentenceVocabulary", "TorchSentenceVocabulary", "TorchVocabulary", "Vocabulary"]
+__all__ = ["ListedProjection", "OutputProjection", "TorchListedProjection", "TorchOutputProjection"]
 
-_BLOCK = 64  # tokens that are ranked by the greatest of them first
+_BLOCK = 64  # tokens; blocks are ranked by their largest logits first
 _PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 rows, 8 MiB, which a cache holds
-_AT_ONCE = 1 << 19  # logits that are ranked at once; 2 MiB
+_AT_ONCE = 1 << 19  # logits that are ranked together; 2 MiB
 _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
 
 
 @runtime_checkable
-class Vocabulary(Protocol):
-    """The output projection of rows (R, D), which are as their preparer keeps them."""
+class OutputProjection(Protocol):
+    """The output projection of rows (R, D), which are in the backend's representation."""
 
     def logits(self, hidden: Any) -> Float[Tensor, "R V"]:
-        """All logits, in float32."""
+        """Return all logits, in float32."""
 
-    def best(self, hidden: Any, count: int, forbidden: Sequence[int], end: int) -> Best:
-        """As :func:`~headway.decode.ranking.best_of` of the logits."""
+    def top_k(self, hidden: Any, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return what :func:`~headway.decode.topk.top_tokens` returns for the logits."""
 
 
 @runtime_checkable
-class SentenceVocabulary(Protocol):
-    """The output projection of each sentence's own tokens (:class:`~headway.engine.shortlist.Shortlist`).
+class ListedProjection(Protocol):
+    """The output projection to each sequence's own shortlist (:class:`~headway.engine.shortlist.Shortlist`).
 
-    What is gathered for a sentence has a slot for each token, or several, and zeros in slots that it does not need.
+    The gathered weights of a sequence have a row for each of its tokens, and zeros behind them.
     """
 
-    def gather(self, tokens: Int[Tensor, "B U"]) -> SentenceBuffers:
-        """The weights of each sentence's tokens, which are sorted and end in zeros."""
+    def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
+        """Return the weights of each sequence's tokens, which are sorted and followed by zeros."""
 
-    def best(self, hidden: Any, gathered: SentenceBuffers, count: int, forbidden: Sequence[int], end: int) -> Best:
-        """The best of each row, among its sentence's tokens, whose probabilities sum to 1; fewer where these are."""
+    def top_k(self, hidden: Any, listed: ListedWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return each row's top tokens among its sequence's list, whose probabilities sum to 1."""
 
 
-class TorchSentenceVocabulary:
-    """That by batched products, in ``dtype``."""
+class TorchListedProjection:
+    """The projection to shortlists by batched products in ``dtype``."""
 
     def __init__(self, projection: nn.Linear, dtype: torch.dtype) -> None:
         bias: Tensor | None = projection.bias
         self._weight = projection.weight.detach().to(dtype)
         self._bias = (projection.weight.new_zeros(len(self._weight)) if bias is None else bias.detach()).float()
 
-    def gather(self, tokens: Int[Tensor, "B U"]) -> SentenceBuffers:
-        """Tokens, weights and biases."""
-        return SentenceBuffers([tokens.unsqueeze(2), self._weight[tokens], self._bias[tokens].unsqueeze(2)], heads=1)
+    def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
+        """Return tokens, weights and biases."""
+        return ListedWeights([tokens.unsqueeze(2), self._weight[tokens], self._bias[tokens].unsqueeze(2)])
 
-    def best(
-        self,
-        hidden: Float[Tensor, "R D"],
-        gathered: SentenceBuffers,
-        count: int,
-        forbidden: Sequence[int],
-        end: int,
-    ) -> Best:
-        """See :meth:`SentenceVocabulary.best`."""
-        gathered.settle()
-        tokens, weight, bias = gathered.tensors
+    def top_k(
+        self, hidden: Float[Tensor, "R D"], listed: ListedWeights, k: int, banned: Sequence[int], eos: int
+    ) -> NextTokens:
+        """Return each row's top tokens among its sequence's list."""
+        listed.order()
+        tokens, weight, bias = listed.tensors
         rows = torch.unflatten(hidden, 0, (len(tokens), -1))
         logits = (rows @ weight.transpose(1, 2)).float() + bias.transpose(1, 2)
-        listed = tokens.transpose(1, 2).expand(logits.shape)
-        log_probs = logits.masked_fill_(listed == PAD, -math.inf).log_softmax(2).flatten(0, 1)
-        listed = listed.flatten(0, 1)
-        ending = log_probs.masked_fill(listed != end, -math.inf).amax(1)
-        excluded = torch.tensor(forbidden, dtype=torch.long, device=listed.device)
-        found, places = top(log_probs.masked_fill(torch.isin(listed, excluded), -math.inf), min(count, listed.size(1)))
-        return Best(found, listed.gather(1, places), ending)
+        ids = tokens.transpose(1, 2).expand(logits.shape)
+        log_probs = logits.masked_fill_(ids == PAD, -math.inf).log_softmax(2).flatten(0, 1)
+        ids = ids.flatten(0, 1)
+        eos_log_prob = log_probs.masked_fill(ids != eos, -math.inf).amax(1)
+        excluded = torch.tensor(banned, dtype=torch.long, device=ids.device)
+        found, order = topk_ordered(log_probs.masked_fill(torch.isin(ids, excluded), -math.inf), min(k, ids.size(1)))
+        return NextTokens(ids.gather(1, order), found, eos_log_prob)
 
 
-class TorchVocabulary:
+class TorchOutputProjection:
     """The output projection, in parts of the vocabulary; ``linear`` makes a layer of a weight and a bias."""
 
     def __init__(
@@ -91,7 +86,7 @@ class TorchVocabulary:
     ) -> None:
         self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
-        # A GPU has no cache that a part would stay in.
+        # A part does not stay in the cache of a GPU.
         part = self._size if self._device.type == "cuda" else _PART
         self._starts = range(0, self._size, part)
         bias: Tensor | None = projection.bias  # PyTorch's annotations leave out that there may be none
@@ -99,52 +94,53 @@ class TorchVocabulary:
             self._part(projection.weight[start : start + part], None if bias is None else bias[start : start + part])
             for start in self._starts
         ]
-        self._forbidden: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
+        self._banned: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
     def _part(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        missing = -len(weight) % _BLOCK  # rows that make the last block whole; they are ruled out where it is ranked
+        missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded when it is ranked
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
             bias = None if bias is None else F.pad(bias, (0, missing))
         return self._linear(weight, bias)
 
     def logits(self, hidden: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
-        """All logits, in float32."""
+        """Return all logits, in float32."""
         return torch.cat([part(hidden).float() for part in self._parts], dim=1)[:, : self._size]
 
-    def best(self, hidden: Float[Tensor, "R D"], count: int, forbidden: Sequence[int], end: int) -> Best:
-        """As :func:`~headway.decode.ranking.best_of` of the logits; ties between more than ``count`` blocks are cut."""
-        forbidden = tuple(forbidden)
+    def top_k(self, hidden: Float[Tensor, "R D"], k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return what :func:`~headway.decode.topk.top_tokens` returns, but for ties between more than ``k`` blocks."""
+        banned = tuple(banned)
         sums: list[Tensor] = []  # of exponentials, as logarithms
         values: list[Tensor] = []
         tokens: list[Tensor] = []
-        ending = None
+        eos_logit = None
         for start, logits in self._pieces(hidden):
-            ruled_out = self._ruled_out(forbidden, start, logits.size(1))
-            if 0 <= end - start < logits.size(1):
-                ending = logits[:, end - start].clone()
+            excluded = self._excluded(banned, start, logits.size(1))
+            if 0 <= eos - start < logits.size(1):
+                eos_logit = logits[:, eos - start].clone()
             if self._size - start < logits.size(1):
                 logits[:, self._size - start :].fill_(-math.inf)
-            if ruled_out is not None:
-                sums.append(logits[:, ruled_out])  # they are not chosen, but have their share of the probability
-                logits.index_fill_(1, ruled_out, -math.inf)
+            if excluded is not None:
+                sums.append(logits[:, excluded])  # they are not chosen, but they have their share of the probability
+                logits.index_fill_(1, excluded, -math.inf)
             blocks = torch.unflatten(logits, 1, (-1, _BLOCK))
-            maxima, chosen = blocks.amax(2).topk(min(count, blocks.size(1)), dim=1)
+            maxima, chosen = blocks.amax(2).topk(min(k, blocks.size(1)), dim=1)
             chosen = chosen.sort(1).values.unsqueeze(2)  # by index, so that ties stay in order, and padding comes last
             values.append(blocks.gather(1, chosen.expand(-1, -1, _BLOCK)).flatten(1))
             tokens.append((chosen * _BLOCK + self._offsets(start, logits.device)).flatten(1))
-            largest = maxima[:, :1].clamp(min=_LEAST)  # -inf, where a part has no token left, would make NaN
-            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # in half the time of exp, which is MKL's
+            largest = maxima[:, :1].clamp(min=_LEAST)  # a part without any token left would give NaN
+            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # takes half the time of exp, which is MKL's
             sums.append(powers.sum(1, keepdim=True).log_().add_(largest))
-        assert ending is not None
+        assert eos_logit is not None
         normalizer = torch.cat(sums, dim=1).logsumexp(1, keepdim=True)
-        found, places = top(torch.cat(values, dim=1), min(count, self._size))
-        return Best(found - normalizer, torch.cat(tokens, dim=1).gather(1, places), ending - normalizer.squeeze(1))
+        found, order = topk_ordered(torch.cat(values, dim=1), min(k, self._size))
+        ids = torch.cat(tokens, dim=1).gather(1, order)
+        return NextTokens(ids, found - normalizer, eos_logit - normalizer.squeeze(1))
 
     def _pieces(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
-        """The logits with the first token of each piece: a part each, or all in one where a cache holds that.
+        """Yield logits with their first token: part by part, or all together if they fit the cache.
 
-        Few rows are ranked in no time, and what counts is in how many calls.
+        Ranking few rows takes next to no time, so that the number of calls counts.
         """
         computed = (part(hidden).float() for part in self._parts)
         if len(hidden) * self._size <= _AT_ONCE:
@@ -155,10 +151,10 @@ class TorchVocabulary:
     def _offsets(self, start: int, device: torch.device) -> Tensor:
         return torch.arange(start, start + _BLOCK, device=device)
 
-    def _ruled_out(self, forbidden: tuple[int, ...], start: int, size: int) -> Tensor | None:
-        """The forbidden tokens of a piece, each once, counted from its first."""
-        key = (forbidden, start, size)
-        if key not in self._forbidden:
-            inside = sorted({token - start for token in forbidden if start <= token < start + size})
-            self._forbidden[key] = torch.tensor(inside, device=self._device) if inside else None
-        return self._forbidden[key]
+    def _excluded(self, banned: tuple[int, ...], start: int, size: int) -> Tensor | None:
+        """Return the banned tokens among ``size`` from ``start`` on, each once, relative to ``start``."""
+        key = (banned, start, size)
+        if key not in self._banned:
+            inside = sorted({token - start for token in banned if start <= token < start + size})
+            self._banned[key] = torch.tensor(inside, device=self._device) if inside else None
+        return self._banned[key]

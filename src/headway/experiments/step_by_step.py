@@ -108,7 +108,7 @@ def _searched(bundle: Bundle, pairs: Sequence[Pair], options: DecodingOptions) -
     best: dict[int, Hypothesis] = {}
     for start in range(0, len(order), BATCH):
         batch = order[start : start + BATCH]
-        several = search(bundle.model, [requests[at] for at in batch], options, begin=BOS, end=EOS, forbidden=FORBIDDEN)
+        several = search(bundle.model, [requests[at] for at in batch], options, bos=BOS, eos=EOS, banned=FORBIDDEN)
         best |= {at: each[0] for at, each in zip(batch, several, strict=True)}
     return [best[at] for at in range(len(pairs))]
 
@@ -139,8 +139,8 @@ def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesi
         ids = torch.tensor(_sources(bundle, [source]), device=device)
         target = torch.tensor([[BOS, *hypothesis.tokens]], device=device)
         whole = model(ids, target).log_softmax(-1)[0]
-        state = model.start(ids)
-        steps = [model.advance(state, token).log_softmax(-1)[0] for token in target.T]
+        state = model.start(ids.tolist())
+        steps = [model.step(state, token).logits().log_softmax(-1)[0] for token in target.T]
         differences.append(float((torch.stack(steps) - whole).abs().max()))
         other = target.clone()
         other[0, -1] = whole[-2].topk(2).indices[-1]  # the second-best token
@@ -179,10 +179,10 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
     show = bundle.target_tokenizer.display
     model: Any = bundle.model
     device = next(model.parameters()).device
-    state = model.start(torch.tensor(_sources(bundle, [source]), device=device))
+    state = model.start(_sources(bundle, [source]))
     fed, steps = BOS, []
     for chosen in (*hypothesis.tokens, EOS)[:SHOWN_STEPS]:
-        weights = model.advance(state, torch.tensor([fed], device=device)).softmax(-1)[0]
+        weights = model.step(state, torch.tensor([fed], device=device)).logits().softmax(-1)[0]
         values, indices = weights.topk(BEST)
         steps.append(
             {

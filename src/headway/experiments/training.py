@@ -212,7 +212,7 @@ def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
             Request(source=tuple(ids[index]), limit=len(ids[index]) * 3 // 2 + 10, prefix=frame.target_prefix)
             for index in batch
         ]
-        best = search(bundle.model, requests, _GREEDY, begin=BOS, end=EOS, forbidden=(PAD, BOS, UNK))
+        best = search(bundle.model, requests, _GREEDY, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
         for index, hypotheses in zip(batch, best, strict=True):
             found[index] = bundle.target_tokenizer.decode(hypotheses[0].tokens[len(frame.target_prefix) :])
     return [found[index] for index in range(len(ids))]

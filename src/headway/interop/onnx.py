@@ -25,13 +25,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bundle import Bundle
+from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
 from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, encoder_graph
 from headway.interop.transformer import transformer_of
 from headway.models.classifier import ClassifierConfig
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.nn.masks import pad_sequences
 from headway.storage import atomic_write_folder
+from headway.text.tokenizer import PAD
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -129,27 +132,6 @@ class OnnxState:
         """T."""
         return self.prefix[0].size(2)
 
-    def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all)."""
-        self.positions = self.positions[rows]
-        unused = 0
-        if sentences is not None:  # the longest rows may be gone
-            unused = self.length - (int(self.positions.max()) if len(self.positions) else 0)
-            self.memory_mask = self.memory_mask[sentences]
-            self.memory = [tensor[sentences] for tensor in self.memory]
-        self.prefix = [tensor[:, :, unused:][rows] for tensor in self.prefix]
-
-    def join(self, other: OnnxState) -> None:
-        """Append the sentences and rows of ``other``, whatever their positions and memory lengths."""
-        width = max(self.memory_mask.size(1), other.memory_mask.size(1))
-        length = max(self.length, other.length)
-        self.positions = torch.cat([self.positions, other.positions])
-        self.memory_mask = torch.cat(
-            [F.pad(state.memory_mask, (0, width - state.memory_mask.size(1))) for state in (self, other)]
-        )
-        self.memory = [_joined(pair, after=width) for pair in zip(self.memory, other.memory, strict=True)]
-        self.prefix = [_joined(pair, before=length) for pair in zip(self.prefix, other.prefix, strict=True)]
-
 
 class OnnxModel:
     """An exported model in onnxruntime, to be searched like any other (:class:`headway.decode.protocol.SearchModel`).
@@ -157,11 +139,13 @@ class OnnxModel:
     ``max_length`` is the longest sequence, in tokens with the end symbol, that its positions allow.
     """
 
+    device = torch.device("cpu")
+
     def __init__(
         self, encoder: onnxruntime.InferenceSession, decoder_step: onnxruntime.InferenceSession, max_length: int
     ) -> None:
         self.max_length = max_length
-        self._encoder, self._step = encoder, decoder_step
+        self._encoder, self._decoder_step = encoder, decoder_step
         shapes = {given.name: given.shape for given in decoder_step.get_inputs()}
         layers = sum(name.startswith("prefix_keys.") for name in shapes)
         parts = [f"{part}.{layer}" for layer in range(layers) for part in ("keys", "values")]
@@ -194,27 +178,50 @@ class OnnxModel:
         )
         return cls(encoder, step, min(limits))
 
-    def start(self, source: Int[Tensor, "B S"]) -> OnnxState:
-        """Begin decoding: encode the sources, once."""
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> OnnxState:
+        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        source = pad_sequences(sources, PAD, self.device)
         self._check_length(source.size(1))
         mask, *memory = run_session(self._encoder, ["memory_mask", *self._memory], ["source"], [source])
-        positions = torch.zeros(source.size(0), dtype=torch.long)
-        prefix = [torch.empty(source.size(0), heads, 0, width) for heads, width in self._heads]
+        positions = torch.zeros(len(sources) * beams, dtype=torch.long)
+        prefix = [torch.empty(len(positions), heads, 0, width) for heads, width in self._heads]
         return OnnxState(mask, memory, positions, prefix)
 
-    def advance(self, state: OnnxState, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Append one token to each row and return the logits of the next."""
+    def admit(self, state: OnnxState, sources: Sequence[Sequence[int]]) -> None:
+        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        new = self.start(sources, beams=len(state.positions) // max(1, len(state.memory_mask)))
+        width = max(state.memory_mask.size(1), new.memory_mask.size(1))
+        masks = [F.pad(each.memory_mask, (0, width - each.memory_mask.size(1))) for each in (state, new)]
+        state.memory_mask = torch.cat(masks)
+        state.memory = [_joined(pair, after=width) for pair in zip(state.memory, new.memory, strict=True)]
+        state.positions = torch.cat([state.positions, new.positions])
+        length = state.length
+        state.prefix = [_joined(pair, before=length) for pair in zip(state.prefix, new.prefix, strict=True)]
+
+    def step(self, state: OnnxState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next; the graphs do not report attention."""
         self._check_length(state.length + 1)
         names = ["tokens", "positions", "memory_mask", *self._memory, *self._prefix]
         given = [tokens, state.positions, state.memory_mask, *state.memory, *state.prefix]
-        logits, *state.prefix = run_session(self._step, self._outputs, names, given)
+        logits, *state.prefix = run_session(self._decoder_step, self._outputs, names, given)
         state.positions = state.positions + 1
-        return logits
+        return Step(logits)
+
+    def select(self, state: OnnxState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        state.positions = state.positions[rows]
+        unused = 0
+        if sequences is not None:  # the longest rows may have left
+            unused = state.length - (int(state.positions.max()) if len(rows) else 0)
+            state.memory_mask = state.memory_mask[sequences]
+            state.memory = [tensor[sequences] for tensor in state.memory]
+        state.prefix = [tensor[:, :, unused:][rows] for tensor in state.prefix]
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """The logits of the token that follows each target position, step by step."""
-        state = self.start(source)
-        return torch.stack([self.advance(state, tokens) for tokens in target.unbind(1)], 1)
+        """Return the logits of the token that follows each target position, computed step by step."""
+        lengths = (source != PAD).sum(1).tolist()
+        state = self.start([row[:length] for row, length in zip(source.tolist(), lengths, strict=True)])
+        return torch.stack([self.step(state, tokens).logits() for tokens in target.unbind(1)], 1)
 
     def _check_length(self, length: int) -> None:
         if length > self.max_length:

@@ -73,7 +73,8 @@ def attend(
     """softmax(Q K^T) V over the first ``count`` places, into ``out`` (R, H * U); queries are the first columns of rows.
 
     ``keys`` (homes * H, >= C, K2) and ``values`` (homes * H, >= C, U2) are contiguous, as :func:`place` made them with
-    these ``homes``. ``mask`` (B, W or 1, >= C), integers, is 0 where a query may attend; an empty one opens all places.
+    these ``homes``. ``mask`` (B, W or 1, >= C), of booleans, is True where a query may attend; an empty one opens all
+    places.
     """
     value_width = out.shape[1] // heads
     sentences = len(homes)
@@ -122,7 +123,7 @@ def _open(mask: Array, sentence: int, beam: int, count: int, places: Array) -> i
     """Write down which of the first places are open, and KEYS_PER_DOT - 1 times the last of them; how many are open."""
     opened = 0
     for c in range(count):
-        if not len(mask) or mask[sentence, beam, c] == 0:
+        if not len(mask) or mask[sentence, beam, c]:
             places[opened] = c
             opened += 1
     last = places[opened - 1] if opened else 0

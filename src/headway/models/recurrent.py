@@ -24,17 +24,19 @@ round.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import Config, applied_preset
-from headway.errors import ConfigError
-from headway.models.transformer import Attended
+from headway.decode.protocol import Step
 from headway.models.tying import Tie, output_projection, token_embeddings
 from headway.nn.dropout import Dropout
+from headway.nn.masks import pad_sequences
 from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, Summary
 from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
 from headway.nn.scores import ScoreKind
@@ -190,9 +192,9 @@ class RecurrentModel(nn.Module):
         return None
 
     @property
-    def attends(self) -> bool:
-        """Whether there is attention for :meth:`advance_attending` to tell of."""
-        return self.config.attention != "none"
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.projection.weight.device
 
     def encode(self, source: Int[Tensor, "B S"]) -> Encoded:
         """The encoder's states, and z."""
@@ -210,35 +212,27 @@ class RecurrentModel(nn.Module):
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
 
-    def start(self, source: Int[Tensor, "B S"]) -> RecurrentState[Any]:
-        """Begin decoding: encode the sources, once."""
-        return self.decoder.start(self.encode(source))
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> RecurrentState[Any]:
+        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        state = self.decoder.start(self.encode(pad_sequences(sources, self.pad, self.device)))
+        if beams > 1:
+            state.select(torch.arange(len(sources), device=self.device).repeat_interleave(beams))
+        return state
 
-    def advance(self, state: RecurrentState[Any], tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Append one token to each row and return the logits of the next."""
-        logits: Tensor = self.projection(self._decode(state, tokens.unsqueeze(1)).squeeze(1))
-        return logits
+    def admit(self, state: RecurrentState[Any], sources: Sequence[Sequence[int]]) -> None:
+        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        state.join(self.start(sources, beams=state.beams))
 
-    def advance_attending(self, state: RecurrentState[Any], tokens: Int[Tensor, " R"]) -> Attended:
-        """:meth:`advance`, with the weights of the attention.
+    def step(self, state: RecurrentState[Any], tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next; ``attention`` is None if the model has none."""
+        hidden = self._decode(state, tokens.unsqueeze(1)).squeeze(1)
+        return Step(self.projection(hidden), state.weights if attention else None)
 
-        Raises:
-            ConfigError: The model has none.
-        """
-        if not self.attends:
-            raise ConfigError(
-                "this model has attention = 'none': there is nothing that its decoder looks at; search without a "
-                "coverage penalty, or train with attention = 'bahdanau' or 'luong'"
-            )
-        seen: list[Tensor] = []
-        tap = self.decoder.get_submodule("attention.weights")
-        hook = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights))
-        try:
-            logits = self.advance(state, tokens)
-        finally:
-            hook.remove()
-        # (B, 1, W, S): the beams of a sentence are query positions of its one memory.
-        return Attended(logits, seen[0].flatten(0, 2))
+    def select(
+        self, state: RecurrentState[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
+        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        state.select(rows, sequences)
 
     def _decode(self, state: RecurrentState[Any], tokens: Int[Tensor, "R T"]) -> Float[Tensor, "R T D"]:
         hidden: Tensor = self.dropout(self.decoder(self.dropout(self.target_embedding(tokens)), state))

@@ -11,15 +11,19 @@ Options cover what the paper compares itself with and what others changed later:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from headway.config import applied_preset
+from headway.decode.protocol import Step
 from headway.models.tying import Tie, output_projection, token_embeddings
+from headway.nn.attention import KeysValues
 from headway.nn.blocks import (
     BlockConfig,
     DecoderStack,
@@ -29,12 +33,12 @@ from headway.nn.blocks import (
     NumHeads,
     SublayerDropout,
 )
-from headway.nn.cache import DecoderCache
+from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
-from headway.nn.masks import causal_mask, padding_mask
+from headway.nn.masks import causal_mask, pad_sequences, padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
-__all__ = ["PRESETS", "Attended", "Transformer", "TransformerConfig"]
+__all__ = ["PRESETS", "Transformer", "TransformerConfig", "TransformerState"]
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder_layers": 2},
@@ -97,12 +101,12 @@ class TransformerConfig(BlockConfig):
         return cls.parse({"preset": name, **changes}, f"preset {name}")
 
 
-@dataclass(frozen=True)
-class Attended:
-    """The logits of the next token, and the share of each source position in the attention (rows sum to 1)."""
+@dataclass
+class TransformerState:
+    """What decoding keeps between steps: the keys and values of the prefixes, and of the memory."""
 
-    logits: Float[Tensor, "R V"]
-    attention: Float[Tensor, "R S"]
+    prefix: KVCache
+    memory: KVCache
 
 
 class Transformer(nn.Module):
@@ -176,29 +180,56 @@ class Transformer(nn.Module):
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
 
-    def start(self, source: Int[Tensor, "B S"]) -> DecoderCache:
-        """Begin decoding: encode the sources, once."""
-        source_mask = padding_mask(source, self.pad)
-        return self.decoder.start(self.encode(source, source_mask), source_mask)
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self.projection.weight.device
 
-    def advance(self, state: DecoderCache, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Append one token to each row and return the logits of the next."""
-        self.target_positions.reserve(state.length + 1)
-        x = self.embed_target_at(tokens, state.positions)
-        logits: Tensor = self.projection(self.decoder.step(x.unsqueeze(1), state).squeeze(1))
-        return logits
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TransformerState:
+        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        memory = self._memory(sources)
+        layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in memory]
+        prefix, of_source = (KVCache(layers, dtype=memory[0].keys.dtype, device=self.device) for _ in range(2))
+        state = TransformerState(prefix, of_source)
+        self._admit(state, sources, memory, beams)
+        return state
 
-    def advance_attending(self, state: DecoderCache, tokens: Int[Tensor, " R"]) -> Attended:
-        """:meth:`advance`, with what the last decoder block attends to in the memory, as a mean over its heads."""
-        seen: list[Tensor] = []
-        tap = self.decoder.blocks[-1].get_submodule("cross_attention.weights")
-        hook = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights))
-        try:
-            logits = self.advance(state, tokens)
-        finally:
-            hook.remove()
-        # (B, H, W, S): the beams of a sentence are query positions of its one memory.
-        return Attended(logits, seen[0].mean(1).flatten(0, 1))
+    def admit(self, state: TransformerState, sources: Sequence[Sequence[int]]) -> None:
+        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        self._admit(state, sources, self._memory(sources), state.prefix.beams)
+
+    def _memory(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
+        source = pad_sequences(sources, self.pad, self.device)
+        return self.decoder.keys_values(self.encode(source, padding_mask(source, self.pad)))
+
+    def _admit(
+        self, state: TransformerState, sources: Sequence[Sequence[int]], memory: Sequence[KeysValues], beams: int
+    ) -> None:
+        state.memory.admit([len(source) for source in sources], beams=1)
+        for layer, each in enumerate(memory):
+            state.memory.write(layer, each.keys, each.values)
+        state.prefix.admit([0] * len(sources), beams=beams)
+
+    def step(self, state: TransformerState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next.
+
+        With ``attention``, the step also has the weights of the last decoder block over the memory, as a mean over its
+        heads.
+        """
+        prefix = state.prefix
+        self.target_positions.reserve(prefix.max_length + 1)
+        x = self.embed_target_at(tokens, prefix.lengths.repeat_interleave(prefix.beams))
+        seen: list[Tensor] | None = [] if attention else None
+        hidden = self.decoder.step(x.view(prefix.num_sequences, prefix.beams, -1), prefix, state.memory, seen)
+        return Step(self.projection(hidden).flatten(0, 1), seen[0].mean(1).flatten(0, 1) if seen else None)
+
+    def select(
+        self, state: TransformerState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+    ) -> None:
+        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        state.prefix.select(rows, sequences)
+        if sequences is not None:
+            state.memory.select(sequences, sequences)
 
 
 def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:

@@ -18,7 +18,7 @@ from headway.nn.blocks import (
     PostNorm,
     PreNorm,
 )
-from headway.nn.cache import DecoderCache
+from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
@@ -35,7 +35,6 @@ __all__ = [
     "BahdanauDecoder",
     "BlockConfig",
     "DecoderBlock",
-    "DecoderCache",
     "DecoderStack",
     "Dropout",
     "EncoderBlock",
@@ -43,7 +42,9 @@ __all__ = [
     "FeedForward",
     "FixedVectorDecoder",
     "GatedFeedForward",
+    "KVCache",
     "KeysValues",
+    "LayerSpec",
     "LearnedPositions",
     "LuongDecoder",
     "MultiHeadAttention",

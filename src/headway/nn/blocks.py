@@ -26,8 +26,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.config import Config
-from headway.nn.attention import MultiHeadAttention
-from headway.nn.cache import DecoderCache
+from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights
+from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.scores import ScoreKind
 
@@ -324,21 +324,32 @@ class DecoderBlock(nn.Module):
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
-    def step(self, x: Float[Tensor, "R 1 D"], cache: DecoderCache, layer: int) -> Float[Tensor, "R 1 D"]:
-        """One more target position for each of R rows; the earlier ones are in the ``layer`` of ``cache``."""
+    def step(
+        self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, layer: int, seen: list[Tensor] | None = None
+    ) -> Float[Tensor, "B W D"]:
+        """Decode one more position of each beam; the earlier ones are in ``prefix``, which has advanced already.
+
+        The beams of a sequence are query positions of one batch entry. ``seen`` receives the weights (B, H, W, S) of
+        the attention over the memory.
+        """
 
         def attend_to_prefix(x: Tensor) -> Tensor:
             if self.attention.rotary is not None:
-                self.attention.rotary.reserve(cache.length + 1)
-            query, new = self.attention.project(x, cache.positions)
-            return self.attention.attend(query, cache.extend(layer, new), cache.prefix_mask)
+                self.attention.rotary.reserve(prefix.max_length)
+            query, new = self.attention.project(x, prefix.lengths - 1)
+            keys, values = (
+                torch.unflatten(stored, 0, query.shape[:2]) for stored in prefix.append(layer, new.keys, new.values)
+            )
+            return self.attention.attend(query, KeysValues(keys, values), prefix.mask)
 
         def attend_to_memory(x: Tensor) -> Tensor:
-            # The beams of a sentence share its memory: they are so many query positions of one batch entry.
-            beams = x.reshape(cache.num_sentences, -1, x.size(-1))
-            query = self.cross_attention.queries(beams)
-            attended = self.cross_attention.attend(query, cache.memory(layer), cache.memory_mask)
-            return attended.reshape(x.shape)
+            query = self.cross_attention.queries(x)
+            keys, values = (torch.unflatten(stored, 0, query.shape[:2]) for stored in memory.entries(layer))
+            if seen is not None:
+                mask, score = memory.mask, self.cross_attention.score
+                opened = None if mask is None else mask.unsqueeze(1)
+                seen.append(attention_weights(query, keys, opened, None if score is None else score.compare))
+            return self.cross_attention.attend(query, KeysValues(keys, values), memory.mask)
 
         x = self.attention_residual(x, attend_to_prefix)
         x = self.cross_attention_residual(x, attend_to_memory)
@@ -395,16 +406,21 @@ class DecoderStack(nn.Module):
         normed: Tensor = self.norm(x)
         return normed
 
-    def start(self, memory: Float[Tensor, "B S D"], memory_mask: Bool[Tensor, "B 1 S"]) -> DecoderCache:
-        """A cache with the memory's keys and values of every block, and empty prefixes."""
-        return DecoderCache([block.cross_attention.keys_values(memory) for block in self._blocks()], memory_mask)
+    def keys_values(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
+        """Return the memory's keys and values for each block."""
+        return [block.cross_attention.keys_values(memory) for block in self._blocks()]
 
-    def step(self, x: Float[Tensor, "R 1 D"], cache: DecoderCache) -> Float[Tensor, "R 1 D"]:
-        """The hidden states of one more position of each row; ``cache`` then holds it."""
-        cache.open_step()
-        for layer, block in enumerate(self._blocks()):
-            x = block.step(x, cache, layer)
-        cache.close_step()
+    def step(
+        self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, seen: list[Tensor] | None = None
+    ) -> Float[Tensor, "B W D"]:
+        """Return the hidden states of one more position of each beam, which ``prefix`` then contains.
+
+        ``seen`` receives what the last block attends to in the memory, (B, H, W, S).
+        """
+        prefix.advance()
+        blocks = self._blocks()
+        for layer, block in enumerate(blocks):
+            x = block.step(x, prefix, memory, layer, seen if layer == len(blocks) - 1 else None)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -1,144 +1,240 @@
-"""What decoding keeps between steps: keys and values of each decoder block, for the prefix and for the memory.
+"""The key/value cache of step-by-step decoding.
 
-A decoder that predicts one token at a time would compute the keys and values of the whole prefix, and of the memory,
-again at every step. They do not change, so they are kept: the prefix's grow by one position a step, the memory's are
-computed once a sentence. Keys are kept as attention wants them: turned to their positions where those are rotary, and
-prepared for the score function.
+A decoder that predicts one token at a time would compute the keys and values of the whole prefix, and of the encoder's
+memory, again at every step. They do not change, so a :class:`KVCache` stores them: one cache holds the prefixes, which
+grow by one position per step, another one the memory, which is written once per sequence. Keys are stored as attention
+reads them: rotated to their positions if those are rotary, and prepared for the score function.
 
-Rows and sentences: B sentences are decoded as R = B * W rows, where the W rows of a sentence (its beams) are
-neighbours. Prefixes are kept per row, memories per sentence. Every row has a position of its own, so that rows which
-start later can join.
+Each sequence owns a slot of the buffers, and its beams share the entries of that slot. Reordering the beams, as beam
+search does at every step, moves no key and no value: it only changes which entries each beam may attend to. All beams
+of a sequence then attend in one product, (W, K) x (K, C). Sequences enter and leave without copying the others; entries
+that no beam can reach any more are dropped now and then, when there are enough of them to pay for the copy.
+
+Dimensions: B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C entries,
+K width of a key, U width of a value, P slots (at least B).
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.nn.attention import KeysValues
+__all__ = ["KVCache", "LayerSpec"]
 
-__all__ = ["DecoderCache"]
-
-_GROWTH = 32  # positions by which the buffers grow: few copies, little unused memory
-
-
-@dataclass
-class _LayerCache:
-    memory: KeysValues  # (B, H, S, K) and (B, H, S, U)
-    prefix: KeysValues  # (R, H, capacity, K) and (R, H, capacity, U)
+_GROWTH = 32  # steps by which the buffers grow
+_MIN_ENTRIES = 32  # caches with fewer entries are not searched for unused ones
+_WASTE = 1.5  # unused entries are dropped when there are this many times as many entries as the longest prefix needs
 
 
-class DecoderCache:
-    """Keys and values of all decoder blocks for R rows over B memories.
+@dataclass(frozen=True)
+class LayerSpec:
+    """The shape of one layer's keys and values; the widths are per head, with any padding that a kernel needs."""
 
-    A step is: :meth:`open_step`, then :meth:`extend` in every layer, then :meth:`close_step`.
+    kv_heads: int
+    key_width: int
+    value_width: int
+
+
+class KVCache:
+    """Keys and values of all layers for B sequences with W beams each.
+
+    A decoding step calls :meth:`advance` once, then :meth:`append` in every layer. Kernels that read and write by slot
+    use ``keys``, ``values``, ``slots`` and ``filled`` directly.
+
+    Args:
+        layers: The shape of each layer.
+        dtype: Of keys and values.
+        device: Where they are stored.
+        window: How many of its newest entries a beam may attend to; None means all.
+
+    Attributes:
+        keys: For each layer (P * H, >= C, K).
+        values: For each layer (P * H, >= C, U).
+        slots: The slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
+        lengths: Positions of each sequence so far. All its beams have the same number.
+        max_length: The largest of the lengths.
+        visible: Which entries each beam may attend to; no entry from ``filled`` on.
+        filled: C, the number of entries in use.
+        is_full: Whether every beam may attend to every entry, so that no mask is needed.
     """
 
-    def __init__(self, memories: list[KeysValues], memory_mask: Bool[Tensor, "B 1 S"]) -> None:
-        self.memory_mask = memory_mask
-        self.positions: Int[Tensor, " R"] = torch.zeros(
-            memory_mask.size(0), dtype=torch.long, device=memory_mask.device
-        )
-        self.length = 0
-        self._layers = [_LayerCache(memory, _empty_prefix(memory)) for memory in memories]
-        self._prefix_mask: Bool[Tensor, "R 1 T"] | None = None
+    def __init__(
+        self, layers: Sequence[LayerSpec], *, dtype: torch.dtype, device: torch.device, window: int | None = None
+    ) -> None:
+        self.layers = tuple(layers)
+        self.window = window
+        self.keys = [torch.empty(0, 0, each.key_width, dtype=dtype, device=device) for each in layers]
+        self.values = [torch.empty(0, 0, each.value_width, dtype=dtype, device=device) for each in layers]
+        self.slots: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
+        self.lengths: Int[Tensor, " B"] = torch.empty(0, dtype=torch.long, device=device)
+        self.max_length = 0
+        self.visible: Bool[Tensor, "B W C"] = torch.empty(0, 1, 0, dtype=torch.bool, device=device)
+        self.filled = 0
+        self.is_full = True
+        self._in_order = True  # whether sequence b has slot b
+        self._look_for_unused_at = _MIN_ENTRIES
 
     @property
-    def num_sentences(self) -> int:
+    def num_sequences(self) -> int:
         """B."""
-        return self.memory_mask.size(0)
+        return self.visible.size(0)
 
     @property
-    def num_rows(self) -> int:
-        """R."""
-        return self.positions.size(0)
+    def beams(self) -> int:
+        """W."""
+        return self.visible.size(1)
 
     @property
-    def prefix_mask(self) -> Bool[Tensor, "R 1 T"]:
-        """Which prefix positions each row may attend to in this step, its new one included."""
-        assert self._prefix_mask is not None, "open_step comes first"
-        return self._prefix_mask
+    def mask(self) -> Bool[Tensor, "B W C"] | None:
+        """Which entries each beam may attend to; None if all of them."""
+        return None if self.is_full else self.visible[:, :, : self.filled]
 
-    def memory(self, layer: int) -> KeysValues:
-        """The memory's keys and values in a layer."""
-        return self._layers[layer].memory
+    def admit(self, lengths: Sequence[int], *, beams: int) -> None:
+        """Add a sequence for each of ``lengths``, behind the others.
 
-    def open_step(self) -> None:
-        """Make room for one more position and tell which positions are filled."""
-        capacity = self._layers[0].prefix.keys.size(2)
-        if self.length == capacity:
-            for layer in self._layers:
-                layer.prefix = _resized(layer.prefix, 2, capacity + _GROWTH)
-        filled = torch.arange(self.length + 1, device=self.positions.device)
-        self._prefix_mask = (filled <= self.positions.unsqueeze(1)).unsqueeze(1)
-
-    def extend(self, layer: int, new: KeysValues) -> KeysValues:
-        """Append each row's new key and value, (R, H, 1, .), and return those of its whole prefix, (R, H, T, .)."""
-        prefix = self._layers[layer].prefix
-        rows = torch.arange(self.num_rows, device=self.positions.device)
-        prefix.keys[rows, :, self.positions] = new.keys.squeeze(2).to(prefix.keys.dtype)
-        prefix.values[rows, :, self.positions] = new.values.squeeze(2).to(prefix.values.dtype)
-        end = self.length + 1
-        return KeysValues(prefix.keys[:, :, :end], prefix.values[:, :, :end])
-
-    def close_step(self) -> None:
-        """Count the new position."""
-        self.positions = self.positions + 1
-        self.length += 1
-        self._prefix_mask = None
-
-    def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all).
-
-        Repeating, reordering and dropping rows are one operation. Rows must stay grouped by sentence, equally many for
-        each.
+        Each starts with as many entries as its length, which all of its beams may attend to and :meth:`write` fills in.
+        Sequences that are decoded together have equally many ``beams``.
         """
-        self.positions = self.positions[rows]
-        if sentences is not None:
-            # The longest rows may have left: without this, rows that come and go would push the length up for ever.
-            self.length = int(self.positions.max()) if self.num_rows else 0
-        capacity = _GROWTH * max(1, math.ceil(self.length / _GROWTH))
-        for layer in self._layers:
-            layer.prefix = KeysValues(layer.prefix.keys[rows, :, :capacity], layer.prefix.values[rows, :, :capacity])
-            if sentences is not None:
-                layer.memory = KeysValues(layer.memory.keys[sentences], layer.memory.values[sentences])
-        if sentences is not None:
-            self.memory_mask = self.memory_mask[sentences]
+        before, count, longest = self.num_sequences, len(lengths), max(lengths, default=0)
+        if not before:
+            self.filled, self.is_full = 0, True
+            self.visible = self.visible.new_empty(0, beams, 0)
+        assert beams == self.beams, "sequences that are decoded together have equally many beams"
+        old, self.filled = self.filled, max(self.filled, longest)
+        self._reserve(before + count, self.filled, old)
+        for x, heads in self._buffers():
+            # Entries that a mask hides are multiplied by 0 all the same, so they must be finite.
+            x[before * heads : (before + count) * heads, longest : self.filled] = 0
+            x[: before * heads, old : self.filled] = 0
+        added = torch.tensor(lengths, dtype=torch.long, device=self.slots.device)
+        entries = torch.arange(self.visible.size(2), device=added.device)
+        visible = (entries < added.unsqueeze(1)).unsqueeze(1).expand(-1, beams, -1)
+        self.visible = torch.cat([self.visible, visible])
+        self.lengths = torch.cat([self.lengths, added])
+        self._number_slots(before + count)
+        self.is_full = self.is_full and not before and min(lengths, default=0) == longest
+        self.max_length = max(self.max_length, longest)
 
-    def join(self, other: DecoderCache) -> None:
-        """Append the sentences and rows of ``other``, whatever their positions and memory lengths."""
-        width = max(self.memory_mask.size(2), other.memory_mask.size(2))
-        self.length = max(self.length, other.length)
-        self.memory_mask = torch.cat([_padded(cache.memory_mask, 2, width) for cache in (self, other)])
-        self.positions = torch.cat([self.positions, other.positions])
-        for mine, theirs in zip(self._layers, other._layers, strict=True):
-            capacity = max(mine.prefix.keys.size(2), theirs.prefix.keys.size(2))
-            mine.memory = _joined(mine.memory, theirs.memory, width)
-            mine.prefix = _joined(mine.prefix, theirs.prefix, capacity)
+    def write(self, layer: int, keys: Float[Tensor, "N H T K"], values: Float[Tensor, "N H T U"]) -> None:
+        """Fill in the first T entries of the N sequences that were admitted last."""
+        count, heads, length, _ = keys.shape
+        first = (self.num_sequences - count) * heads
+        for buffer, new in ((self.keys[layer], keys), (self.values[layer], values)):
+            torch.unflatten(buffer[first : first + count * heads], 0, (count, heads))[:, :, :length] = new
 
+    def advance(self) -> None:
+        """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in."""
+        start, self.filled = self.filled, self.filled + self.beams
+        if self.filled > self.visible.size(2):
+            self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
+        self.visible[:, :, start : self.filled].diagonal(dim1=1, dim2=2).fill_(True)
+        self.is_full = self.is_full and self.beams == 1
+        self.lengths = self.lengths + 1
+        self.max_length += 1
+        if self.window is not None and self.max_length > self.window:
+            # A beam's entries are in the order of their positions.
+            visible = self.visible[:, :, : self.filled]
+            visible &= visible.flip(2).cumsum(2).flip(2) <= self.window
+            self.is_full = False
 
-def _empty_prefix(memory: KeysValues) -> KeysValues:
-    rows, heads = memory.keys.shape[:2]
-    return KeysValues(
-        memory.keys.new_zeros(rows, heads, _GROWTH, memory.keys.size(3)),
-        memory.values.new_zeros(rows, heads, _GROWTH, memory.values.size(3)),
-    )
+    def append(
+        self, layer: int, keys: Float[Tensor, "B H W K"], values: Float[Tensor, "B H W U"]
+    ) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
+        """Store the keys and values of the newest position, and return :meth:`entries`."""
+        self._order()
+        shape = keys.shape[:2]
+        stored = self.entries(layer)
+        for buffer, new in zip(stored, (keys, values), strict=True):
+            torch.unflatten(buffer[:, -self.beams :], 0, shape).copy_(new)
+        return stored
 
+    def entries(self, layer: int) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
+        """Keys and values of a layer, sequence by sequence and head by head."""
+        self._order()
+        rows = self.num_sequences * self.layers[layer].kv_heads
+        return self.keys[layer][:rows, : self.filled], self.values[layer][:rows, : self.filled]
 
-def _padded(x: Tensor, dim: int, size: int) -> Tensor:
-    """``x`` with zeros (False) appended up to ``size`` along ``dim``."""
-    return F.pad(x, (0, 0) * (x.dim() - 1 - dim) + (0, size - x.size(dim)))
+    def select(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all).
 
+        Rows stay grouped by sequence, equally many for each; their number may change.
+        """
+        count = self.num_sequences if sequences is None else len(sequences)
+        beams = len(rows) // max(1, count)
+        self.visible = self.visible.flatten(0, 1)[rows].view(count, beams, self.visible.size(2))
+        if sequences is not None:
+            self.slots, self.lengths = self.slots[sequences], self.lengths[sequences]
+            self.max_length = int(self.lengths.max()) if count else 0
+            self._in_order = False
+        if sequences is not None or self.filled >= self._look_for_unused_at:
+            self._drop_unused()
 
-def _resized(kv: KeysValues, dim: int, size: int) -> KeysValues:
-    return KeysValues(_padded(kv.keys, dim, size), _padded(kv.values, dim, size))
+    def _buffers(self) -> Iterator[tuple[Tensor, int]]:
+        """Each buffer with its number of heads."""
+        for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
+            yield keys, layer.kv_heads
+            yield values, layer.kv_heads
 
+    def _replace(self, buffers: Sequence[Tensor]) -> None:
+        self.keys, self.values = list(buffers[::2]), list(buffers[1::2])
 
-def _joined(first: KeysValues, second: KeysValues, length: int) -> KeysValues:
-    first, second = _resized(first, 2, length), _resized(second, 2, length)
-    return KeysValues(torch.cat([first.keys, second.keys]), torch.cat([first.values, second.values]))
+    def _number_slots(self, count: int) -> None:
+        self.slots, self._in_order = torch.arange(count, device=self.slots.device), True
+
+    def _order(self) -> None:
+        """Give sequence b the slot b, moving only the sequences that have another one."""
+        if self._in_order:
+            return
+        count = self.num_sequences
+        moved = (self.slots != torch.arange(count, device=self.slots.device)).nonzero().squeeze(1)
+        if len(moved):
+            for buffer, heads in self._buffers():
+                by_slot = torch.unflatten(buffer, 0, (-1, heads))[:, :, : self.filled]
+                by_slot[moved] = by_slot[self.slots[moved]]
+        self._number_slots(count)
+
+    def _reserve(self, slots: int, entries: int, used: int) -> None:
+        """Make room for so many slots and entries, copying the first ``used`` entries if the buffers must grow."""
+        self._order()
+        missing = entries - self.visible.size(2)
+        if missing > 0:
+            self.visible = F.pad(self.visible, (0, missing))
+        grown = []
+        for buffer, heads in self._buffers():
+            if missing > 0 or slots * heads > len(buffer):
+                larger = buffer.new_empty(slots * heads, self.visible.size(2), buffer.size(2))
+                kept = self.num_sequences * heads
+                larger[:kept, :used] = buffer[:kept, :used]
+                buffer = larger
+            grown.append(buffer)
+        self._replace(grown)
+
+    def _drop_unused(self) -> None:
+        """Drop the entries that no beam may attend to, if that pays for the copy."""
+        needed = self.max_length if self.window is None else min(self.max_length, self.window)
+        if needed * _WASTE > self.filled:
+            return
+        visible = self.visible[:, :, : self.filled]
+        used = visible.any(1)
+        width = int(used.sum(1).max()) if used.numel() else 0
+        if width * _WASTE <= self.filled:
+            # A stable sort moves each sequence's used entries to the front, in their order.
+            order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
+            room = _GROWTH * self.beams
+            self.visible = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))
+            kept = []
+            for buffer, heads in self._buffers():
+                head = torch.arange(heads, device=order.device)
+                smaller = buffer.new_empty(len(order), heads, width + room, buffer.size(2))
+                by_slot = torch.unflatten(buffer, 0, (-1, heads))
+                smaller[:, :, :width] = by_slot[self.slots[:, None, None], head[:, None], order.unsqueeze(1)]
+                kept.append(smaller.flatten(0, 1))
+            self._replace(kept)
+            self._number_slots(len(order))
+            self.filled = width
+        self._look_for_unused_at = int(max(self.filled, _MIN_ENTRIES) * _WASTE)

@@ -15,6 +15,7 @@ so that the product of a query at m with a key at n depends on m - n alone (sect
 from __future__ import annotations
 
 import math
+from threading import Lock
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +24,8 @@ from torch import Tensor, nn
 from headway.errors import ConfigError, LengthError
 
 __all__ = ["LearnedPositions", "NoPositions", "RotaryPositions", "SinusoidalPositions", "sinusoids"]
+
+_growing = Lock()  # one thread must not replace a longer table with a shorter one
 
 
 def sinusoids(
@@ -99,7 +102,8 @@ class SinusoidalPositions(nn.Module):
     def reserve(self, length: int) -> None:
         """Make the table cover positions below ``length``."""
         if length > self.table.size(0):
-            self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
+            with _growing:
+                self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
 
 
 class LearnedPositions(nn.Module):
@@ -183,8 +187,8 @@ class RotaryPositions(nn.Module):
     def reserve(self, length: int) -> None:
         """Make the table cover positions below ``length``."""
         if length > self.table.size(0):
-            with torch.inference_mode(mode=False):  # in which a tensor is made that no gradient may pass through
-                self.table = self._rows(2 ** math.ceil(math.log2(length))).to(self.table)
+            with _growing, torch.inference_mode(mode=False):  # a table made in inference mode could not be trained with
+                self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
 
 
 def _turned(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:

@@ -53,6 +53,11 @@ class SentenceVector:
 
     vector: Float[Tensor, "B D"]
 
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return self.vector.size(0)
+
     def of_rows(self, rows: int) -> Float[Tensor, "R D"]:
         """The vector of each row's sentence."""
         return self.vector.repeat_interleave(rows // max(1, self.vector.size(0)), 0)
@@ -74,6 +79,11 @@ class Annotations:
     keys: Float[Tensor, "B 1 S _"]
     bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity where no token is, else 0
 
+    @property
+    def num_sequences(self) -> int:
+        """B."""
+        return self.states.size(0)
+
     def select(self, sentences: Int[Tensor, " B2"]) -> None:
         """Only ``sentences`` stay."""
         self.states, self.keys, self.bias = self.states[sentences], self.keys[sentences], self.bias[sentences]
@@ -94,12 +104,18 @@ MemoryT = TypeVar("MemoryT", SentenceVector, Annotations)
 class RecurrentState(Generic[MemoryT]):
     """What decoding keeps: a memory for each sentence; for each row the layers' states and what the output feeds back.
 
-    ``fed`` has no width where nothing is fed back.
+    ``fed`` has no width if nothing is fed back. ``weights`` are those of the attention at the newest position, or None.
     """
 
     memory: MemoryT
     layers: tuple[LayerState, ...]
     fed: Float[Tensor, "R _"]
+    weights: Float[Tensor, "R S"] | None = None
+
+    @property
+    def beams(self) -> int:
+        """Rows of each sequence."""
+        return self.fed.size(0) // max(1, self.memory.num_sequences)
 
     def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
         """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all).
@@ -292,6 +308,7 @@ class BahdanauDecoder(Decoder[Annotations]):
             contexts.append(context)
             weights.append(seen)
         self.attention.weights(torch.cat(weights, 2))
+        state.weights = weights[-1].flatten(0, 2)
         state.layers = (before, *state.layers[1:])
         h, c = self.run(torch.stack(states, 1), state, first=1), torch.cat(contexts, 1)
         out: Tensor = self.readout(torch.cat([h, y, c], 2))
@@ -335,6 +352,7 @@ class LuongDecoder(Decoder[Annotations]):
         if not self.d_fed:
             out, weights = self._attend(self.run(y, state), state.memory)
             self.attention.weights(weights)
+            state.weights = weights.reshape(*y.shape[:2], -1)[:, -1]
             return out
         layer, outs, seen = layers_of(self.layers)[0], [], []
         for of_y in layer.gates(y).unbind(1):
@@ -344,6 +362,7 @@ class LuongDecoder(Decoder[Annotations]):
             outs.append(out)
             seen.append(weights)
         self.attention.weights(torch.cat(seen, 2))
+        state.weights = seen[-1].flatten(0, 2)
         return torch.cat(outs, 1)
 
     def _attend(self, h: Float[Tensor, "R T D"], memory: Annotations) -> tuple[Tensor, Tensor]:

@@ -170,11 +170,11 @@ class Finder:
             model,
             requests,
             options,
-            begin=BOS,
-            end=EOS,
-            forbidden=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
+            bos=BOS,
+            eos=EOS,
+            banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
             max_tokens=self.max_tokens,
-            max_sentences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
+            max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
         if len(requests) > _MANY:
             return_freed_memory()  # of which batches of many shapes have left pieces

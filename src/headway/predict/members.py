@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from headway.decode import Ensemble
-from headway.engine import InferenceTransformer, Precision, Shortlist, unsupported
+from headway.decode import Ensemble, SearchModel
+from headway.engine import Precision, Shortlist, for_search, unsupported_reason
 from headway.interop.onnx import OnnxModel
 from headway.models.registry import TranslationModel
-from headway.models.transformer import Transformer
 
 __all__ = ["Member", "Members", "no_faster_form"]
 
@@ -24,12 +23,9 @@ class Member:
     shortlist: Shortlist | None = None
 
     @cached_property
-    def searcher(self) -> InferenceTransformer | TranslationModel | OnnxModel:
+    def searcher(self) -> SearchModel[Any]:
         """Made when it is first needed."""
-        model = self.model
-        if isinstance(model, Transformer) and no_faster_form(model) is None:
-            return InferenceTransformer(model, self.precision, shortlist=self.shortlist)
-        return model
+        return for_search(self.model, self.precision, shortlist=self.shortlist)
 
 
 @dataclass(frozen=True)
@@ -55,10 +51,8 @@ class Members:
 
 
 def no_faster_form(model: TranslationModel) -> str | None:
-    """Why a model searches in its own form, in float32; None where there is a faster one."""
-    if isinstance(model, Transformer):
-        return unsupported(model.config)
-    return f"a {model.config.kind} model has no form that is laid out for speed; it decodes in float32"
+    """Return why a model searches in its own form, in float32; None if it has a faster one."""
+    return unsupported_reason(model)
 
 
 def _joined(models: list[Any]) -> Any:

@@ -41,7 +41,7 @@ def score_texts(
     good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
     scores = iter(
         score_targets(
-            model, [pair[0] for pair in good], [pair[1] for pair in good], begin=BOS, end=EOS, max_tokens=max_tokens
+            model, [pair[0] for pair in good], [pair[1] for pair in good], bos=BOS, eos=EOS, max_tokens=max_tokens
         )
     )
     return [pair if isinstance(pair, HeadwayError) else _scored(bundle, frame, pair[1], next(scores)) for pair in pairs]
@@ -55,7 +55,7 @@ def next_tokens(
     pair = _framed(frame, bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()), positions)
     if isinstance(pair, HeadwayError):
         raise pair
-    found = alternatives(model, *pair, count, begin=BOS, end=EOS)
+    found = alternatives(model, *pair, count, bos=BOS, eos=EOS)
     return [Alternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
 
 

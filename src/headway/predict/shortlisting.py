@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -100,7 +99,7 @@ def shortlist_coverage(
     ours, theirs = _encoded(bundle, sources[::step], targets[::step])
     sizes, found, tokens = 0, 0, 0
     for source, target in zip(ours, theirs, strict=True):
-        listed = set(shortlist.tokens(torch.tensor([source], dtype=torch.long))[0].tolist())
+        listed = set(shortlist.tokens([source])[0].tolist())
         sizes += len(listed)
         tokens += len(target)
         found += sum(token in listed for token in target)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from headway import kernels
-from headway.decode.ranking import best_of
-from headway.engine import InferenceTransformer, Precision, choose_precision, unsupported, vocabulary
+from headway.decode.topk import top_tokens
+from headway.engine import Precision, SearchTransformer, choose_precision, for_search, unsupported_reason, vocabulary
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
 from headway.models.transformer import Transformer, TransformerConfig
@@ -48,29 +48,26 @@ def make(vocab_size: int = 150, **changes: Any) -> Transformer:
     return model
 
 
-def sources(*lengths: int) -> Tensor:
+def sources(*lengths: int) -> list[list[int]]:
     torch.manual_seed(len(lengths))
-    rows = torch.zeros(len(lengths), max(lengths), dtype=torch.long)
-    for row, length in zip(rows, lengths, strict=True):
-        row[:length] = torch.randint(4, 150, (length,))
-    return rows
+    return [torch.randint(4, 150, (length,)).tolist() for length in lengths]
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes(changes: dict[str, Any]) -> None:
     model = make(**changes)
-    engine = InferenceTransformer(model)
+    engine = SearchTransformer(model)
     source = sources(7, 3, 5)
     state = engine.start(source)
     sentences, prefixes = [0, 1, 2], [[1], [1], [1]]
     generator = torch.Generator().manual_seed(0)
     for step in range(30):
-        logits = engine.advance(state, torch.tensor([prefix[-1] for prefix in prefixes]))
+        logits = engine.step(state, torch.tensor([prefix[-1] for prefix in prefixes])).logits()
         beams = len(prefixes) // len(sentences)
         with torch.inference_mode():
             for row, prefix in enumerate(prefixes):
                 sentence = sentences[row // beams]
-                expected = model(source[sentence : sentence + 1], torch.tensor([prefix]))[0, -1]
+                expected = model(torch.tensor([source[sentence]]), torch.tensor([prefix]))[0, -1]
                 torch.testing.assert_close(logits[row], expected, atol=2e-4, rtol=1e-4)
         kept = None
         if step in (9, 20):  # the first sentence leaves
@@ -78,41 +75,39 @@ def test_beams_that_split_swap_and_leave_have_the_logits_of_their_own_prefixes(c
         new_beams = 4 if step < 15 else 3
         old = range(len(sentences)) if kept is None else kept.tolist()
         rows = torch.cat([s * beams + torch.randint(beams, (new_beams,), generator=generator) for s in old])
-        state.select(rows, kept)
+        engine.select(state, rows, kept)
         chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
         prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
 
 
 def test_slots_that_no_beam_descends_from_are_dropped() -> None:
-    engine = InferenceTransformer(make())
-    state = engine.start(sources(4))
-    state.select(torch.zeros(4, dtype=torch.long))
+    engine = SearchTransformer(make())
+    state = engine.start(sources(4), beams=4)
     for _ in range(120):
-        engine.advance(state, torch.full((4,), 9))
-        state.select(torch.zeros(4, dtype=torch.long))  # all beams continue the first: one new slot of four is needed
+        engine.step(state, torch.full((4,), 9)).logits()
+        engine.select(state, torch.zeros(4, dtype=torch.long))  # all beams continue the first
     assert state.prefix.filled < 120 * 4 / 2
 
 
 def test_sentences_that_join_later_are_not_disturbed_and_disturb_nobody() -> None:
     model = make()
-    engine = InferenceTransformer(model)
+    engine = SearchTransformer(model)
     early, late = sources(6, 2), sources(9)
-    state = engine.start(early)
-    state.select(torch.tensor([0, 0, 1, 1]))
+    state = engine.start(early, beams=2)
     prefix, newcomer = [1], [1]
     for token in (20, 30, 40):
-        engine.advance(state, torch.tensor([prefix[-1]] * 4))
+        engine.step(state, torch.tensor([prefix[-1]] * 4)).logits()
         prefix.append(token)
-    other = engine.start(late)
-    other.select(torch.tensor([0, 0]))
-    state.join(other)
+    engine.admit(state, late)
     for token in (50, 60, 70):
-        logits = engine.advance(state, torch.tensor([prefix[-1]] * 4 + [newcomer[-1]] * 2))
+        logits = engine.step(state, torch.tensor([prefix[-1]] * 4 + [newcomer[-1]] * 2)).logits()
         with torch.inference_mode():
-            first = model(early, torch.tensor([prefix, prefix]))[:, -1]
-            last = model(late, torch.tensor([newcomer]))[:, -1]
-        torch.testing.assert_close(logits[::2], torch.cat([first, last]), atol=2e-4, rtol=1e-4)
-        state.select(torch.tensor([1, 0, 3, 2, 5, 4]))
+            expected = [
+                model(torch.tensor([ids]), torch.tensor([tokens]))[:, -1]
+                for ids, tokens in ((early[0], prefix), (early[1], prefix), (late[0], newcomer))
+            ]
+        torch.testing.assert_close(logits[::2], torch.cat(expected), atol=2e-4, rtol=1e-4)
+        engine.select(state, torch.tensor([1, 0, 3, 2, 5, 4]))
         prefix.append(token)
         newcomer.append(token + 1)
 
@@ -122,14 +117,15 @@ PRECISIONS = ["float32", pytest.param("int8", marks=needs_int8)]
 
 def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbidden: Sequence[int] = ()) -> None:
     """That ranking by parts equals ranking all logits."""
-    engine, tokens = InferenceTransformer(model, precision), torch.tensor([1, 1])
-    expected = best_of(engine.advance(engine.start(sources(5, 3)), tokens), count, forbidden, 2)
-    found = engine.best(engine.start(sources(5, 3)), tokens, count, forbidden)
+    engine, tokens = SearchTransformer(model, precision), torch.tensor([1, 1])
+    step = engine.step(engine.start(sources(5, 3)), tokens)
+    expected = top_tokens(step.logits(), count, forbidden, 2)
+    found = step.top_k(count, forbidden, 2)
     left = expected.log_probs > -torch.inf
     assert torch.equal(found.tokens[left], expected.tokens[left])
     assert (found.tokens < model.projection.out_features).all(), "the search goes on with what is left out, too"
     torch.testing.assert_close(found.log_probs, expected.log_probs)
-    torch.testing.assert_close(found.end, expected.end)
+    torch.testing.assert_close(found.eos_log_prob, expected.eos_log_prob)
 
 
 @pytest.fixture(params=[0, vocabulary._AT_ONCE], ids=["in parts", "at once"])
@@ -137,9 +133,9 @@ def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: py
     """Few rows are ranked in one piece, many part by part."""
     monkeypatch.setattr(vocabulary, "_AT_ONCE", request.param)
     if kernels.available():
-        from headway.engine import compiled
+        from headway.engine import int8
 
-        monkeypatch.setattr(compiled, "_TOGETHER", request.param)
+        monkeypatch.setattr(int8, "_ROWS_TOGETHER", request.param)
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
@@ -161,10 +157,10 @@ def test_a_part_may_have_no_token_left(precision: Precision) -> None:
     with torch.no_grad():
         ruled_out_by_the_model.projection.bias[8190:] = -torch.inf
     assert_ranks_all(ruled_out_by_the_model, precision, 6, (0,))
-    engine = InferenceTransformer(make(), precision)
-    nothing = engine.best(engine.start(sources(5)), torch.tensor([1]), 3, range(150))
+    engine = SearchTransformer(make(), precision)
+    nothing = engine.step(engine.start(sources(5)), torch.tensor([1])).top_k(3, range(150), 2)
     assert (nothing.log_probs == -torch.inf).all()
-    assert nothing.end.isfinite()
+    assert nothing.eos_log_prob.isfinite()
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
@@ -177,8 +173,8 @@ def test_what_is_sure_has_probability_1(largest: float, precision: Precision) ->
         model.projection.weight.zero_()
         model.projection.bias.zero_()
         model.projection.bias[77] = largest * 1.2345678
-    engine = InferenceTransformer(model, precision)
-    best = engine.best(engine.start(sources(3)), torch.tensor([1]), 3, (0, 1))
+    engine = SearchTransformer(model, precision)
+    best = engine.step(engine.start(sources(3)), torch.tensor([1])).top_k(3, (0, 1), 2)
     assert best.tokens[0, 0] == 77
     assert -1e-4 < float(best.log_probs[0, 0]) <= 0
     assert (best.log_probs <= 0).all()
@@ -204,8 +200,8 @@ def test_damaged_weights_are_seen_in_the_ranking(precision: Precision, where: st
     model = make()
     with torch.no_grad():
         model.get_parameter(where)[7, 3] = torch.nan
-    engine = InferenceTransformer(model, precision)
-    assert engine.best(engine.start(sources(3)), torch.tensor([1]), 4, ()).log_probs.isnan().any()
+    engine = SearchTransformer(model, precision)
+    assert engine.step(engine.start(sources(3)), torch.tensor([1])).top_k(4, (), 2).log_probs.isnan().any()
 
 
 @needs_int8
@@ -213,22 +209,21 @@ def test_damaged_weights_are_seen_in_the_ranking(precision: Precision, where: st
 def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[str, Any]) -> None:
     """Bit for bit: neither other sentences, nor padding, nor the beams that it shares a tree with."""
     model = make(**changes)
-    engine = InferenceTransformer(model, "int8")
+    engine = SearchTransformer(model, "int8")
     source = sources(7, 3, 5)
     state, prefixes = engine.start(source), [[1], [1], [1]]
     generator = torch.Generator().manual_seed(0)
     for step in range(12):
-        logits = engine.advance(state, torch.tensor([prefix[-1] for prefix in prefixes]))
+        logits = engine.step(state, torch.tensor([prefix[-1] for prefix in prefixes])).logits()
         beams = len(prefixes) // 3
         if step in (0, 1, 5, 11):
             for row, prefix in enumerate(prefixes):
-                ids = source[row // beams]
-                alone = engine.start(ids[ids != 0].unsqueeze(0))
+                alone = engine.start([source[row // beams]])
                 for token in prefix:
-                    expected = engine.advance(alone, torch.tensor([token]))
+                    expected = engine.step(alone, torch.tensor([token])).logits()
                 assert torch.equal(logits[row], expected[0])
         rows = torch.cat([s * beams + torch.randint(beams, (4,), generator=generator) for s in range(3)])
-        state.select(rows)
+        engine.select(state, rows)
         chosen = torch.randint(4, 150, (len(rows),), generator=generator).tolist()
         prefixes = [[*prefixes[row], token] for row, token in zip(rows.tolist(), chosen, strict=True)]
 
@@ -238,28 +233,31 @@ def test_long_sources_in_integers_stay_near_the_reference() -> None:
     """Beyond the length up to which the kernel computes self-attention, with padding beside."""
     model = make()
     found, expected = [
-        engine.advance(engine.start(sources(90, 4)), torch.tensor([1, 1])).log_softmax(-1)
-        for engine in (InferenceTransformer(model, "int8"), InferenceTransformer(model))
+        engine.step(engine.start(sources(90, 4)), torch.tensor([1, 1])).logits().log_softmax(-1)
+        for engine in (SearchTransformer(model, "int8"), SearchTransformer(model))
     ]
     assert (found - expected).abs().mean() / (expected - expected.mean()).abs().mean() < 0.05
 
 
 @needs_int8
-def test_beside_a_long_source_in_integers_only_rounding_differs() -> None:
-    """Where PyTorch computes self-attention it is given the same numbers."""
-    engine = InferenceTransformer(make(), "int8")
-    source = sources(4, 90)
-    both = engine.advance(engine.start(source), torch.tensor([1, 1]))
-    alone = engine.advance(engine.start(source[:1, :4]), torch.tensor([1]))
-    torch.testing.assert_close(both[:1], alone, atol=1e-4, rtol=0)
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
+def test_in_integers_a_source_of_any_length_does_not_depend_on_its_neighbors(changes: dict[str, Any]) -> None:
+    """Bit for bit: short sources beside long ones, and long ones beside longer ones."""
+    model = make(**{**changes, **({"max_length": 200} if "max_length" in changes else {})})
+    engine = SearchTransformer(model, "int8")
+    source = sources(4, 64, 90, 65, 150, 1)
+    together = engine.step(engine.start(source), torch.ones(6, dtype=torch.long)).logits()
+    for ids, found in zip(source, together, strict=True):
+        alone = engine.step(engine.start([ids]), torch.tensor([1])).logits()
+        assert torch.equal(found, alone[0]), len(ids)
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("int8", marks=needs_int8)])
 def test_lower_precisions_stay_near_the_reference(precision: Any) -> None:
     model = make()
     found, expected = [
-        engine.advance(engine.start(sources(6, 4)), torch.tensor([1, 1])).log_softmax(-1)
-        for engine in (InferenceTransformer(model, precision), InferenceTransformer(model))
+        engine.step(engine.start(sources(6, 4)), torch.tensor([1, 1])).logits().log_softmax(-1)
+        for engine in (SearchTransformer(model, precision), SearchTransformer(model))
     ]
     error = (found - expected).abs().mean() / (expected - expected.mean()).abs().mean()
     assert 0 < error < 0.05
@@ -277,22 +275,63 @@ def test_the_model_in_use_is_not_changed() -> None:
     model = make()
     before = [parameter.clone() for parameter in model.parameters()]
     for precision in ("float32", "auto"):
-        engine = InferenceTransformer(model, precision)
-        engine.advance(engine.start(sources(4, 2)), torch.tensor([1, 1]))
+        engine = SearchTransformer(model, precision)
+        engine.step(engine.start(sources(4, 2)), torch.tensor([1, 1])).logits()
     assert all(torch.equal(*pair) for pair in itertools.zip_longest(before, model.parameters()))
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"score": "additive"}, "score = 'additive' has no form that is laid out for speed"),
+        ({"score": "additive"}, "score = 'additive' has no form that is optimized for search"),
         ({"score": "dot"}, "score = 'dot' has no form"),
-        ({"qk_projection": "hidden"}, "qk_projection = 'hidden' has no form that is .* the model itself can decode"),
+        ({"qk_projection": "hidden"}, "qk_projection = 'hidden' has no form .* the model searches in its own form"),
     ],
 )
 def test_models_that_have_no_fast_form_are_named(changes: dict[str, Any], reason: str) -> None:
     model = make(**changes)
-    assert re.match(reason, unsupported(model.config) or "")
+    assert re.match(reason, unsupported_reason(model) or "")
+    assert for_search(model) is model
     with pytest.raises(ConfigError, match=reason):
-        InferenceTransformer(model)
-    assert unsupported(make().config) is None
+        SearchTransformer(model)
+    assert unsupported_reason(make()) is None
+
+
+class ScaleNorm(torch.nn.Module):
+    """A norm that the conversion does not know."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed: Tensor = x / x.norm(dim=-1, keepdim=True)
+        return normed
+
+
+def test_modules_that_are_not_known_exactly_make_a_model_plain() -> None:
+    class Special(torch.nn.LayerNorm):
+        pass
+
+    changed = {
+        "encoder.norm": ScaleNorm(),
+        "decoder.blocks.0.feed_forward_residual.norm": Special(32),
+    }
+    for name, module in changed.items():
+        model = make(norm="pre")
+        parent, _, last = name.rpartition(".")
+        setattr(model.get_submodule(parent), last, module)
+        assert (unsupported_reason(model) or "").startswith(f"{name}, a {type(module).__name__}, has no form"), name
+        assert for_search(model, "int8") is model
+    model = make()
+    model.decoder.blocks[0].feed_forward.activation = torch.tanh  # type: ignore[union-attr]
+    assert "decoder.blocks.0.feed_forward, with the activation" in (unsupported_reason(model) or "")
+    model = make()
+    model.decoder.blocks[1].get_submodule("cross_attention.weights").register_forward_hook(lambda *_: None)
+    assert "with a hook that must be called" in (unsupported_reason(model) or "")
+
+
+def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
+    class Extended(TransformerConfig):
+        window: int | None = None
+
+    model = make()
+    model.config = Extended.parse(model.config.as_dict(), "test")
+    assert (unsupported_reason(model) or "").startswith("window = None has no form")
+    assert for_search(model, "int8") is model

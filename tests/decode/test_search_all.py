@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from threading import Timer
 from typing import Any
@@ -14,16 +15,17 @@ import torch
 from table_models import BEGIN, END, PAD, Prefix, TableModel, random_distribution
 from torch import Tensor
 
-from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, length_batches, parallel, search_all
+from headway.decode import DecodingOptions, Ensemble, Hypothesis, Request, length_batches, search_all
 from headway.errors import BundleError
 
 VOCABULARY = 6
+search_module = importlib.import_module("headway.decode.search")  # the package's attribute is the function
 
 
 class OneThread(TableModel):
     """A model that computes on the thread that asks it; it remembers which these were, and their settings."""
 
-    one_thread = True
+    batch_per_thread = True
 
     def __init__(self, nan_for: int = -1) -> None:
         distribution = random_distribution(1, VOCABULARY)
@@ -35,10 +37,10 @@ class OneThread(TableModel):
         self.threads: set[tuple[int, int]] = set()
         self.batches: list[list[int]] = []
 
-    def start(self, source: Tensor) -> Any:
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> Any:
         self.threads.add((threading.get_ident(), torch.get_num_threads()))
-        self.batches.append(source[:, 0].tolist())
-        return super().start(source)
+        self.batches.append([source[0] for source in sources])
+        return super().start(sources, beams=beams)
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +53,9 @@ def three_threads() -> Iterator[None]:
 
 def found(model: Any, sentences: int = 10, **limits: int) -> list[list[Hypothesis]]:
     requests = [Request(source=(number, *[5] * (number % 4)), limit=6) for number in range(sentences)]
-    limits = {"max_tokens": 1000, "max_sentences": 100, **limits}
+    limits = {"max_tokens": 1000, "max_sequences": 100, **limits}
     options = DecodingOptions(beam_size=3, n_best=2)
-    return search_all(model, requests, options, begin=BEGIN, end=END, forbidden=(PAD, BEGIN), **limits)
+    return search_all(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, BEGIN), **limits)
 
 
 def test_threads_find_what_one_finds() -> None:
@@ -72,15 +74,15 @@ def test_one_batch_needs_no_thread() -> None:
 
 def test_a_model_that_uses_threads_itself_is_asked_by_one() -> None:
     model = OneThread()
-    model.one_thread = False
-    found(model, max_sentences=4)
+    model.batch_per_thread = False
+    found(model, max_sequences=4)
     assert {thread for thread, _ in model.threads} == {threading.get_ident()}
     assert [len(batch) for batch in model.batches] == [4, 4, 2]
 
 
 def test_an_ensemble_computes_on_one_thread_where_all_its_members_do() -> None:
-    assert Ensemble([OneThread(), OneThread()]).one_thread
-    assert not Ensemble([OneThread(), TableModel(random_distribution(1, VOCABULARY))]).one_thread
+    assert Ensemble([OneThread(), OneThread()]).batch_per_thread
+    assert not Ensemble([OneThread(), TableModel(random_distribution(1, VOCABULARY))]).batch_per_thread
 
 
 def test_nothing_to_search_for_is_nothing() -> None:
@@ -95,7 +97,7 @@ def test_an_error_in_one_thread_is_the_callers(damaged: int) -> None:
 
 def test_no_more_sentences_are_in_decoding_than_may_be() -> None:
     model = OneThread()
-    found(model, max_sentences=2)
+    found(model, max_sequences=2)
     assert {len(batch) for batch in model.batches} == {1}
     assert len({thread for thread, _ in model.threads}) <= 2
     narrow = OneThread()
@@ -107,12 +109,12 @@ def test_threads_that_begin_meanwhile_have_the_setting_of_before() -> None:
     seen: list[int] = []
 
     class Bystander(OneThread):
-        def advance(self, state: Any, tokens: Tensor) -> Tensor:
+        def logits(self, state: Any, tokens: Tensor) -> Tensor:
             if not seen:
                 thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
                 thread.start()
                 thread.join()
-            return super().advance(state, tokens)
+            return super().logits(state, tokens)
 
     found(Bystander())
     assert set(seen) == {3}
@@ -122,10 +124,10 @@ def test_an_interruption_stops_all_threads_at_their_next_step(monkeypatch: pytes
     running, interrupted = threading.Event(), threading.Event()
 
     class Endless(OneThread):
-        def advance(self, state: Any, tokens: Tensor) -> Tensor:
+        def logits(self, state: Any, tokens: Tensor) -> Tensor:
             running.set()
             assert interrupted.wait(60)
-            return super().advance(state, tokens)
+            return super().logits(state, tokens)
 
     def result(self: Future[Any]) -> Any:
         assert running.wait(60)
@@ -156,9 +158,9 @@ def test_an_interruption_while_threads_begin_is_not_waited_for_for_ever(monkeypa
             return place
 
     class Busy(OneThread):
-        def advance(self, state: Any, tokens: Tensor) -> Tensor:
+        def logits(self, state: Any, tokens: Tensor) -> Tensor:
             assert busy.wait(60)
-            return super().advance(state, tokens)
+            return super().logits(state, tokens)
 
     def interrupt(self: Future[Any]) -> Any:
         raise KeyboardInterrupt
@@ -172,7 +174,7 @@ def test_an_interruption_while_threads_begin_is_not_waited_for_for_ever(monkeypa
             found(Busy())
         ended.append(True)
 
-    monkeypatch.setattr(parallel, "Barrier", Slow)
+    monkeypatch.setattr(search_module, "Barrier", Slow)
     monkeypatch.setattr(Future, "result", interrupt)
     caller = threading.Thread(target=interrupted, daemon=True)
     caller.start()

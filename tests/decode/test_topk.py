@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.decode.ranking import best_of, top
+from headway.decode.topk import top_tokens, topk_ordered
 
 
 def sorted_indices(row: list[float]) -> list[int]:
@@ -26,7 +26,7 @@ def test_the_top_is_that_of_a_stable_sort(size: int, count: int, levels: int, se
     values = (torch.randint(0, levels, (2, 3, size)).float() - levels // 2) / 7  # few levels: many ties
     values[0, 0, :: seed % 5 + 2] = -math.inf
     count = min(count, size)
-    found, indices = top(values, count)
+    found, indices = topk_ordered(values, count)
     for row, numbers, places in zip(
         values.flatten(0, 1).tolist(), found.flatten(0, 1).tolist(), indices.flatten(0, 1).tolist(), strict=True
     ):
@@ -41,14 +41,14 @@ def test_what_is_no_number_comes_first(size: int, sign: float) -> None:
     values[1, 3] = torch.tensor(math.nan).copysign(torch.tensor(sign))
     values[1, 1] = math.inf
     for count in (1, 3):
-        found, indices = top(values, count)
+        found, indices = topk_ordered(values, count)
         assert found[1, 0].isnan()
         assert indices[1, 0] == 3
         assert found[0].isfinite().all()
 
 
 def test_zeros_of_both_signs_are_equal() -> None:
-    _, indices = top(torch.tensor([-0.0, 0.0, -1.0, 0.0]), 3)
+    _, indices = topk_ordered(torch.tensor([-0.0, 0.0, -1.0, 0.0]), 3)
     assert indices.tolist() == [0, 1, 3]
 
 
@@ -69,7 +69,7 @@ def test_the_best_are_those_of_the_log_softmax(
     if ties:
         logits = logits.round()
     before = logits.clone()
-    best = best_of(logits, count, forbidden, end=2)
+    best = top_tokens(logits, count, forbidden, eos=2)
     assert logits.equal(before), "they are the model's"
     log_probs = logits.double().log_softmax(-1)
     for row in range(3):
@@ -82,12 +82,12 @@ def test_the_best_are_those_of_the_log_softmax(
             log_probs[row, expected].tolist(), abs=1e-5
         )
         assert best.log_probs[row].tolist()[len(expected) :] == [-math.inf] * (min(count, vocab_size) - len(expected))
-        assert float(best.end[row]) == pytest.approx(float(log_probs[row, 2]), abs=1e-5), "forbidden or not"
+        assert float(best.eos_log_prob[row]) == pytest.approx(float(log_probs[row, 2]), abs=1e-5), "forbidden or not"
 
 
 def test_half_precision_is_ranked_in_single(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(2, 300).bfloat16()
-    best = best_of(logits, 2, (), end=0)
+    best = top_tokens(logits, 2, (), eos=0)
     assert best.log_probs.dtype == torch.float32
     expected: Tensor = logits.float().log_softmax(-1).amax(-1)
     assert best.log_probs[:, 0].tolist() == pytest.approx(expected.tolist(), abs=1e-5)

@@ -1,0 +1,240 @@
+"""The parts of a search model in 8-bit integers, computed by the compiled kernels (:mod:`headway.kernels`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.decode.topk import NextTokens, top_tokens
+from headway.engine.shortlist import ListedWeights
+from headway.engine.torch_backend import Activation, Layer, Residual, Rows, TorchBackend
+from headway.engine.vocabulary import ListedProjection, OutputProjection
+from headway.hardware import keep_freed_memory
+from headway.kernels.decode_attention import attend, padded_width, write_kv
+from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
+from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
+from headway.nn.blocks import PostNorm
+from headway.nn.cache import KVCache, LayerSpec
+
+__all__ = ["Int8Backend"]
+
+Array = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.int16]
+
+# Tokens of a source up to which the kernel computes its self-attention; PyTorch's products are faster beyond. The
+# choice and the rounding depend on the sequence's own length alone, never on the padding.
+_KERNEL_LENGTH = 64
+_MAX_RANKED = 64  # tokens, up to which the kernel ranks them
+_NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
+_ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
+
+
+class Int8Backend(TorchBackend):
+    """Weights in 8-bit integers, everything between the products in float32, on a CPU; rows are NumPy arrays.
+
+    Keys and values are stored as 16-bit floats. What a row is computed to depends on that row's sequence alone, bit for
+    bit. Freed memory stays with the process: the next batch needs as much again, and getting it from the system page by
+    page takes 5 % of the time.
+    """
+
+    batch_per_thread = True
+
+    def __init__(self) -> None:
+        super().__init__(torch.float16)  # of keys and values
+        keep_freed_memory()
+
+    def rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
+        return x.float().contiguous().numpy()
+
+    def linear(  # noqa: D102
+        self, weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None, activation: Activation | None = None
+    ) -> Layer:
+        relu = activation is F.relu
+        layer = _quantized(weight, bias, relu=relu)
+        if activation is None or relu:
+            return layer
+        return lambda x: activation(torch.from_numpy(layer(x))).numpy()
+
+    def output(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:  # noqa: D102
+        norm = _norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
+        product = _quantized(layer.weight, layer.bias, norm=norm)
+        return product if wrapper.residual else (lambda x, _: product(x))
+
+    def norm(self, module: nn.Module) -> Layer | None:  # noqa: D102
+        norm = _norm(module)
+        return None if norm is None else (lambda x: layer_norm(x, norm))
+
+    def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
+        return _Int8OutputProjection(projection)
+
+    def listed_projection(self, projection: nn.Linear) -> ListedProjection:  # noqa: D102
+        return _Int8ListedProjection(projection)
+
+    def gate(self, rows: Rows, activation: Activation) -> Rows:  # noqa: D102
+        return super().gate(torch.from_numpy(rows), activation).numpy()
+
+    def rotate(  # noqa: D102
+        self, rows: Rows, widths: Sequence[int], heads: int, rows_each: int, rotation: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().rotate(torch.from_numpy(rows), widths, heads, rows_each, rotation)
+
+    def layer_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
+        return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
+
+    def mask(self, cache: KVCache) -> Any:  # noqa: D102
+        return _NO_MASK if cache.is_full else cache.visible.numpy()
+
+    def self_attention(self, rows: Rows, widths: Sequence[int], heads: int, lengths: Sequence[int]) -> Rows:  # noqa: D102
+        rows[:, : widths[0]] *= np.float32((widths[1] // heads) ** -0.5)
+        padded = len(rows) // len(lengths)
+        by_sequence = rows.reshape(len(lengths), padded, -1)
+        long = [at for at, length in enumerate(lengths) if length > _KERNEL_LENGTH]
+        if not long:
+            return self._short_self_attention(rows, widths, heads, lengths)
+        out = np.zeros((len(lengths), padded, widths[2]), dtype=np.float32)
+        for at in long:
+            parts = torch.split(torch.from_numpy(by_sequence[at, : lengths[at]]), list(widths), dim=1)
+            query, key, value = (torch.unflatten(x, 1, (heads, -1)).transpose(0, 1).contiguous() for x in parts)
+            heads_out = torch.bmm(torch.bmm(query, key.mT).softmax(-1), value)
+            out[at, : lengths[at]] = heads_out.transpose(0, 1).flatten(1).numpy()
+        short = [at for at, length in enumerate(lengths) if length <= _KERNEL_LENGTH]
+        if short:
+            longest = max(lengths[at] for at in short)
+            part = np.ascontiguousarray(by_sequence[short, :longest]).reshape(-1, rows.shape[1])
+            attended = self._short_self_attention(part, widths, heads, [lengths[at] for at in short])
+            out[short, :longest] = attended.reshape(len(short), longest, -1)
+        return out.reshape(len(rows), -1)
+
+    def _short_self_attention(self, rows: Array, widths: Sequence[int], heads: int, lengths: Sequence[int]) -> Array:
+        """Return the self-attention by the kernel."""
+        sequences, longest = np.arange(len(lengths)), len(rows) // len(lengths)
+        keys, values = (
+            np.empty((len(lengths) * heads, longest, padded_width(width // heads)), dtype=np.int16)
+            for width in widths[1:]
+        )
+        write_kv(rows, widths[0], widths[1] // heads, heads, keys, sequences, 0)
+        write_kv(rows, widths[0] + widths[1], widths[2] // heads, heads, values, sequences, 0)
+        mask = _NO_MASK
+        if min(lengths) < longest:
+            mask = (np.arange(longest) < np.array(lengths)[:, None])[:, None]
+        return _attended(rows, widths, heads, keys, values, sequences, longest, mask)
+
+    def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+        keys, values, slots = _bits(prefix.keys[layer]), _bits(prefix.values[layer]), prefix.slots.numpy()
+        heads, start = prefix.layers[layer].kv_heads, prefix.filled - prefix.beams
+        write_kv(rows, widths[0], widths[1] // heads, heads, keys, slots, start)
+        write_kv(rows, widths[0] + widths[1], widths[2] // heads, heads, values, slots, start)
+        return _attended(rows, widths, heads, keys, values, slots, prefix.filled, mask)
+
+    def write_memory(self, rows: Rows, widths: Sequence[int], memory: KVCache, count: int) -> None:  # noqa: D102
+        column, slots = 0, memory.slots[-count:].numpy()
+        for layer, spec in enumerate(memory.layers):
+            for buffer, width in zip((memory.keys[layer], memory.values[layer]), widths[2 * layer :], strict=False):
+                write_kv(rows, column, width // spec.kv_heads, spec.kv_heads, _bits(buffer), slots, 0)
+                column += width
+
+    def cross_attention(self, query: Rows, widths: Sequence[int], memory: KVCache, layer: int, mask: Any) -> Rows:  # noqa: D102
+        keys, values = _bits(memory.keys[layer]), _bits(memory.values[layer])
+        heads = memory.layers[layer].kv_heads
+        return _attended(query, widths, heads, keys, values, memory.slots.numpy(), memory.filled, mask)
+
+
+def _attended(
+    rows: Array,
+    widths: Sequence[int],
+    heads: int,
+    keys: Bits,
+    values: Bits,
+    slots: npt.NDArray[np.int64],
+    count: int,
+    mask: npt.NDArray[np.bool_],
+) -> Array:
+    out = np.empty((len(rows), widths[2]), dtype=np.float32)
+    attend(rows, heads, widths[0] // heads, keys, values, slots, count, mask, out)
+    return out
+
+
+def _bits(x: Tensor) -> Bits:
+    """Return the bits of 16-bit floats, a type that Numba does not support."""
+    return x.view(torch.int16).numpy()
+
+
+class _Int8OutputProjection:
+    def __init__(self, projection: nn.Linear) -> None:
+        self._layer = _quantized(projection.weight, projection.bias)
+
+    def logits(self, hidden: Rows) -> Float[Tensor, "R V"]:
+        return torch.from_numpy(self._layer(hidden))
+
+    def top_k(self, hidden: Rows, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        layer, rows = self._layer, len(hidden)
+        k = min(k, layer.out_features)
+        if not 0 < k <= _MAX_RANKED:
+            return top_tokens(self.logits(hidden), k, banned, eos)
+        log_probs, tokens = np.empty((rows, k), dtype=np.float32), np.empty((rows, k), dtype=np.int64)
+        eos_log_prob, excluded = np.empty(rows, dtype=np.float32), np.array(banned, dtype=np.int64)
+        if rows <= _ROWS_TOGETHER:
+            topk_logits(layer(hidden), excluded, eos, log_probs, tokens, eos_log_prob)
+        else:
+            topk_projection(
+                *(hidden, layer.weights, layer.accumulator_init, layer.scale, layer.bias, layer.out_features),
+                *(excluded, eos, log_probs, tokens, eos_log_prob),
+            )
+        return _next_tokens(tokens, log_probs, eos_log_prob)
+
+
+class _Int8ListedProjection:
+    """Computes the same numbers as :class:`_Int8OutputProjection`, token by token."""
+
+    def __init__(self, projection: nn.Linear) -> None:
+        self._levels, self._scale = quantize_weight(_array(projection.weight))
+        bias: Tensor | None = projection.bias
+        self._bias = np.zeros_like(self._scale) if bias is None else _array(bias)
+        self._starts = accumulator_init(self._levels)
+
+    def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
+        """Return tokens, weights, the accumulators' start values, scales and biases, by blocks of tokens."""
+        blocks = torch.unflatten(F.pad(tokens, (0, -tokens.size(1) % BLOCK)), 1, (-1, BLOCK))
+        at = blocks.numpy()
+        parts = pack_weight_rows(self._levels, at), self._starts[at], self._scale[at], self._bias[at]
+        return ListedWeights([blocks, *(torch.from_numpy(part) for part in parts)])
+
+    def top_k(self, hidden: Rows, listed: ListedWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        tokens, weights, starts, scale, bias = (part.numpy() for part in listed.tensors)
+        k = min(k, tokens.shape[1] * BLOCK)
+        log_probs, found = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
+        eos_log_prob = np.empty(len(hidden), dtype=np.float32)
+        topk_projection_per_sentence(
+            *(hidden, weights, starts, scale, bias, tokens, listed.slots.numpy()),
+            *(np.array(banned, dtype=np.int64), eos, log_probs, found, eos_log_prob),
+        )
+        return _next_tokens(found, log_probs, eos_log_prob)
+
+
+def _next_tokens(tokens: npt.NDArray[np.int64], log_probs: Array, eos_log_prob: Array) -> NextTokens:
+    return NextTokens(*(torch.from_numpy(array) for array in (tokens, log_probs, eos_log_prob)))
+
+
+def _quantized(
+    weight: Tensor, bias: Tensor | None, *, relu: bool = False, norm: LayerNormParams | None = None
+) -> QuantizedLinear:
+    return QuantizedLinear(_array(weight), None if bias is None else _array(bias), relu=relu, norm=norm)
+
+
+def _array(x: Tensor) -> Array:
+    return x.detach().float().contiguous().numpy()
+
+
+def _norm(module: nn.Module) -> LayerNormParams | None:
+    if isinstance(module, nn.Identity):
+        return None
+    assert isinstance(module, nn.LayerNorm), f"unknown norm {type(module).__name__}"
+    return LayerNormParams(_array(module.weight), _array(module.bias), module.eps)

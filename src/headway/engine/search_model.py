@@ -1,0 +1,399 @@
+"""The form of a model that searches fastest: the same function as the trained model, with its weights rearranged.
+
+What differs from :class:`~headway.models.transformer.Transformer`, and why it is faster:
+
+- Weights are prepared once for a precision: float32, bfloat16, or 8-bit integers with compiled kernels
+  (:mod:`headway.kernels`).
+- The keys and values of the memory come from one product for all decoder blocks.
+- The scale of the queries, 1 / sqrt(d_k), is part of their projection.
+- The top tokens are found without a softmax over the vocabulary: parts of it are computed, ranked and summed while they
+  are in the processor's cache.
+
+float32 is the reference: it agrees with the model to rounding. Dropout and hooks are not converted, so that whatever
+observes attention must use the model itself. Only models whose every option and module is listed here are converted;
+all others search in their own form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from headway.decode.protocol import SearchModel, Step
+from headway.decode.topk import NextTokens
+from headway.engine.precision import Precision, choose_precision
+from headway.engine.shortlist import ListedWeights, Shortlist
+from headway.engine.torch_backend import Activation, Rows, TorchBackend
+from headway.errors import ConfigError
+from headway.models.transformer import Transformer
+from headway.nn.attention import MultiHeadAttention
+from headway.nn.blocks import (
+    DecoderBlock,
+    DecoderStack,
+    EncoderBlock,
+    EncoderStack,
+    FeedForward,
+    GatedFeedForward,
+    NoNorm,
+    PostNorm,
+    PreNorm,
+)
+from headway.nn.cache import KVCache
+from headway.nn.dropout import Dropout
+from headway.nn.embedding import TokenEmbedding
+from headway.nn.masks import pad_sequences
+from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
+
+__all__ = ["SearchTransformer", "for_search", "unsupported_reason"]
+
+_ANY = None
+# Every field of the configuration, with the values that the conversion supports. A field that is not listed makes a
+# model plain.
+_SUPPORTED: dict[str, tuple[Any, ...] | None] = {
+    "kind": ("transformer",),
+    **dict.fromkeys(("d_model", "num_heads", "d_key", "d_value", "d_ff", "encoder_layers", "decoder_layers"), _ANY),
+    **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"), _ANY),  # of training
+    "activation": ("relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"),
+    "norm": ("post", "pre", "none"),
+    "residual": (True, False),
+    "score": ("scaled_dot",),
+    "qk_projection": ("linear",),
+    "positions": ("sinusoidal", "learned", "rotary", "none"),
+    "max_length": _ANY,
+    "sinusoid_layout": ("interleaved", "halves"),
+    "sinusoid_spacing": ("paper", "inclusive"),
+    "position_offset": _ANY,
+    "scale_embedding": (True, False),
+    "embedding_norm": (True, False),
+    "output_bias": (True, False),
+    "tie": ("all", "target", "none"),
+}
+_MODULES: frozenset[type[nn.Module]] = frozenset(
+    {
+        *(Transformer, EncoderStack, DecoderStack, EncoderBlock, DecoderBlock, MultiHeadAttention),
+        *(FeedForward, GatedFeedForward, PostNorm, PreNorm, NoNorm, Dropout, TokenEmbedding),
+        *(LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions),
+        *(nn.Linear, nn.LayerNorm, nn.Identity, nn.ModuleList),
+    }
+)
+_ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, F.silu, F.sigmoid)
+
+
+def for_search(model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None) -> SearchModel[Any]:
+    """Convert a model into the form that searches fastest; a model that has none is returned as it is.
+
+    Args:
+        model: A search model. If it is converted, some weights are shared and some are copied, so that a model that is
+            trained further must be converted again.
+        precision: Of the matrix products; see :func:`choose_precision`. Plain models use their own.
+        shortlist: The tokens that searches choose from; None means the whole vocabulary.
+
+    Raises:
+        ConfigError: The shortlist belongs to another model, or the model cannot be converted and has a shortlist.
+    """
+    reason = unsupported_reason(model)
+    if reason is None:
+        return SearchTransformer(model, precision, shortlist=shortlist)
+    if shortlist is not None:
+        raise ConfigError(f"a shortlist: {reason}")
+    found: SearchModel[Any] = model
+    return found
+
+
+def unsupported_reason(model: Any) -> str | None:
+    """Return why a model cannot be converted for search, or None if it can. Such models search in their own form."""
+    ending = "has no form that is optimized for search; the model searches in its own form, in float32"
+    if _plain_type(model) is not Transformer:
+        kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
+        return (
+            f"{kind} models have no form that is optimized for search; the model searches in its own form, in float32"
+        )
+    ending = "has no form that is optimized for search; the model searches in its own form, in float32"
+    for name in type(model.config).model_fields:
+        value = getattr(model.config, name)
+        values = _SUPPORTED.get(name, ())
+        if values is not _ANY and value not in values:
+            return f"{name} = {value!r} {ending}"
+    for name, module in model.named_modules():
+        if _plain_type(module) not in _MODULES:
+            return f"{name}, a {type(module).__name__}, {ending}"
+        if (
+            isinstance(module, MultiHeadAttention)
+            and (module.score, module.query_outer, module.key_outer) != (None,) * 3
+        ):
+            return f"{name}, an attention with a score function or a hidden layer of its own, {ending}"
+        if isinstance(module, (FeedForward, GatedFeedForward)) and module.activation not in _ACTIVATIONS:
+            return f"{name}, with the activation {module.activation}, {ending}"
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"{name or 'the model'}, with a hook that must be called, {ending}"
+    return None
+
+
+def _plain_type(module: object) -> type:
+    """Return the class of a module, or if :mod:`headway.engine` has replaced it, the class that it replaces."""
+    found = type(module)
+    while found.__module__.startswith("headway.engine."):
+        found = found.__mro__[1]
+    return found
+
+
+class _FeedForwardLayer:
+    """The position-wise network, up to its last layer."""
+
+    def __init__(self, module: nn.Module, backend: TorchBackend) -> None:
+        assert isinstance(module, (FeedForward, GatedFeedForward))
+        self.outer = module.outer
+        self._backend = backend
+        self._gate: Activation | None = None
+        if isinstance(module, GatedFeedForward):
+            self._gate = module.activation
+            weight, bias = (torch.cat([getattr(x, name) for x in (module.gate, module.inner)]) for name in _PARAMETERS)
+            self._inner = backend.linear(weight, bias)
+        else:
+            self._inner = backend.linear(module.inner.weight, module.inner.bias, module.activation)
+
+    def __call__(self, x: Rows) -> Rows:
+        inner = self._inner(x)
+        return inner if self._gate is None else self._backend.gate(inner, self._gate)
+
+
+_PARAMETERS = ("weight", "bias")
+
+
+def _scaled_projection(attention: MultiHeadAttention) -> tuple[Tensor, Tensor | None]:
+    """Return the joint projection's weight and bias, with 1 / sqrt(d_k) in the rows of the queries."""
+    scale = torch.ones(sum(attention.widths), device=attention.projection.weight.device)
+    scale[: attention.widths[0]] = attention.d_key**-0.5
+    bias: Tensor | None = attention.projection.bias
+    return attention.projection.weight * scale.unsqueeze(1), None if bias is None else bias * scale
+
+
+def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Callable[[Rows], Rows]:
+    norm = backend.norm(wrapper.norm) if isinstance(wrapper, PreNorm) else None
+    return norm or (lambda x: x)
+
+
+class _EncoderLayer:
+    """A block of the encoder, on the rows of all sequences, padding included."""
+
+    def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
+        attention = block.attention
+        self._backend, self._heads, self._widths = backend, attention.num_heads, list(attention.widths)
+        self._rotary = attention.rotary
+        self._projection = backend.linear(attention.projection.weight, attention.projection.bias)
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
+        self._norms = [_norm_before(x, backend) for x in (block.attention_residual, block.feed_forward_residual)]
+        self._attention_output = backend.output(attention.output, block.attention_residual)
+        self._feed_forward_output = backend.output(self._feed_forward.outer, block.feed_forward_residual)
+
+    def __call__(self, x: Rows, lengths: Sequence[int]) -> Rows:
+        rows, rotary = self._projection(self._norms[0](x)), self._rotary
+        if rotary is not None:
+            self._backend.rotate(
+                *(rows, self._widths, self._heads, len(rows) // len(lengths)),
+                lambda x: rotary(x.transpose(1, 2)).transpose(1, 2),
+            )
+        x = self._attention_output(self._backend.self_attention(rows, self._widths, self._heads, lengths), x)
+        return self._feed_forward_output(self._feed_forward(self._norms[1](x)), x)
+
+
+class _DecoderLayer:
+    """A block of the decoder, on one new token of each row."""
+
+    def __init__(self, block: DecoderBlock, backend: TorchBackend) -> None:
+        attention, cross = block.attention, block.cross_attention
+        self._backend, self._heads = backend, attention.num_heads
+        self._widths, self._cross_widths = list(attention.widths), list(cross.widths)
+        self._projection = backend.linear(*_scaled_projection(attention))
+        weight, bias = _scaled_projection(cross)
+        queries = cross.widths[0]
+        self._cross_query = backend.linear(weight[:queries], None if bias is None else bias[:queries])
+        self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
+        wrappers = block.attention_residual, block.cross_attention_residual, block.feed_forward_residual
+        self._norms = [_norm_before(wrapper, backend) for wrapper in wrappers]
+        self._attention_output = backend.output(attention.output, block.attention_residual)
+        self._cross_output = backend.output(cross.output, block.cross_attention_residual)
+        self._feed_forward_output = backend.output(self._feed_forward.outer, block.feed_forward_residual)
+
+    def __call__(self, x: Rows, state: _State, layer: int, mask: Any, rotation: Activation | None) -> Rows:
+        """``mask`` is that of the prefixes; ``rotation`` is for rotary positions."""
+        backend, prefix, memory = self._backend, state.prefix, state.memory
+        rows = self._projection(self._norms[0](x))
+        if rotation is not None:
+            backend.rotate(rows, self._widths, self._heads, prefix.beams, rotation)
+        x = self._attention_output(backend.prefix_attention(rows, self._widths, prefix, layer, mask), x)
+        query = self._cross_query(self._norms[1](x))
+        x = self._cross_output(backend.cross_attention(query, self._cross_widths, memory, layer, state.memory_mask), x)
+        return self._feed_forward_output(self._feed_forward(self._norms[2](x)), x)
+
+
+@dataclass
+class _State:
+    """What decoding keeps between steps: the keys and values of the prefixes and of the memory, and the shortlists."""
+
+    prefix: KVCache
+    memory: KVCache
+    memory_mask: Any = None  # as the backend's attention takes it
+    listed: ListedWeights | None = None
+
+
+class SearchTransformer:
+    """A search model with the weights that ``model`` has now. For the arguments see :func:`for_search`.
+
+    Raises:
+        ConfigError: The model cannot be converted (:func:`unsupported_reason`), or the shortlist is for another model.
+    """
+
+    def __init__(
+        self, model: Transformer, precision: Precision = "float32", *, shortlist: Shortlist | None = None
+    ) -> None:
+        if reason := unsupported_reason(model):
+            raise ConfigError(reason)
+        if shortlist is not None:
+            shortlist.check(model.source_embedding.weight.size(0), model.target_embedding.weight.size(0))
+        self.precision = choose_precision(precision, model.device)
+        self._model, self._backend = model, backend = model, _backend(self.precision)
+        with torch.inference_mode():
+            encoder = [block for block in model.encoder.blocks if isinstance(block, EncoderBlock)]
+            decoder = [block for block in model.decoder.blocks if isinstance(block, DecoderBlock)]
+            self._encoder = [_EncoderLayer(block, backend) for block in encoder]
+            self._decoder = [_DecoderLayer(block, backend) for block in decoder]
+            self._encoder_norm, self._decoder_norm = backend.norm(model.encoder.norm), backend.norm(model.decoder.norm)
+            cross = [block.cross_attention for block in decoder]
+            self._memory_widths = [width for attention in cross for width in attention.widths[1:]]
+            self._memory_projection = backend.linear(
+                torch.cat([attention.projection.weight[attention.widths[0] :] for attention in cross]),
+                torch.cat([attention.projection.bias[attention.widths[0] :] for attention in cross]),
+            )
+            self.projection = backend.output_projection(model.projection)
+            self._shortlist = shortlist
+            self.listed_projection = backend.listed_projection(model.projection) if shortlist else None
+        self._rotary = decoder[0].attention.rotary
+        self._layers = [
+            [backend.layer_spec(x.num_heads, x.d_key, x.d_value) for x in group]
+            for group in ([block.attention for block in decoder], cross)
+        ]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._model.device
+
+    @property
+    def max_length(self) -> int | None:
+        """The longest sequence that the positions allow, in tokens with EOS; None means no limit."""
+        return self._model.max_length
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self._model.projection.out_features
+
+    @property
+    def batch_per_thread(self) -> bool:
+        """Whether several batches should be decoded at once, each by a thread (:func:`~headway.decode.search_all`)."""
+        return self._backend.batch_per_thread
+
+    @torch.inference_mode()
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> _State:
+        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        prefix, memory = (KVCache(layers, dtype=self._backend.dtype, device=self.device) for layers in self._layers)
+        state = _State(prefix, memory)
+        self._admit(state, sources, beams)
+        return state
+
+    @torch.inference_mode()
+    def admit(self, state: _State, sources: Sequence[Sequence[int]]) -> None:
+        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        self._admit(state, sources, state.prefix.beams)
+
+    def _admit(self, state: _State, sources: Sequence[Sequence[int]], beams: int) -> None:
+        backend, lengths = self._backend, [len(source) for source in sources]
+        source = pad_sequences(sources, self._model.pad, self.device)
+        x = backend.rows(self._model.embed_source(source).flatten(0, 1))
+        for layer in self._encoder:
+            x = layer(x, lengths)
+        if self._encoder_norm is not None:
+            x = self._encoder_norm(x)
+        state.memory.admit(lengths, beams=1)
+        backend.write_memory(self._memory_projection(x), self._memory_widths, state.memory, len(sources))
+        state.memory_mask = backend.mask(state.memory)
+        state.prefix.admit([0] * len(sources), beams=beams)
+        if self._shortlist is not None and self.listed_projection is not None:
+            listed = self.listed_projection.gather(self._shortlist.tokens(sources).to(self.device))
+            if state.listed is None:
+                state.listed = listed
+            else:
+                state.listed.append(listed)
+
+    @torch.inference_mode()
+    def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+        """Append one token to each row and predict the next; what the rows attend to is not reported."""
+        prefix, positions, rotation = state.prefix, state.prefix.lengths, None
+        self._model.target_positions.reserve(prefix.max_length + 1)
+        if self._rotary is not None:
+            self._rotary.reserve(prefix.max_length + 1)
+            rotary = self._rotary
+            rotation = lambda x: rotary.at(x, positions)  # noqa: E731
+        of_rows = positions if prefix.beams == 1 else positions.repeat_interleave(prefix.beams)
+        x = self._backend.rows(self._model.embed_target_at(tokens, of_rows))
+        prefix.advance()
+        mask = self._backend.mask(prefix)
+        for layer, block in enumerate(self._decoder):
+            x = block(x, state, layer, mask, rotation)
+        return _HiddenStep(self, x if self._decoder_norm is None else self._decoder_norm(x), state)
+
+    @torch.inference_mode()
+    def select(self, state: _State, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
+        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        state.prefix.select(rows, sequences)
+        if sequences is not None:
+            state.memory.select(sequences, sequences)
+            state.memory_mask = self._backend.mask(state.memory)
+            if state.listed is not None:
+                state.listed.keep(sequences)
+
+
+class _HiddenStep(Step):
+    """A prediction from the decoder's last hidden states, of which only the top tokens may be needed."""
+
+    def __init__(self, model: SearchTransformer, hidden: Rows, state: _State) -> None:
+        self.attention = None
+        self._model, self._hidden, self._state = model, hidden, state
+
+    @torch.inference_mode()
+    def logits(self) -> Float[Tensor, "R V"]:
+        """Return the logits of all tokens."""
+        return self._model.projection.logits(self._hidden)
+
+    @torch.inference_mode()
+    def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
+        listed_projection, listed = self._model.listed_projection, self._state.listed
+        if listed_projection is not None and listed is not None:
+            return listed_projection.top_k(self._hidden, listed, k, banned, eos)
+        return self._model.projection.top_k(self._hidden, k, banned, eos)
+
+    @torch.inference_mode()
+    def allowed(self) -> Bool[Tensor, "B V"] | None:
+        """Return which tokens each sequence's shortlist contains; None if there is no shortlist."""
+        if self._state.listed is None:
+            return None
+        tokens = self._state.listed.tensors[0][self._state.listed.slots].flatten(1)
+        allowed = torch.zeros(len(tokens), self._model.vocabulary_size, dtype=torch.bool, device=tokens.device)
+        allowed.scatter_(1, tokens, True)[:, 0] = False  # padding of the lists
+        return allowed
+
+
+def _backend(precision: Precision) -> TorchBackend:
+    if precision == "int8":
+        from headway.engine.int8 import Int8Backend  # imports Numba
+
+        return Int8Backend()
+    return TorchBackend(torch.bfloat16 if precision == "bfloat16" else torch.float32)

@@ -1,0 +1,136 @@
+"""The cache against plain lists: which entries each beam may attend to, whoever enters, leaves, splits or dies."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from headway.nn.cache import KVCache, LayerSpec
+
+HEADS, LAYERS = 2, 2
+
+
+class Watched:
+    """A cache, and for each beam of each sequence the numbers of its entries. A key holds its entry's number."""
+
+    def __init__(self, beams: int, window: int | None = None) -> None:
+        layers = [LayerSpec(HEADS, 1, 1)] * LAYERS
+        self.cache = KVCache(layers, dtype=torch.float32, device=torch.device("cpu"), window=window)
+        self.beams, self.window, self.number = beams, window, 0
+        self.prefixes: list[list[list[float]]] = []
+
+    def admit(self, lengths: list[int]) -> None:
+        """Add sequences whose first entries are written at once, as those of a prompt or a memory."""
+        self.cache.admit(lengths, beams=self.beams)
+        shape = len(lengths), HEADS, max(lengths), 1
+        numbers = torch.arange(self.number, self.number + shape[0] * shape[2], dtype=torch.float32)
+        new = numbers.view(shape[0], 1, shape[2], 1).expand(shape)
+        for layer in range(LAYERS):
+            self.cache.write(layer, new + layer / 2, -new)
+        for row, length in zip(numbers.view(shape[0], shape[2]).tolist(), lengths, strict=True):
+            self.prefixes.append([row[:length] for _ in range(self.beams)])
+        self.number += len(numbers)
+
+    def step(self) -> None:
+        """Give every beam an entry, and compare all that it may attend to."""
+        sequences, beams = len(self.prefixes), self.beams
+        numbers = torch.arange(self.number, self.number + sequences * beams, dtype=torch.float32)
+        new = numbers.view(sequences, 1, beams, 1).expand(-1, HEADS, -1, -1)
+        self.number += len(numbers)
+        self.cache.advance()
+        for layer in range(LAYERS):
+            keys, values = self.cache.append(layer, new + layer / 2, -new)
+        mask = self.cache.mask
+        seen = torch.ones(sequences, beams, keys.size(1), dtype=torch.bool) if mask is None else mask
+        for at, prefixes in enumerate(self.prefixes):
+            for beam, prefix in enumerate(prefixes):
+                prefix.append(float(numbers[at * beams + beam]))
+                expected = prefix if self.window is None else prefix[-self.window :]
+                for row in range(at * HEADS, (at + 1) * HEADS):
+                    assert keys[row, seen[at, beam], 0].tolist() == [each + 0.5 for each in expected]
+                    assert (-values[row, seen[at, beam], 0]).tolist() == expected
+        assert keys.isfinite().all(), "what a mask hides is multiplied, too"
+        assert self.cache.lengths.tolist() == [len(prefixes[0]) for prefixes in self.prefixes]
+        assert self.cache.max_length == max(self.cache.lengths.tolist())
+
+    def select(self, parents: list[list[int]], kept: list[int] | None = None) -> None:
+        """The sequences ``kept`` stay (None: all); ``parents`` are the beams that theirs continue."""
+        before, self.beams = self.beams, len(parents[0])
+        old = list(range(len(self.prefixes))) if kept is None else kept
+        rows = [at * before + parent for at, several in zip(old, parents, strict=True) for parent in several]
+        self.cache.select(torch.tensor(rows), None if kept is None else torch.tensor(kept))
+        self.prefixes = [
+            [list(self.prefixes[at][parent]) for parent in several] for at, several in zip(old, parents, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("window", [None, 1, 7])
+@pytest.mark.parametrize("seed", range(8))
+def test_beams_see_their_own_prefixes_through_any_history(seed: int, window: int | None) -> None:
+    dice = random.Random(seed)
+    watched = Watched(dice.choice([1, 2, 4]), window)
+    watched.admit([dice.choice([0, 0, 1]) for _ in range(dice.randint(1, 3))])
+    longest = 0
+    for _ in range(60):
+        watched.step()
+        if dice.random() < 0.2 and len(watched.prefixes) < 5:
+            watched.admit([dice.choice([0, 0, 1]) for _ in range(dice.randint(1, 2))])
+        kept = None
+        if dice.random() < 0.1 and len(watched.prefixes) > 1:
+            kept = dice.sample(range(len(watched.prefixes)), dice.randint(1, len(watched.prefixes) - 1))
+        before, beams = watched.beams, dice.choice([watched.beams, watched.beams, watched.beams, 1, 3, 5])
+        sequences = len(watched.prefixes if kept is None else kept)
+        dying = dice.random() < 0.4  # all continue one beam
+        watched.select([[0 if dying else dice.randrange(before) for _ in range(beams)] for _ in range(sequences)], kept)
+        longest = max([longest, *(len(prefixes[0]) for prefixes in watched.prefixes)])
+    assert longest > 20, "or nothing was asked"
+
+
+def test_a_memory_is_written_once_and_shared_by_all_beams() -> None:
+    watched = Watched(1)
+    watched.admit([3, 5])
+    watched.admit([9, 1])  # longer than those before
+    keys, _ = watched.cache.entries(0)
+    mask = watched.cache.mask
+    assert mask is not None
+    for at, ((prefix,), visible) in enumerate(zip(watched.prefixes, mask[:, 0], strict=True)):
+        assert keys[at * HEADS, visible, 0].tolist() == prefix
+    before = [buffer.data_ptr() for buffer in watched.cache.keys]
+    watched.select([[0], [0], [0]], [3, 0, 2])
+    assert [buffer.data_ptr() for buffer in watched.cache.keys] == before, "who leaves costs no copy of the others"
+    keys, _ = watched.cache.entries(1)
+    for at, (prefix,) in enumerate(watched.prefixes):
+        assert keys[at * HEADS, watched.cache.visible[at, 0], 0].tolist() == [each + 0.5 for each in prefix]
+
+
+def test_sequences_of_one_length_need_no_mask() -> None:
+    watched = Watched(1)
+    watched.admit([4, 4])
+    watched.step()
+    assert watched.cache.mask is None
+    watched.select([[0, 0], [0, 0]])
+    watched.step()
+    assert watched.cache.mask is not None
+
+
+def test_entries_that_no_beam_can_reach_are_dropped() -> None:
+    watched = Watched(4)
+    watched.admit([0])
+    for _ in range(120):
+        watched.step()
+        watched.select([[0, 0, 0, 0]])  # one entry of four is needed
+    assert watched.cache.filled < 120 * 4 / 2
+
+
+def test_a_cache_may_run_empty_and_fill_again() -> None:
+    watched = Watched(2)
+    watched.admit([0, 0])
+    watched.step()
+    none = torch.empty(0, dtype=torch.long)
+    watched.cache.select(none, none)
+    watched.prefixes = []
+    watched.admit([1])
+    watched.step()
+    assert watched.cache.filled == 3
