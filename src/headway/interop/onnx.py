@@ -180,10 +180,12 @@ class OnnxModel:
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> OnnxState:
         """Encode the sources and begin decoding, with ``beams`` rows for each."""
-        source = pad_sequences(sources, PAD, self.device)
+        return self._start(pad_sequences(sources, PAD, self.device), beams)
+
+    def _start(self, source: Int[Tensor, "B S"], beams: int) -> OnnxState:
         self._check_length(source.size(1))
         mask, *memory = run_session(self._encoder, ["memory_mask", *self._memory], ["source"], [source])
-        positions = torch.zeros(len(sources) * beams, dtype=torch.long)
+        positions = torch.zeros(len(source) * beams, dtype=torch.long)
         prefix = [torch.empty(len(positions), heads, 0, width) for heads, width in self._heads]
         return OnnxState(mask, memory, positions, prefix)
 
@@ -219,8 +221,7 @@ class OnnxModel:
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Return the logits of the token that follows each target position, computed step by step."""
-        lengths = (source != PAD).sum(1).tolist()
-        state = self.start([row[:length] for row, length in zip(source.tolist(), lengths, strict=True)])
+        state = self._start(source, beams=1)
         return torch.stack([self.step(state, tokens).logits() for tokens in target.unbind(1)], 1)
 
     def _check_length(self, length: int) -> None:
