@@ -36,13 +36,12 @@ from rich.console import Console
 from rich.table import Table
 
 import headway
-from headway.data.labels import read_labelled
+from headway.data.labels import read_labeled
 from headway.hardware import processor_name
 from headway.predict.classifier import Classifier
-from headway.train.loop import train
+from headway.tasks import load_recipe, train
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.validation import validator
 
 
 @dataclass(frozen=True)
@@ -78,16 +77,16 @@ def read_corpora(recipe: Recipe) -> tuple[Labelled, Labelled]:
     if recipe.data.dev is None:
         raise SystemExit("the recipe has no data.dev, and somebody must be asked something")
     folder = Path(recipe.data.folder)
-    train_examples = [example for corpus in recipe.data.train for example in read_labelled(corpus, folder)]
+    train_examples = [example for corpus in recipe.data.train for example in read_labeled(corpus, folder)]
     return tuple(  # type: ignore[return-value]
         Labelled([text for text, _ in examples], [label for _, label in examples])
-        for examples in (train_examples, list(read_labelled(recipe.data.dev, folder)))
+        for examples in (train_examples, list(read_labeled(recipe.data.dev, folder)))
     )
 
 
 def train_recipe(recipe: Recipe, run: Path) -> Classify:
     """Train Headway, and load the model that the run recommends."""
-    result = train(recipe, run, validate=validator(recipe), listener=Silence())
+    result = train(recipe, run, listener=Silence())
     if result.model is None:
         raise SystemExit("the training was interrupted")
     return load_model(result.model)
@@ -161,7 +160,7 @@ def main(
     """Train and measure all, and print a table."""
     torch.set_num_threads(threads)
     changes = [] if data is None else [f"data.folder={data}"]
-    loaded = {path.stem: Recipe.load(path, changes) for path in recipes}
+    loaded = {path.stem: load_recipe(path, changes) for path in recipes}
     if len(loaded) < len(recipes):
         raise typer.BadParameter("two recipes have one name; rename one")
     train_set, dev_set = read_corpora(next(iter(loaded.values())))

@@ -45,14 +45,15 @@ from rich.table import Table
 from torch import nn
 from torch.multiprocessing.spawn import spawn
 
-from headway.data.batching import Batch
+from headway.data.batching import PaddedBatch
 from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, keep_freed_memory, processor_name
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
+from headway.tasks.translation import TranslationObjective
 from headway.train.distributed import World, joined
-from headway.train.objective import Objective, TokenBatch, to_device
-from headway.train.optim import OptimizerConfig, make_optimizer, step_if_finite
+from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
+from headway.train.stream import TokenBatch, to_device
 
 VOCAB_SIZE, LENGTH = 8000, 25  # tokens of a sentence, its end symbol included: about Multi30k's and WMT's mean
 BUCKET_BYTES = 25 << 20
@@ -98,7 +99,7 @@ def random_batch(max_tokens: int, world: World) -> TokenBatch:
     """Sentences of 25 tokens on both sides, other ones in each process."""
     rng = np.random.default_rng(world.rank)
     source, target = rng.integers(3, VOCAB_SIZE, (2, max(max_tokens // LENGTH, 1), LENGTH))
-    return to_device(Batch(source, target), world.device)
+    return to_device(PaddedBatch(source, target), world.device)
 
 
 def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: int, device: str, steps: int) -> None:
@@ -111,16 +112,18 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
     with joined(device) as world:
         torch.manual_seed(1)
         model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
-        plain = Objective(model, 0.1, compiled=world.device.type == "cuda")
+        plain = TranslationObjective(model, 0.1)
+        if world.device.type == "cuda":
+            plain.compute = torch.compile(plain.compute, dynamic=True)
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}
         alone = world.on_main(lambda: quartiles_ms(single, steps, world))["alone"]
-        shared = world.spread(plain, blocks=None, unused=False)
+        shared = world.wrap(plain, blocks=None, unused=False)
         size = sum(parameter.numel() for parameter in model.parameters())
         buckets = torch.split(torch.zeros(size, device=world.device), BUCKET_BYTES // 4)
 
         def shared_step(*, last: bool) -> None:
-            with world.sharing(shared, last=last):
+            with world.gradient_sync(shared, last=last):
                 step(shared, optimizer, batch, world)
 
         acts: dict[str, Callable[[], object]] = {
@@ -142,7 +145,7 @@ def step(objective: nn.Module, optimizer: torch.optim.Optimizer, batch: TokenBat
     with autocast(world.device, "auto"):
         loss = objective(batch)
     (loss / batch.targets.numel()).backward()
-    step_if_finite(optimizer)
+    clip_and_step(optimizer)
     optimizer.zero_grad()
 
 

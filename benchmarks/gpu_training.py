@@ -41,13 +41,14 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.data.batching import Batch, token_batches
+from headway.data.batching import PaddedBatch, token_batches
 from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device, computes_bfloat16, processor_name
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
+from headway.tasks.translation import TranslationObjective
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD
-from headway.train.objective import Objective, TokenBatch, to_device
-from headway.train.optim import OptimizerConfig, make_optimizer, step_if_finite
+from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
+from headway.train.stream import TokenBatch, to_device
 
 LABEL_SMOOTHING = 0.1
 CLIP_NORM = 1.0
@@ -95,7 +96,7 @@ def made_up_batches(
     plan = token_batches(source, target, np.arange(sentences), max_tokens=max_tokens, pool_size=sentences, rng=rng)
     batches = []
     for rows in (plan[index] for index in range(min(count, len(plan)))):
-        batch = Batch(_tokens(source[rows], vocab_size, rng), _tokens(target[rows], vocab_size, rng))
+        batch = PaddedBatch(_tokens(source[rows], vocab_size, rng), _tokens(target[rows], vocab_size, rng))
         tokens = to_device(batch, device)
         padded = torch.from_numpy(np.where(batch.target == PAD, -100, batch.target)).to(device)
         flop = training_flop(config, vocab_size, source[rows], target[rows])
@@ -121,14 +122,16 @@ def headway_step(
     optimizer = make_optimizer(model, OptimizerConfig())
     for group in optimizer.param_groups:
         group["lr"] = LEARNING_RATE
-    objective = Objective(model, LABEL_SMOOTHING, compiled=compiled)
+    objective = TranslationObjective(model, LABEL_SMOOTHING)
+    if compiled:
+        objective.compute = torch.compile(objective.compute, dynamic=True)
 
     def take_step(number: int) -> None:
         batch = batches[number]
         with autocast(device, "auto"):
             loss = objective(batch.tokens)
         torch.autograd.backward(loss / batch.num_targets)
-        step_if_finite(optimizer, CLIP_NORM)
+        clip_and_step(optimizer, CLIP_NORM)
         optimizer.zero_grad()
 
     return take_step

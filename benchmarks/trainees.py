@@ -23,13 +23,14 @@ from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device, keep_freed_memory, return_freed_memory
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import SinusoidalPositions, TokenEmbedding
+from headway.tasks import parse_recipe, task_of
+from headway.tasks.translation import TranslationObjective
 from headway.text.tokenizer import PAD
-from headway.train.objective import Objective, TokenBatch
-from headway.train.optim import make_optimizer, step_if_finite
-from headway.train.prepare import Prepared, prepare
+from headway.train.optim import clip_and_step, make_optimizer
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.stream import Stream, Work
+from headway.train.stream import StepBatches, Stream, TokenBatch
+from headway.train.task import Prepared
 
 SOURCE, TARGET = "de", "en"
 VOCABULARY_SIZE = 8_000
@@ -42,7 +43,7 @@ RETURN_MEMORY_EVERY = 50  # steps: where a recipe logs
 
 def recipe(data: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000) -> Recipe:
     """The contest as a recipe: ``data`` holds train.de, train.en, val.de and val.en."""
-    return Recipe.parse(
+    return parse_recipe(
         {
             "data": {
                 "folder": str(data),
@@ -71,7 +72,9 @@ def prepare_corpus(
 ) -> tuple[Recipe, Prepared]:
     """The recipe, and its tokenizer and tokens, which are made once in ``workdir``."""
     setting = recipe(data, preset, max_tokens, pool_size)
-    return setting, prepare(setting, workdir / "headway", Silence())
+    prepared = task_of(setting).prepare(setting, workdir / "headway", Silence())
+    assert prepared is not None
+    return setting, prepared
 
 
 class PlainTransformer(nn.Module):
@@ -141,7 +144,7 @@ def train(
         print(MARK + json.dumps([time.perf_counter(), *lengths(work), total]), flush=True)
 
 
-def lengths(work: Work) -> tuple[list[int], list[int]]:
+def lengths(work: StepBatches) -> tuple[list[int], list[int]]:
     """The sources' and the targets' tokens, end symbols included."""
     source: list[int] = []
     target: list[int] = []
@@ -185,7 +188,13 @@ def main(
     optimizer = make_optimizer(model, setting.optimizer)
     for group in optimizer.param_groups:
         group["lr"] = LEARNING_RATE
-    train(model, Objective(model, LABEL_SMOOTHING), lambda: step_if_finite(optimizer, CLIP_NORM), stream, precision)
+    train(
+        model,
+        TranslationObjective(model, LABEL_SMOOTHING),
+        lambda: clip_and_step(optimizer, CLIP_NORM),
+        stream,
+        precision,
+    )
 
 
 if __name__ == "__main__":

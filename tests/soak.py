@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from headway.bundle import read_weights
-from headway.train.state import checkpoint_folders, step_of
+from headway.train.snapshot import checkpoint_folders, step_of
 
 __all__ = ["Killer", "differences"]
 

@@ -19,6 +19,7 @@ from headway.errors import BundleError, CheckpointError, ConfigError, DataError
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translation, Translator, load_translator
+from headway.tasks import parse_recipe
 from headway.text import Tokenizer, TokenizerConfig
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
@@ -56,7 +57,7 @@ def recipe(folder: Path, **sections: dict[str, Any]) -> Recipe:
         **sections.get("data", {}),
     }
     task = {"source_language": "de", "target_language": "en"}
-    return Recipe.parse(
+    return parse_recipe(
         {"task": task, "tokenizer": {"kind": "whitespace"}, "training": {"device": "cpu"}, **sections}, "test"
     )
 
@@ -155,7 +156,7 @@ class TestWhatTheStudentReads:
         kept = {"train", "dev", "folder"}
         assert after.model_copy(update={"data": None}) == before.model_copy(update={"data": None})
         assert after.data.model_dump(exclude=kept) == before.data.model_dump(exclude=kept)
-        assert Recipe.parse(after.as_dict(), "again") == after
+        assert parse_recipe(after.as_dict(), "again") == after
 
     def test_beside_the_originals(self, data: Path, teacher: Path, tmp_path: Path) -> None:
         """Of the originals, training reads exactly what it would read without distillation."""

@@ -9,9 +9,7 @@ import pytest
 
 from headway.bundle import load_bundle
 from headway.data.readers import Corpus
-from headway.train.loop import train
-from headway.train.recipe import Recipe
-from headway.validation import validator
+from headway.tasks import load_recipe, train
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
@@ -61,20 +59,20 @@ def test_there_are_recipes() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe_parses(path: Path) -> None:
-    recipe = Recipe.load(path)
+    recipe = load_recipe(path)
     assert recipe.data.dev is not None
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_recipe_trains(path: Path, tmp_path: Path) -> None:
-    sizes = [f"model.{size}" for size in MODELS[Recipe.load(path).model.kind]]
-    recipe = Recipe.load(path, [*SMALLER, *sizes, f"data.folder={tmp_path}"])
+    sizes = [f"model.{size}" for size in MODELS[load_recipe(path).model.kind]]
+    recipe = load_recipe(path, [*SMALLER, *sizes, f"data.folder={tmp_path}"])
     labelled = recipe.task.kind == "classification"
     for corpus in recipe.data.train:
         write(corpus, tmp_path, 60, labelled=labelled)
     assert recipe.data.dev is not None
     write(recipe.data.dev, tmp_path, 5, labelled=labelled)
-    result = train(recipe, tmp_path / "run", validate=validator(recipe))
+    result = train(recipe, tmp_path / "run")
     assert result.step == 2
     assert result.model == tmp_path / "run" / "average"
     assert result.scores["loss"]

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from headway.cli import app
 from headway.config import override
+from headway.tasks import parse_recipe
 from headway.train.recipe import Recipe
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "training.md").read_text(encoding="utf-8")
@@ -25,7 +26,7 @@ DATA: dict[str, Any] = {"train": [{"files": ["a", "b"]}]}
 @pytest.mark.parametrize("text", RECIPES)
 def test_its_recipes_parse(text: str) -> None:
     sections = tomllib.loads(text)
-    recipe = Recipe.parse({**sections, "data": {**DATA, **sections.get("data", {})}}, "guide")
+    recipe = parse_recipe({**sections, "data": {**DATA, **sections.get("data", {})}}, "guide")
     for section, keys in sections.items():
         assert keys.keys() <= getattr(recipe, section).model_fields_set
 
@@ -46,7 +47,7 @@ def test_every_key_that_it_names_exists() -> None:
     assert len(named) > 15
     assert {".".join(pair) for pair in named} <= fields(Recipe)
     for section, key, value in re.findall(rf"`({sections})\.(\w+) = ([^`]+)`", GUIDE):
-        Recipe.parse(override({"data": DATA}, [f"{section}.{key}={value}"]), "guide")
+        parse_recipe(override({"data": DATA}, [f"{section}.{key}={value}"]), "guide")
 
 
 def test_every_command_that_it_names_exists() -> None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from pydantic import Field
@@ -30,7 +30,15 @@ from torch.overrides import TorchFunctionMode
 from headway.config import Config, nearest
 from headway.errors import BundleError, ConfigError
 from headway.models.classifier import EncoderClassifier
-from headway.models.registry import AnyConfig, Model, TranslationModel, build_model, parse_model_config
+from headway.models.registry import (
+    AnyConfig,
+    Model,
+    Output,
+    TranslationModel,
+    architecture_of,
+    build_model,
+    parse_model_config,
+)
 from headway.storage import atomic_write_folder
 from headway.text.framing import Framing
 from headway.text.interface import TextTokenizer
@@ -38,6 +46,7 @@ from headway.text.loading import load_tokenizer
 from headway.text.tokenizer import language_of
 
 __all__ = [
+    "AnyBundle",
     "Bundle",
     "ClassifierBundle",
     "TaskConfig",
@@ -70,11 +79,14 @@ class TaskConfig(Config):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model with its tokenizers and its task.
+    """A translation model with its tokenizers and its task.
 
-    ``imported_framing`` is what an imported model expects around a sentence; None for Headway's own models, which are
-    framed alike (:attr:`framing`).
+    ``imported_framing`` is the special-token template of an imported model; None for Headway's own models, which all
+    have the same one (:attr:`framing`).
     """
+
+    output: ClassVar[Output] = "tokens"
+    purpose: ClassVar[str] = "translates"
 
     task: TaskConfig
     model: TranslationModel
@@ -84,7 +96,7 @@ class Bundle:
 
     @property
     def framing(self) -> Framing:
-        """What stands around a sentence: for Headway's own models a language's tag, if any, and the end symbol."""
+        """The special tokens around a sentence: for Headway's own models a language tag, if any, and the end symbol."""
         return self.imported_framing or own_framing(self.source_tokenizer)
 
     def save(self, folder: Path, card: str) -> None:
@@ -101,15 +113,27 @@ class Bundle:
     @classmethod
     def load(cls, folder: Path) -> Bundle:
         """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
-        bundle = load_bundle(folder)
-        if isinstance(bundle, ClassifierBundle):
-            raise BundleError(f"{folder}: a model that classifies texts; expected one that translates")
-        return bundle
+        return _load_as(cls, folder)
+
+    @classmethod
+    def assemble(
+        cls,
+        task: TaskConfig,
+        model: Model,
+        tokenizers: tuple[TextTokenizer, TextTokenizer],
+        _labels: tuple[str, ...],
+        framing: Framing | None,
+    ) -> Bundle:
+        """Make a bundle of the parts of a model folder."""
+        return cls(task, cast("TranslationModel", model), *tokenizers, framing)
 
 
 @dataclass(frozen=True)
 class ClassifierBundle:
     """A classifier with its tokenizer and the names of its classes, in the order of its logits."""
+
+    output: ClassVar[Output] = "label"
+    purpose: ClassVar[str] = "classifies texts"
 
     task: TaskConfig
     model: EncoderClassifier
@@ -124,10 +148,37 @@ class ClassifierBundle:
     @classmethod
     def load(cls, folder: Path) -> ClassifierBundle:
         """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
-        bundle = load_bundle(folder)
-        if isinstance(bundle, Bundle):
-            raise BundleError(f"{folder}: a model that translates; expected one that classifies texts")
-        return bundle
+        return _load_as(cls, folder)
+
+    @classmethod
+    def assemble(
+        cls,
+        task: TaskConfig,
+        model: Model,
+        tokenizers: tuple[TextTokenizer, TextTokenizer],
+        labels: tuple[str, ...],
+        _framing: Framing | None,
+    ) -> ClassifierBundle:
+        """Make a bundle of the parts of a model folder."""
+        return cls(task, cast("EncoderClassifier", model), tokenizers[0], labels)
+
+
+AnyBundle = Bundle | ClassifierBundle
+
+# The registry: how the folder of each kind of task is read.
+_BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {
+    "translation": Bundle,
+    "classification": ClassifierBundle,
+}
+
+BundleT = TypeVar("BundleT", Bundle, ClassifierBundle)
+
+
+def _load_as(kind: type[BundleT], folder: Path) -> BundleT:
+    bundle = load_bundle(folder)
+    if not isinstance(bundle, kind):
+        raise BundleError(f"{folder}: a model that {bundle.purpose}; expected one that {kind.purpose}")
+    return bundle
 
 
 def _save(
@@ -147,13 +198,14 @@ def _save(
         (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
-    """Read a model folder of either task; :class:`BundleError` names the file that is missing, damaged or foreign."""
+def load_bundle(folder: Path) -> AnyBundle:
+    """Read a model folder of any task; :class:`BundleError` names the file that is missing, damaged or foreign."""
     config = _read_config(folder)
     task = _task(folder, config)
     model_config, framing = _model_config(folder, config), _framing(folder, config)
     with _explained(folder):
-        labels = _labels(config["labels"]) if task.kind == "classification" else ()
+        bundle_type = _BUNDLES[task.kind]
+        labels = _labels(config["labels"]) if bundle_type.output == "label" else ()
     source, target = _tokenizers(folder, config)
     if framing is not None:
         with _explained(folder):
@@ -164,13 +216,11 @@ def load_bundle(folder: Path) -> Bundle | ClassifierBundle:
     _check_weights(_expected_shapes(folder, model_config, source.vocab_size, target_size, len(shapes)), shapes, path)
     with _WithoutRandomValues():
         model = build_model(model_config, source.vocab_size, target_size)
-    if isinstance(model, EncoderClassifier) != (task.kind == "classification"):
+    if architecture_of(model_config).output != bundle_type.output:
         raise _foreign(folder, ValueError(f"a {model.config.kind} is no model for {task.kind}"))
     load_weights(model, read_weights(path), path)
     model.eval()
-    if isinstance(model, EncoderClassifier):
-        return ClassifierBundle(task, model, source, labels)
-    return Bundle(task, model, source, target, framing)
+    return bundle_type.assemble(task, model, (source, target), labels, framing)
 
 
 def read_task(folder: Path) -> TaskConfig:

@@ -26,8 +26,8 @@ from itertools import islice
 from pathlib import Path
 
 from headway.bundle import TaskConfig
-from headway.data.inputs import fingerprint
 from headway.data.readers import Corpus, read_examples
+from headway.data.store import fingerprint
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
@@ -35,7 +35,7 @@ from headway.predict import Translator, load_translator
 from headway.storage import atomic_write, checksum, locked
 from headway.train.recipe import Recipe
 from headway.train.report import Listener, Silence
-from headway.train.state import checkpoint_folders
+from headway.train.snapshot import checkpoint_folders
 
 __all__ = ["distill"]
 

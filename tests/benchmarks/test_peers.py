@@ -11,11 +11,11 @@ import trainees
 from contest import Settings
 
 from headway.models.transformer import Transformer
+from headway.tasks.translation import TranslationObjective
 from headway.text.tokenizer import PAD
-from headway.train.objective import Objective, TokenBatch
-from headway.train.prepare import Prepared
 from headway.train.recipe import Recipe
-from headway.train.stream import Stream
+from headway.train.stream import Stream, TokenBatch
+from headway.train.task import Prepared
 
 WORDS = ["ein", "Hund", "und", "eine", "Katze", "laufen", "über", "den", "Weg", "nach", "Hause"]
 
@@ -61,7 +61,7 @@ def test_a_peers_settings_reach_its_configuration(name: str) -> None:
 def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recipe, Prepared, Path]) -> None:
     setting, prepared, _ = corpus
     stream = Stream(prepared.train, setting, torch.device("cpu"))
-    works = [stream.next() for _ in range(len(stream.plan))]
+    works = [stream.next_step() for _ in range(len(stream.plan))]
     for index, work in enumerate(works):
         rows = stream.plan[index]
         expected = prepared.train.source_lengths[rows], prepared.train.target_lengths[rows]
@@ -87,7 +87,7 @@ def test_the_plain_loops_model_has_headways_weights_and_asks_about_real_targets_
     headway = Transformer(config, 50, 50)
     assert count(plain) == count(headway)
     pairs = ([5, 6, 7, 8, 2], [9, 10, 2]), ([11, 2], [12, 13, 14, 15, 2])
-    for model, loss in ((plain, plain.loss), (headway, Objective(headway, trainees.LABEL_SMOOTHING))):
+    for model, loss in ((plain, plain.loss), (headway, TranslationObjective(headway, trainees.LABEL_SMOOTHING))):
         model.eval()
         together, alone = loss(batch(*pairs)), sum(loss(batch(pair)) for pair in pairs)
         torch.testing.assert_close(together, alone)

@@ -19,7 +19,7 @@ from test_commands import LINES, TARGETS, write_recipe
 from headway.bundle import Bundle
 from headway.cli.line_io import one_line
 from headway.config import read_toml
-from headway.train.recipe import Recipe
+from headway.tasks import parse_recipe
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def test_a_fresh_start_keeps_the_translations(lesson: Lesson, tmp_path: Path) ->
     assert f"the earlier run is now {tmp_path / 'run.1'}" in ended.err
     assert "\n0 sources to translate" in ended.err
     assert "resuming" not in ended.err
-    student = Recipe.parse(read_toml(tmp_path / "run" / "recipe.toml"), "student")
+    student = parse_recipe(read_toml(tmp_path / "run" / "recipe.toml"), "student")
     assert [corpus.fields for corpus in student.data.train] == [("source", "target"), ("source", "original")]
 
 

@@ -50,11 +50,9 @@ from headway.data.builtin import build_corpus
 from headway.models.classifier import ClassifierConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.transformer import TransformerConfig
-from headway.train import state
-from headway.train.loop import train
-from headway.train.recipe import Recipe
+from headway.tasks import load_recipe, train
+from headway.train import snapshot as state
 from headway.train.report import Silence
-from headway.validation import validator
 
 ROOT = Path(__file__).parents[2]
 STOP, STEPS = 6, 16  # training stops after the one, and would have gone on to the other
@@ -331,8 +329,8 @@ class _Stop(Silence):
 def train_until_stop(path: Path, run: Path) -> None:
     """Train until :data:`STOP`, where a user interrupts."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    chosen = Recipe.load(path)
-    result = train(chosen, run, validate=validator(chosen), listener=_Stop())
+    chosen = load_recipe(path)
+    result = train(chosen, run, listener=_Stop())
     assert result.interrupted, "training was over before the interruption"
 
 
@@ -401,7 +399,7 @@ def record_export(folder: Path, form: str) -> None:
 def record_recipes(folder: Path) -> None:
     """Every recipe of the project as a run folder has it: resolved."""
     for path in sorted((ROOT / "recipes").glob("*.toml")):
-        (folder / path.name).write_text(to_toml(Recipe.load(path).as_dict()), encoding="utf-8")
+        (folder / path.name).write_text(to_toml(load_recipe(path).as_dict()), encoding="utf-8")
     note(folder)
 
 

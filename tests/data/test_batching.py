@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headway.data.batching import Corpora, EpochPlan, _cut, tempered, token_batches
-from headway.data.building import open_or_build
-from headway.data.encoding import Side, Work
+from headway.data.batching import EpochPlan, TokenDataset, _split, corpus_weights, token_batches
+from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore
+from headway.data.store_builder import open_or_build
 from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
 from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
 
@@ -44,8 +44,8 @@ class Growing(Numbers):
 
 def store(folder: Path, pairs: list[tuple[list[int], list[int]]], segmentations: int = 1) -> TokenStore:
     examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in pairs]
-    side = Side(Numbers(), Growing(segmentations) if segmentations > 1 else None, after=(EOS,))
-    built = open_or_build(folder, "key", lambda: iter(examples), Work((side, side), None))
+    side = SideSpec(Numbers(), Growing(segmentations) if segmentations > 1 else None, suffix_ids=(EOS,))
+    built = open_or_build(folder, "key", lambda: iter(examples), EncodingSpec((side, side), None))
     assert built is not None
     return built
 
@@ -78,19 +78,19 @@ def naive_cut(longer: list[int], max_tokens: int) -> list[list[int]]:
 class TestCut:
     @given(longer=LENGTHS, max_tokens=st.integers(1, 200))
     def test_agrees_with_the_plain_loop(self, longer: list[int], max_tokens: int) -> None:
-        bounds = _cut(np.array(longer, np.int32), max_tokens)
+        bounds = _split(np.array(longer, np.int32), max_tokens)
         assert [list(range(start, end)) for start, end in bounds] == naive_cut(longer, max_tokens)
 
     def test_by_hand(self) -> None:
         # 3 x 4 = 12 fits; a fourth row would cost 4 x 5 = 20; 20 alone is over the budget and stands alone.
-        bounds = _cut(np.array([4, 2, 4, 5, 1, 20, 3], np.int32), 12)
+        bounds = _split(np.array([4, 2, 4, 5, 1, 20, 3], np.int32), 12)
         assert bounds.tolist() == [[0, 3], [3, 5], [5, 6], [6, 7]]
 
     def test_many_rows_are_even_in_number_but_for_the_rest(self) -> None:
-        assert _cut(np.full(33, 2, np.int32), 22).tolist() == [[0, 10], [10, 20], [20, 30], [30, 33]]
-        assert _cut(np.full(22, 2, np.int32), 22).tolist() == [[0, 10], [10, 20], [20, 22]]
-        assert _cut(np.full(21, 2, np.int32), 22).tolist() == [[0, 10], [10, 21]]
-        assert _cut(np.full(14, 2, np.int32), 14).tolist() == [[0, 7], [7, 14]], "few"
+        assert _split(np.full(33, 2, np.int32), 22).tolist() == [[0, 10], [10, 20], [20, 30], [30, 33]]
+        assert _split(np.full(22, 2, np.int32), 22).tolist() == [[0, 10], [10, 20], [20, 22]]
+        assert _split(np.full(21, 2, np.int32), 22).tolist() == [[0, 10], [10, 21]]
+        assert _split(np.full(14, 2, np.int32), 14).tolist() == [[0, 7], [7, 14]], "few"
 
 
 class TestTokenBatches:
@@ -127,12 +127,12 @@ class TestTokenBatches:
 
 class TestEpochs:
     @pytest.fixture
-    def corpora(self, tmp_path: Path) -> Corpora:
-        return Corpora([store(tmp_path / "s", random_pairs(300))])
+    def corpora(self, tmp_path: Path) -> TokenDataset:
+        return TokenDataset([store(tmp_path / "s", random_pairs(300))])
 
-    def test_the_order_is_a_pure_function_of_seed_and_epoch(self, corpora: Corpora, tmp_path: Path) -> None:
+    def test_the_order_is_a_pure_function_of_seed_and_epoch(self, corpora: TokenDataset, tmp_path: Path) -> None:
         epoch = partial(corpora.epoch, max_tokens=100, pool_size=64)
-        fresh = partial(Corpora([TokenStore(tmp_path / "s")]).epoch, max_tokens=100, pool_size=64)
+        fresh = partial(TokenDataset([TokenStore(tmp_path / "s")]).epoch, max_tokens=100, pool_size=64)
         first = epoch(3, 5)
         np.random.default_rng().random()  # noise elsewhere does not matter, nor does what was asked before
         epoch(3, 6)
@@ -141,16 +141,16 @@ class TestEpochs:
         for seed, number in [(3, 6), (4, 5), (5, 3), (0, 5)]:
             assert not same(first, epoch(seed, number))
 
-    def test_each_example_once(self, corpora: Corpora) -> None:
+    def test_each_example_once(self, corpora: TokenDataset) -> None:
         plan = corpora.epoch(1, 0, max_tokens=100, pool_size=64)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
 
-    def test_batches_are_not_in_order_of_length(self, corpora: Corpora) -> None:
+    def test_batches_are_not_in_order_of_length(self, corpora: TokenDataset) -> None:
         """One pool: sorted inside, but the batches come shuffled."""
         widths = [int(corpora.target_lengths[rows].max()) for rows in corpora.epoch(1, 0, max_tokens=60, pool_size=300)]
         assert widths != sorted(widths)
 
-    def test_sequential_is_every_example_once_in_a_fixed_order(self, corpora: Corpora) -> None:
+    def test_sequential_is_every_example_once_in_a_fixed_order(self, corpora: TokenDataset) -> None:
         plan = corpora.sequential(max_tokens=100)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
         assert same(plan, corpora.sequential(max_tokens=100))
@@ -160,7 +160,7 @@ class TestEpochs:
     def test_weights(self, tmp_path: Path) -> None:
         """Twice each; and each twice, with half of them a third time, others in another epoch; and a fraction alone."""
         stores = [store(tmp_path / str(number), random_pairs(400)) for number in range(3)]
-        corpora = Corpora(stores, [2.0, 2.5, 0.25])
+        corpora = TokenDataset(stores, [2.0, 2.5, 0.25])
         drawn = []
         for epoch in (0, 1):
             counts = Counter(np.concatenate(list(corpora.epoch(1, epoch, max_tokens=100, pool_size=999))).tolist())
@@ -176,7 +176,7 @@ class TestEpochs:
         assert drawn[0] != drawn[1]
 
     def test_no_examples_no_batches(self, tmp_path: Path) -> None:
-        corpora = Corpora([store(tmp_path / "s", [])])
+        corpora = TokenDataset([store(tmp_path / "s", [])])
         assert list(corpora.epoch(1, 0, max_tokens=10, pool_size=10)) == []
         assert list(corpora.sequential(max_tokens=10)) == []
         assert corpora.padding(corpora.sequential(max_tokens=10)) == 0.0
@@ -185,24 +185,24 @@ class TestEpochs:
 class TestTemperature:
     def test_shares_by_hand(self) -> None:
         """Sizes 900 and 100: at 1 the shares are 9/10 and 1/10, at 2 the roots' 30/40 and 10/40, of 1,000 examples."""
-        assert tempered([900, 100], [1.0, 1.0], 1.0) == [1.0, 1.0]
-        assert tempered([900, 100], [1.0, 1.0], 2.0) == pytest.approx([750 / 900, 250 / 100])
+        assert corpus_weights([900, 100], [1.0, 1.0], 1.0) == [1.0, 1.0]
+        assert corpus_weights([900, 100], [1.0, 1.0], 2.0) == pytest.approx([750 / 900, 250 / 100])
         # A weight of 9 makes the small one as heavy as the large one.
-        assert tempered([900, 100], [1.0, 9.0], 2.0) == pytest.approx([500 / 900, 500 / 100])
+        assert corpus_weights([900, 100], [1.0, 9.0], 2.0) == pytest.approx([500 / 900, 500 / 100])
 
     @given(
         sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=5),
         temperature=st.floats(1, 1e6),
     )
     def test_the_epoch_keeps_its_length_and_small_corpora_gain(self, sizes: list[int], temperature: float) -> None:
-        often = tempered(sizes, [1.0] * len(sizes), temperature)
+        often = corpus_weights(sizes, [1.0] * len(sizes), temperature)
         assert sum(size * weight for size, weight in zip(sizes, often, strict=True)) == pytest.approx(sum(sizes))
         by_size = [weight for _, weight in sorted(zip(sizes, often, strict=True))]
         assert all(small >= large - 1e-9 for small, large in pairwise(by_size))
 
     def test_an_epoch_draws_these_shares(self, tmp_path: Path) -> None:
         stores = [store(tmp_path / "large", random_pairs(900)), store(tmp_path / "small", random_pairs(100))]
-        plan = Corpora(stores, temperature=2.0).epoch(1, 0, max_tokens=100, pool_size=999)
+        plan = TokenDataset(stores, temperature=2.0).epoch(1, 0, max_tokens=100, pool_size=999)
         counts = Counter(plan.order.tolist())
         assert {counts[row] for row in range(900)} == {0, 1}
         assert {counts[row] for row in range(900, 1000)} == {2, 3}
@@ -214,7 +214,7 @@ class TestSegmentations:
     def test_epochs_take_turns(self, tmp_path: Path) -> None:
         """In epoch e every text is repeated e mod 3 + 1 times, and batches are cut by the lengths of that epoch."""
         pairs = random_pairs(50)
-        corpora = Corpora([store(tmp_path / "s", pairs, segmentations=3)])
+        corpora = TokenDataset([store(tmp_path / "s", pairs, segmentations=3)])
         assert len(corpora) == 50
         for epoch in range(4):
             times = epoch % 3 + 1
@@ -231,7 +231,7 @@ class TestSegmentations:
 
     def test_several_corpora(self, tmp_path: Path) -> None:
         first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
-        corpora = Corpora([store(tmp_path / "a", first, 2), store(tmp_path / "b", second, 2)])
+        corpora = TokenDataset([store(tmp_path / "a", first, 2), store(tmp_path / "b", second, 2)])
         expected = sorted([*(source * 2), EOS] for source, _ in first + second)
         batches = [corpora.batch(rows).source for rows in corpora.epoch(1, 1, max_tokens=100, pool_size=20)]
         assert sorted([token for token in row if token] for rows in batches for row in rows.tolist()) == expected
@@ -243,7 +243,7 @@ class TestSegmentations:
 class TestBatch:
     def test_several_corpora_give_the_right_tokens(self, tmp_path: Path) -> None:
         first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
-        corpora = Corpora([store(tmp_path / "a", first), store(tmp_path / "b", second)])
+        corpora = TokenDataset([store(tmp_path / "a", first), store(tmp_path / "b", second)])
         everything = first + second
         batch = corpora.batch(np.array([8, 0, 11, 6, 7, 0]))
         for side, tokens in ((0, batch.source), (1, batch.target)):
@@ -255,15 +255,15 @@ class TestBatch:
 
     def test_one_corpus_is_no_special_case(self, tmp_path: Path) -> None:
         pairs = random_pairs(9)
-        whole = Corpora([store(tmp_path / "a", pairs)])
-        halves = Corpora([store(tmp_path / "b", pairs[:4]), store(tmp_path / "c", pairs[4:])])
+        whole = TokenDataset([store(tmp_path / "a", pairs)])
+        halves = TokenDataset([store(tmp_path / "b", pairs[:4]), store(tmp_path / "c", pairs[4:])])
         rows = np.array([3, 8, 4, 0])
         assert np.array_equal(whole.batch(rows).source, halves.batch(rows).source)
         assert np.array_equal(whole.batch(rows).target, halves.batch(rows).target)
 
     def test_padding_by_hand(self, tmp_path: Path) -> None:
         """With ends, sources of 2 and 4 and targets of 3 and 3: 12 real tokens in 2 x 4 + 2 x 3 = 14 cells."""
-        corpora = Corpora([store(tmp_path / "s", [([5], [6, 6]), ([5, 5, 5], [6, 6])])])
+        corpora = TokenDataset([store(tmp_path / "s", [([5], [6, 6]), ([5, 5, 5], [6, 6])])])
         assert corpora.padding(corpora.sequential(max_tokens=100)) == pytest.approx(1 - 12 / 14)
 
 
@@ -275,12 +275,12 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     corpus = Corpus(files=("train.de", "train.en"))
     texts = (text for pair in read_examples(corpus, folder) for text in pair)
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=8000))
-    side = Side(PackedEncoder(tokenizer), after=(EOS,))
+    side = SideSpec(PackedEncoder(tokenizer), suffix_ids=(EOS,))
     built = open_or_build(
-        tmp_path / "s", "key", partial(read_examples, corpus, folder), Work((side, side), FilterConfig())
+        tmp_path / "s", "key", partial(read_examples, corpus, folder), EncodingSpec((side, side), FilterConfig())
     )
     assert built is not None
-    corpora = Corpora([built])
+    corpora = TokenDataset([built])
     plan = corpora.epoch(1, 0, max_tokens=4096, pool_size=32768)
     share = corpora.padding(plan)
     cells = real = 0  # the same share, counted on the batches themselves

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.data.inputs import ContentHashes, fingerprint
+from headway.data.store import ContentHashes, fingerprint
 from headway.errors import DataError
 
 LONG_AGO_NS = 10**18

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.data.encoding import Side, Work
-from headway.data.labels import LabelEncoder, count_labels, read_labelled
+from headway.data.encoding import EncodingSpec, SideSpec
+from headway.data.labels import LabelEncoder, count_labels, read_labeled
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import DataError
@@ -48,16 +48,16 @@ def test_a_label_is_one_token_and_no_padding() -> None:
 
 def test_a_label_stands_beside_every_segmentation_of_its_text() -> None:
     labels = LabelEncoder(("no", "yes"))
-    sides = Side(Letters(), Twice(), after=(9,)), Side(labels, LabelEncoder(labels.labels, 2))
-    piece = Work(sides, None).piece([("ab", "yes"), ("c", "no")])
+    sides = SideSpec(Letters(), Twice(), suffix_ids=(9,)), SideSpec(labels, LabelEncoder(labels.labels, 2))
+    piece = EncodingSpec(sides, None).encode_chunk([("ab", "yes"), ("c", "no")])
     assert piece.tokens["source"].tolist() == [97, 98, 9, 98, 97, 9, 99, 9, 99, 9]
     assert piece.tokens["target"].tolist() == [2, 2, 1, 1]
     assert piece.lengths["target"].tolist() == [1, 1, 1, 1]
 
 
 def test_long_texts_are_cut_before_their_end_symbol_and_counted() -> None:
-    sides = Side(Letters(), before=(5,), after=(9,), longest=4), Side(LabelEncoder(("no", "yes")))
-    piece = Work(sides, FilterConfig(max_length=1 << 40, max_length_ratio=1e12)).piece(
+    sides = SideSpec(Letters(), prefix_ids=(5,), suffix_ids=(9,), max_length=4), SideSpec(LabelEncoder(("no", "yes")))
+    piece = EncodingSpec(sides, FilterConfig(max_length=1 << 40, max_length_ratio=1e12)).encode_chunk(
         [("abcd", "no"), ("ab", "yes"), (" ", "no"), ("a", "no")]
     )
     assert piece.tokens["source"].tolist() == [5, 97, 98, 9, 5, 97, 98, 9, 5, 97, 9]
@@ -78,12 +78,12 @@ FORMS = {
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_format_gives_texts_with_labels(name: str, tmp_path: Path) -> None:
-    assert list(read_labelled(written(tmp_path, name, FORMS[name]), tmp_path)) == [("is it?", "yes"), ("it is", "no")]
+    assert list(read_labeled(written(tmp_path, name, FORMS[name]), tmp_path)) == [("is it?", "yes"), ("it is", "no")]
 
 
 def test_fields_name_label_and_text(tmp_path: Path) -> None:
     corpus = written(tmp_path, "a.csv", "1,is it?,yes\n2,it is,no\n", fields=["3", "2"])
-    assert list(read_labelled(corpus, tmp_path)) == [("is it?", "yes"), ("it is", "no")]
+    assert list(read_labeled(corpus, tmp_path)) == [("is it?", "yes"), ("it is", "no")]
 
 
 def test_labels_are_counted_in_order(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_labels_are_counted_in_order(tmp_path: Path) -> None:
 
 def test_labels_may_be_whole_numbers(tmp_path: Path) -> None:
     corpus = written(tmp_path, "a.jsonl", '{"label": 0, "text": "x"}\n{"label": 1, "text": "y"}\n')
-    assert list(read_labelled(corpus, tmp_path)) == [("x", "0"), ("y", "1")]
+    assert list(read_labeled(corpus, tmp_path)) == [("x", "0"), ("y", "1")]
 
 
 def test_empty_texts_are_no_examples_of_a_label(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_header_alone_is_no_example(tmp_path: Path) -> None:
 
 def test_cells_of_a_csv_may_hold_anything(tmp_path: Path) -> None:
     cells = "\n" + 'label,text\n"a","1, ""2""\n3"\n\nb,' + "x" * 200_000 + "\n"
-    examples = list(read_labelled(written(tmp_path, "a.csv", cells), tmp_path))
+    examples = list(read_labeled(written(tmp_path, "a.csv", cells), tmp_path))
     assert examples == [('1, "2"\n3', "a"), ("x" * 200_000, "b")]
 
 
@@ -152,4 +152,4 @@ def test_one_label_is_none(tmp_path: Path) -> None:
 )
 def test_bad_input_is_named(name: str, content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=message):
-        list(read_labelled(written(tmp_path, name, content), tmp_path, ("no", "yes")))
+        list(read_labeled(written(tmp_path, name, content), tmp_path, ("no", "yes")))

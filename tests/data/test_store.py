@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headway.data import building
-from headway.data.building import open_or_build
-from headway.data.encoding import Side, Work
+from headway.data import store_builder
+from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.store import FilterConfig, FilterCounts, TokenStore
+from headway.data.store_builder import open_or_build
 from headway.errors import DataError, OutputError
 from headway.text.packed import Packed, id_bytes, pack
 
@@ -43,12 +43,14 @@ class Reversing(Numbers):
         return super().encode([way for text in texts for way in (text, " ".join(reversed(text.split())))])
 
 
-def work(*vocab_sizes: int, filters: FilterConfig | None = None) -> Work:
+def work(*vocab_sizes: int, filters: FilterConfig | None = None) -> EncodingSpec:
     source, target = vocab_sizes or (100, 100)
-    return Work((Side(Numbers(source), after=(END,)), Side(Numbers(target), after=(END,))), filters)
+    return EncodingSpec(
+        (SideSpec(Numbers(source), suffix_ids=(END,)), SideSpec(Numbers(target), suffix_ids=(END,))), filters
+    )
 
 
-def built(folder: Path, key: str, examples: Callable[[], Iterator[tuple[str, ...]]], work: Work) -> TokenStore:
+def built(folder: Path, key: str, examples: Callable[[], Iterator[tuple[str, ...]]], work: EncodingSpec) -> TokenStore:
     store = open_or_build(folder, key, examples, work)
     assert store is not None
     return store
@@ -121,15 +123,15 @@ class TestRoundTrip:
         folder = tmp_path_factory.mktemp("store") / "s"
         examples: list[tuple[str, ...]] = [tuple(" ".join(map(str, side)) for side in pair) for pair in texts]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(building, "_PIECE", chunk)
-            patch.setattr(building, "num_cores", lambda: 1)
+            patch.setattr(store_builder, "_CHUNK_EXAMPLES", chunk)
+            patch.setattr(store_builder, "num_cores", lambda: 1)
             store = build(folder, examples)
         assert rows(store, "source") == [[*source, END] for source, _ in texts]
         assert rows(store, "target") == [[*target, END] for _, target in texts]
 
     def test_progress_hears_how_many_were_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(building, "_PIECE", 2)
-        monkeypatch.setattr(building, "num_cores", lambda: 1)
+        monkeypatch.setattr(store_builder, "_CHUNK_EXAMPLES", 2)
+        monkeypatch.setattr(store_builder, "num_cores", lambda: 1)
         heard: list[int] = []
         examples = [("1", "1")] * 5
         open_or_build(tmp_path / "s", "key", lambda: iter(examples), work(), progress=heard.append)
@@ -240,14 +242,16 @@ class Characters:
 
 def test_a_side_of_nothing_but_spaces_is_empty(tmp_path: Path) -> None:
     examples = [("ab", "c"), ("  ", "c"), ("ab", "\t"), ("ab", "")]
-    side = Side(Characters(), after=(END,))
-    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig()))
+    side = SideSpec(Characters(), suffix_ids=(END,))
+    store = built(tmp_path / "s", "key", lambda: iter(examples), EncodingSpec((side, side), FilterConfig()))
     assert store.counts == FilterCounts(read=4, empty=3, too_long=0, ratio=0)
 
 
 def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Path) -> None:
     filters = FilterConfig(max_length=2)
-    tagged = Work((Side(Numbers(), before=(90, 91), after=(END,)), Side(Numbers(), after=(END,))), filters)
+    tagged = EncodingSpec(
+        (SideSpec(Numbers(), prefix_ids=(90, 91), suffix_ids=(END,)), SideSpec(Numbers(), suffix_ids=(END,))), filters
+    )
     examples = [("5 6", "7"), ("5 6 7", "7"), ("8", "9 9")]
     store = built(tmp_path / "s", "key", lambda: iter(examples), tagged)
     assert rows(store, "source") == [[90, 91, 5, 6, END], [90, 91, 8, END]]
@@ -256,9 +260,9 @@ def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Pa
 
 def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
     """Of the kept examples; the filters go by the encoder's one way to cut."""
-    side = Side(Numbers(), Reversing(), after=(END,))
+    side = SideSpec(Numbers(), Reversing(), suffix_ids=(END,))
     examples = [("5 6", "7"), ("1 2 3", "4"), ("8", "9 4")]
-    store = built(tmp_path / "s", "key", lambda: iter(examples), Work((side, side), FilterConfig(max_length=2)))
+    store = built(tmp_path / "s", "key", lambda: iter(examples), EncodingSpec((side, side), FilterConfig(max_length=2)))
     assert len(store) == store.counts.kept == 2
     assert store.segmentations == 2
     found = [store.padded("source", np.array([row]))[0].tolist() for row in range(4)]

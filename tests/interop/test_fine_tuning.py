@@ -21,13 +21,12 @@ from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
 from headway.models.registry import build_model
 from headway.predict import Translator
-from headway.train.loop import train
-from headway.train.objective import batch_loss, to_device
-from headway.train.prepare import prepare
+from headway.tasks import parse_recipe, train
+from headway.tasks.translation import TranslationData, TranslationObjective, TranslationTask
+from headway.train.fine_tuning import complete_recipe, load_start
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.start import completed, load_start
-from headway.validation import validator
+from headway.train.stream import to_device
 
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
 LANGUAGES = {"m2m": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn")}
@@ -62,18 +61,25 @@ def recipe(home: Path, family: str, corpus: dict[str, Any] | None = None, **sect
     }
     for name, keys in sections.items():
         whole[name] = {**whole.get(name, {}), **keys}
-    return Recipe.parse(whole, "test")
+    return parse_recipe(whole, "test")
+
+
+def _prepare(recipe: Any, run: Path) -> TranslationData:
+    prepared = TranslationTask().prepare(complete_recipe(recipe, run), run, Silence())
+    assert prepared is not None
+    return prepared
 
 
 @each_family
 def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Path, tmp_path: Path) -> None:
     """So everything around the sentences is as the model has seen it."""
-    prepared = prepare(recipe(home, family), tmp_path / "run", Silence())
+    prepared = _prepare(recipe(home, family), tmp_path / "run")
     assert prepared.dev is not None
     rows = next(iter(prepared.dev.sequential(max_tokens=10_000)))
     batch = to_device(prepared.dev.batch(rows), torch.device("cpu"))
     with torch.inference_mode():
-        ours = float(batch_loss(Bundle.load(home / f"{family}-headway").model, batch, 0.0)) / batch.targets.numel()
+        model = Bundle.load(home / f"{family}-headway").model
+        ours = float(TranslationObjective(model, 0.0)(batch)) / batch.targets.numel()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MarianTokenizer recommends a package
         tokenizer = transformers.AutoTokenizer.from_pretrained(
@@ -95,7 +101,7 @@ def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Pa
 def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path) -> None:
     """A fine-tuned model is framed as before, scores better on what it saw, and goes back to where it came from."""
     chosen = recipe(home, family, model={"dropout": 0.05})
-    result = train(chosen, tmp_path / "run", validate=validator(chosen))
+    result = train(chosen, tmp_path / "run")
     before, after = Bundle.load(home / f"{family}-headway"), Bundle.load(result.model or tmp_path)
     assert (after.framing, after.task) == (before.framing, before.task)
     assert after.source_tokenizer.fingerprint == before.source_tokenizer.fingerprint
@@ -129,7 +135,7 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         "usual": {},
         "other": {"source_language": "eng_Latn", "target_language": "rus_Cyrl"},
     }.items():
-        prepared = prepare(recipe(home, "nllb", languages), tmp_path / name, Silence())
+        prepared = _prepare(recipe(home, "nllb", languages), tmp_path / name)
         batch = prepared.train.batch(next(iter(prepared.train.sequential(max_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
         assert prepared.imported_framing is not None
@@ -163,7 +169,7 @@ def test_what_cannot_be_is_refused_by_name(
 
 
 def test_what_a_recipe_leaves_out_is_the_models(home: Path, tmp_path: Path) -> None:
-    found = completed(recipe(home, "m2m", model={"dropout": 0.3}), tmp_path)
+    found = complete_recipe(recipe(home, "m2m", model={"dropout": 0.3}), tmp_path)
     model = Bundle.load(home / "m2m-headway").model.config
     assert found.model.as_dict() == {**model.as_dict(), "dropout": 0.3}
     assert (found.task.source_language, found.task.target_language) == ("de", "en")
@@ -184,7 +190,7 @@ def test_tokens_that_are_forbidden_weigh_little_in_means(home: Path) -> None:
 def test_a_teacher_is_told_the_language_of_each_corpus(home: Path, tmp_path: Path) -> None:
     """And what the recipe leaves out is the student's start, here too."""
     corpus = {"source_language": "rus_Cyrl"}
-    chosen = completed(recipe(home, "nllb", corpus), tmp_path / "run")
+    chosen = complete_recipe(recipe(home, "nllb", corpus), tmp_path / "run")
     student = distill(home / "nllb-headway", chosen, tmp_path / "run", beam_size=1)
     taught = [target for _, target in read_examples(student.data.train[0], Path(student.data.folder))]
     translator = Translator(Bundle.load(home / "nllb-headway"))

@@ -28,13 +28,13 @@ from headway.bundle import read_weights
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError, HeadwayError, OutputError, TrainingError
 from headway.storage import locked_folder
-from headway.train import distributed, loop, state
-from headway.train.distributed import World, joined
-from headway.train.loop import Result, train
-from headway.train.objective import Objective
-from headway.train.optim import learning_rate, step_if_finite
+from headway.tasks import parse_recipe, train
+from headway.tasks.translation import TranslationObjective
+from headway.train import distributed, loop, snapshot
+from headway.train.distributed import World, gathered, joined
+from headway.train.loop import Result
+from headway.train.optim import clip_and_step, learning_rate
 from headway.train.recipe import Recipe
-from headway.train.sharding import whole
 
 STEPS = 8
 
@@ -68,7 +68,7 @@ def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
         "validation": {"every": 4, "metric": "loss"},
         "checkpoints": {"every": 3, "keep": 5, "average": 2},
     }
-    return Recipe.parse({name: {**plain[name], **sections.get(name, {})} for name in plain}, "test")
+    return parse_recipe({name: {**plain[name], **sections.get(name, {})} for name in plain}, "test")
 
 
 def sharded(corpus: Path) -> Recipe:
@@ -169,12 +169,12 @@ def gradient_norms(chosen: Recipe, run: Path) -> list[float]:
     def note(optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> torch.Tensor:
         gradients = [weight.grad for group in optimizer.param_groups for weight in group["params"]]
         squares = [each.square().sum() for each in gradients if each is not None]
-        norms.append(sum(float(whole({"": each})[""]) for each in squares) ** 0.5)
-        return step_if_finite(optimizer, clip_norm)
+        norms.append(sum(float(gathered({"": each})[""]) for each in squares) ** 0.5)
+        return clip_and_step(optimizer, clip_norm)
 
     norms: list[float] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "step_if_finite", note)
+        patch.setattr(loop, "clip_and_step", note)
         train(chosen, run)
     return norms
 
@@ -183,14 +183,14 @@ def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
     """The fifth pass of process 1, in its third step, gives an infinite loss."""
     passes: list[int] = []
 
-    def forward(self: Objective, batch: Any) -> torch.Tensor:
+    def forward(self: TranslationObjective, batch: Any) -> torch.Tensor:
         loss: torch.Tensor = plain(self, batch)
         passes.append(len(passes) + 1)
         return loss * float("inf") if passes[-1] == 5 and dist.get_rank() == 1 else loss
 
-    plain = Objective.forward
+    plain = TranslationObjective.forward
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Objective, "forward", forward)
+        patch.setattr(TranslationObjective, "forward", forward)
         return train(chosen, run)
 
 
@@ -272,7 +272,7 @@ class TestTheCourseIsThatOfOneProcess:
         assert first == second
         lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
         assert [line["skipped_steps"] for line in lines] == [0, 0, 1, 0, 0, 0, 0, 0]
-        before, after = (state.read(tmp_path / "checkpoints" / f"step-{step}").weights for step in (3, 6))
+        before, after = (snapshot.read(tmp_path / "checkpoints" / f"step-{step}").weights for step in (3, 6))
         assert all(tensor.isfinite().all() for tensor in (*before.values(), *after.values()))
 
 
@@ -305,7 +305,7 @@ class TestShards:
         assert sorted(path.name for path in folder.iterdir()) == ["shards", "state.json"]
         shards = {path.name for path in (folder / "shards").iterdir()}
         assert shards == {".metadata", "__0_0.distcp", "__1_0.distcp"}
-        found, expected = state.read(folder), state.read(alone / "checkpoints" / "step-8")
+        found, expected = snapshot.read(folder), snapshot.read(alone / "checkpoints" / "step-8")
         for mine, yours in ((found.weights, expected.weights), (found.moments, expected.moments)):
             assert {name: tensor.shape for name, tensor in mine.items()} == {
                 name: tensor.shape for name, tensor in yours.items()
@@ -329,8 +329,8 @@ class TestShards:
         content = bytearray(shard.read_bytes())
         content[len(content) // 2] ^= 1
         shard.write_bytes(content)
-        with pytest.raises(state.DamageError, match=r"shards/__1_0\.distcp does not match its checksum"):
-            state.read(shard.parent.parent)
+        with pytest.raises(snapshot.DamageError, match=r"shards/__1_0\.distcp does not match its checksum"):
+            snapshot.read(shard.parent.parent)
 
     def test_a_disk_that_is_full_for_one_process_stops_all(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)
@@ -458,7 +458,7 @@ class TestTorchrun:
         pair(train, chosen, tmp_path / "undisturbed")
         log, checkpoints = tmp_path / "log", tmp_path / "run" / "checkpoints"
         with log.open("w") as file, self.started(self.command(tmp_path, chosen), file) as agent:
-            wait_until(lambda: state.checkpoint_folders(checkpoints) != [])
+            wait_until(lambda: snapshot.checkpoint_folders(checkpoints) != [])
             os.kill(worker(agent.pid, rank=1), signal.SIGKILL)
             assert agent.wait(100) == 0, log.read_text()
         assert log.read_text().count("resuming after step") == 1

@@ -13,7 +13,7 @@ from headway.bundle import named_weights
 from headway.errors import BundleError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.train.ema import MovingAverage
+from headway.train.averaging import MovingAverage
 
 MOVED, STOOD = torch.tensor(True), torch.tensor(False)
 

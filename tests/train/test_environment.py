@@ -14,7 +14,7 @@ import torch
 
 from headway.errors import CheckpointError
 from headway.train import environment
-from headway.train.environment import Environment, note_start
+from headway.train.environment import Environment, record_start
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def capable(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
 def silent(run: Path, precision: str = "auto", *, step: int) -> Environment:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        return note_start(run, CPU, precision, step=step)
+        return record_start(run, CPU, precision, step=step)
 
 
 def test_every_start_is_noted(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_auto_stays_what_it_was(
     assert silent(tmp_path, step=3).precision == precision
     capable(monkeypatch, not began_capable)
     with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and stays with it.*--fresh"):
-        assert note_start(tmp_path, CPU, "auto", step=5).precision == precision
+        assert record_start(tmp_path, CPU, "auto", step=5).precision == precision
     assert silent(tmp_path, step=0).precision != precision  # nothing is trained yet: a beginning
 
 
@@ -106,7 +106,7 @@ def test_what_changes_the_last_bits_is_named(tmp_path: Path, name: str, before: 
     (tmp_path / "environment.json").write_text(json.dumps([{**entry, name: before}]))
     message = message.replace("+", r"\+")
     with pytest.warns(UserWarning, match=f"resuming where {message}.*not bit for bit"):
-        note_start(tmp_path, CPU, "float32", step=1)
+        record_start(tmp_path, CPU, "float32", step=1)
     silent(tmp_path, "float32", step=2)  # as at the last start
 
 
@@ -121,4 +121,4 @@ def test_what_does_not_matter_is_not_named(tmp_path: Path) -> None:
 def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "environment.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"environment\.json: damaged \(.+\).*remove it"):
-        note_start(tmp_path, CPU, "auto", step=1)
+        record_start(tmp_path, CPU, "auto", step=1)

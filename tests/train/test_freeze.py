@@ -10,8 +10,8 @@ from headway.bundle import named_weights
 from headway.errors import ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.train.freeze import freeze
-from headway.train.optim import OptimizerConfig, make_optimizer, step_if_finite
+from headway.train.fine_tuning import freeze
+from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
 
 SIZES = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 2, "decoder_layers": 1, "dropout": 0.0}
 
@@ -29,7 +29,7 @@ def moved_by_a_step(model: Transformer) -> set[str]:
     tokens = torch.randint(1, 8, (3, 5))
     loss = nn.functional.cross_entropy(model(tokens, tokens).flatten(0, 1), tokens.flatten())
     loss.backward()  # type: ignore[no-untyped-call]
-    assert step_if_finite(optimizer)
+    assert clip_and_step(optimizer)
     return {name for name, tensor in named_weights(model).items() if not torch.equal(tensor, before[name])}
 
 

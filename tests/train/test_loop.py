@@ -8,6 +8,7 @@ import random
 import re
 import resource
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,27 +18,28 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from listening import Heard
+from listening import Heard, prepare
 
-from headway.bundle import Bundle, ClassifierBundle, read_weights
-from headway.data.batching import Batch
+from headway.bundle import Bundle, read_weights
+from headway.data.batching import PaddedBatch
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
 from headway.predict import load_translator
 from headway.storage import locked_folder
-from headway.train import loop, state
-from headway.train.average import average
+from headway.tasks import parse_recipe, train
+from headway.tasks.translation import TranslationRecipe, TranslationTask
+from headway.train import loop
+from headway.train import snapshot as state
+from headway.train.averaging import average_checkpoints
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
-from headway.train.judge import Validate
-from headway.train.loop import Result, train
-from headway.train.objective import to_device
+from headway.train.loop import Result
 from headway.train.optim import learning_rate
-from headway.train.prepare import prepare
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.stream import MicroBatch, Stream, Work
+from headway.train.stream import MicroBatch, StepBatches, Stream, to_device
+from headway.train.task import Task
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
 TIMES = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
@@ -84,7 +86,7 @@ def recipe(corpus: Path, changes: Sections | None = None) -> Recipe:
     }
     for section, keys in (changes or {}).items():
         sections[section] = {**sections[section], **keys}
-    return Recipe.parse(sections, "test")
+    return parse_recipe(sections, "test")
 
 
 def records(run: Path) -> list[dict[str, Any]]:
@@ -269,7 +271,7 @@ class TestResumeIsRefused:
     def test_with_other_text(self, corpus: Path, run: Path, tmp_path: Path) -> None:
         write_corpus(tmp_path / "other", "train", 60, seed=5)
         write_corpus(tmp_path / "other", "dev", 10, seed=2)
-        with pytest.raises(CheckpointError, match=r"tokenizer was trained on other files .*--fresh"):
+        with pytest.raises(CheckpointError, match=r"tokenizer was trained on files that differ .*--fresh"):
             train(recipe(tmp_path / "other"), run)
 
 
@@ -291,14 +293,15 @@ class TestValidation:
         expected = read_weights(run / "checkpoints" / f"step-{step}" / "model.safetensors")
         assert all(torch.equal(best[name], expected[name]) for name in expected)
 
-    def scripted(self, values: Sequence[float]) -> Validate:
+    def scripted(self, values: Sequence[float]) -> Task[Any, Any]:
         remaining = iter(values)
 
-        def validate(bundle: Bundle | ClassifierBundle) -> list[Score]:
-            assert not bundle.model.training
-            return [Score("BLEU", next(remaining), "scripted")]
+        class Scripted(TranslationTask):
+            def dev_scores(self, bundle: Bundle, recipe: TranslationRecipe) -> list[Score]:
+                assert not bundle.model.training
+                return [Score("BLEU", next(remaining), "scripted")]
 
-        return validate
+        return Scripted()
 
     def test_best_by_score_and_early_stopping(self, corpus: Path, tmp_path: Path) -> None:
         """Best at the second validation, none better at the third and fourth: patience 2 ends the run at step 8."""
@@ -307,23 +310,23 @@ class TestValidation:
             "checkpoints": {"every": 2, "keep": 9},
         }
         heard = Heard()
-        scores = self.scripted([10.0, 20.0, 20.0, 15.0, 30.0])
-        found = train(recipe(corpus, changes), tmp_path, validate=scores, listener=heard)
+        task = self.scripted([10.0, 20.0, 20.0, 15.0, 30.0])
+        found = loop.train(task, recipe(corpus, changes), tmp_path, listener=heard)
         assert found.step == 8
-        said = "stopped after step 8: the last 2 validations brought nothing better than step 4 did"
+        said = "stopped after step 8: the last 2 validations did not improve on step 4"
         assert any(line.startswith(said) for line in heard.messages)
         assert "the average of the last checkpoints:" in heard.messages
         assert found.scores["BLEU"] == 30.0  # of the average
         self.assert_best_is(tmp_path, 4)
         card = (tmp_path / "best" / "README.md").read_text()
         assert "BLEU: 20.00 (scripted)" in card
-        again = train(recipe(corpus, changes), tmp_path, validate=self.scripted([30.0]))
+        again = loop.train(self.scripted([30.0]), recipe(corpus, changes), tmp_path)
         assert again.step == 8  # still out of patience
 
     def test_a_better_score_restores_patience(self, corpus: Path, tmp_path: Path) -> None:
         changes: Sections = {"validation": {"every": 2, "metric": "bleu", "patience": 2}}
         values = [10.0, 9.0, 11.0, 9.0, 12.0, 9.0, 0.0]
-        assert train(recipe(corpus, changes), tmp_path, validate=self.scripted(values)).step == 12
+        assert loop.train(self.scripted(values), recipe(corpus, changes), tmp_path).step == 12
 
     def test_dev_loss_is_the_mean_over_target_tokens(self, corpus: Path, tmp_path: Path) -> None:
         """Each dev pair alone, without smoothing, summed and divided by all target tokens with their ends."""
@@ -347,7 +350,7 @@ class TestValidation:
         del data["dev"]
         for steps in (3, 5):
             sections = recipe(corpus, {"checkpoints": {"average": 0}, "training": {"steps": steps}}).as_dict()
-            result = train(Recipe.parse({**sections, "data": data}, "test"), tmp_path)
+            result = train(parse_recipe({**sections, "data": data}, "test"), tmp_path)
             assert result.model == tmp_path / "best"
             self.assert_best_is(tmp_path, steps)
 
@@ -357,7 +360,7 @@ class TestAverage:
         self.assert_mean(straight / "average", straight, ["step-12", "step-10"])
 
     def test_after_the_fact(self, straight: Path, tmp_path: Path) -> None:
-        assert average(straight, 3, tmp_path / "mean") == 3
+        assert average_checkpoints(straight, 3, tmp_path / "mean") == 3
         self.assert_mean(tmp_path / "mean", straight, ["step-12", "step-10", "step-5"])
         assert "the mean of step-12, step-10, step-5" in (tmp_path / "mean" / "README.md").read_text()
 
@@ -370,13 +373,13 @@ class TestAverage:
 
     def test_needs_checkpoints(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match="no checkpoints; expected a run folder of `headway train`"):
-            average(tmp_path, 5, tmp_path / "mean")
+            average_checkpoints(tmp_path, 5, tmp_path / "mean")
 
     def test_needs_a_model_folder(self, corpus: Path, tmp_path: Path) -> None:
         with at_step(1, interrupt):
             train(recipe(corpus), tmp_path)
         with pytest.raises(CheckpointError, match="no model folder beside the checkpoints yet"):
-            average(tmp_path, 5, tmp_path / "mean")
+            average_checkpoints(tmp_path, 5, tmp_path / "mean")
 
 
 def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path) -> None:
@@ -388,20 +391,21 @@ def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path)
     assert parts[0].target.size != parts[1].target.size
     whole = prepared.train.batch(np.concatenate(rows))
 
-    def weights_after(accumulate: int, batches: list[Batch]) -> list[torch.Tensor]:
+    def weights_after(accumulate: int, batches: list[PaddedBatch]) -> list[torch.Tensor]:
         chosen = recipe(corpus, {**no_dropout, "training": {"accumulate": accumulate}})
         run = tmp_path / str(accumulate)
         checkpoints = Checkpoints(run / "checkpoints", keep=1)
         world = World(torch.device("cpu"))
-        trainer = loop._Trainer(chosen, run, world, prepared, checkpoints, None, Silence())
-        trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)
+        trainer = loop._Trainer(TranslationTask(), chosen, run, world, prepared, checkpoints, Silence())
+        trainer.state.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)
         start = [parameter.detach().clone() for parameter in trainer.model.parameters()]
         tokens = [to_device(batch, trainer.device) for batch in batches]
         targets = sum(batch.targets.numel() for batch in tokens)
         with trainer:
-            work = Work(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)
-            trainer.works = (each for each in [work])
-            trainer.step()
+            work = StepBatches(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)
+            trainer.batches = (each for each in [work])
+            with pytest.raises(StopIteration):  # at the second step
+                trainer.run_to_end(threading.Event())
         return [new.detach() - old for new, old in zip(trainer.model.parameters(), start, strict=True)]
 
     (tmp_path / "1").mkdir()
@@ -421,7 +425,7 @@ def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: P
     losses = [record["loss"] for record in steps]
     prepared = prepare(recipe(corpus), tmp_path / "fine", Silence())
     stream = Stream(prepared.train, recipe(corpus), torch.device("cpu"))
-    tokens = [stream.next().num_targets for _ in range(12)]
+    tokens = [stream.next_step().num_targets for _ in range(12)]
     assert whole["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-6)
     assert whole["learning_rate"] == steps[-1]["learning_rate"] == pytest.approx(0.01 * (5 / 12) ** 0.5)
 

@@ -11,29 +11,30 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from headway.data.batching import Batch, Corpora, EpochPlan, token_batches
+from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset, token_batches
 from headway.errors import TrainingError
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
+from headway.tasks.translation import TranslationObjective
 from headway.train import memory
 from headway.train.memory import (
+    BatchShape,
     Estimate,
-    Shape,
     available_memory,
     check_memory,
     estimate_memory,
+    explain_out_of_memory,
     largest_shapes,
-    out_of_memory_explained,
 )
-from headway.train.objective import Objective, to_device
+from headway.train.stream import to_device
 
 CPU = torch.device("cpu")
 SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 2}
 GIB = 1 << 30
 
 
-def objective(r_drop: float = 0.0) -> Objective:
-    return Objective(build_model(TransformerConfig.parse(SIZES, "test"), 50, 50), 0.1, r_drop)
+def objective(r_drop: float = 0.0) -> TranslationObjective:
+    return TranslationObjective(build_model(TransformerConfig.parse(SIZES, "test"), 50, 50), 0.1, r_drop)
 
 
 def adam(parts: nn.Module) -> torch.optim.Optimizer:
@@ -41,10 +42,10 @@ def adam(parts: nn.Module) -> torch.optim.Optimizer:
 
 
 def estimate(total_gib: float, held_gib: float = 0.0) -> Estimate:
-    return Estimate(Shape(8, 10, 20), int(total_gib * GIB), 0, 0, 0, 0, 0, 0, int(held_gib * GIB))
+    return Estimate(BatchShape(8, 10, 20), int(total_gib * GIB), 0, 0, 0, 0, 0, 0, int(held_gib * GIB))
 
 
-class Lengths(Corpora):
+class Lengths(TokenDataset):
     """Examples of given lengths, and nothing else of them."""
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ def test_weights_gradients_and_moments_by_hand() -> None:
     the gradients."""
     whole = objective()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
-    found = estimate_memory(whole, adam(whole), [Shape(4, 5, 6)], "float32", average=True)
+    found = estimate_memory(whole, adam(whole), [BatchShape(4, 5, 6)], "float32", average=True)
     assert (found.weights, found.gradients, found.optimizer, found.average) == (size, size, 2 * size, size)
     assert found.checkpoint == size + 2 * size + size
     assert found.logits == 4 * 6 * 50 * 12
@@ -82,10 +83,10 @@ def test_moments_that_are_there_are_held() -> None:
     """After a step Adam has two tensors as large as each weight, and a count of steps, four bytes."""
     whole = objective()
     optimizer = adam(whole)
-    whole(to_device(Batch(np.full((2, 3), 4), np.full((2, 3), 4)), CPU)).backward()
+    whole(to_device(PaddedBatch(np.full((2, 3), 4), np.full((2, 3), 4)), CPU)).backward()
     optimizer.step()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
-    found = estimate_memory(whole, optimizer, [Shape(2, 3, 3)], "float32")
+    found = estimate_memory(whole, optimizer, [BatchShape(2, 3, 3)], "float32")
     assert found.held == 3 * size + 4 * len(list(whole.parameters()))
 
 
@@ -93,9 +94,9 @@ def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     whole = objective()
     some = list(whole.parameters())[:3]
     size = sum(parameter.nbytes for parameter in some)
-    found = estimate_memory(whole, torch.optim.Adam(some), [Shape(2, 5, 6)], "float32")
+    found = estimate_memory(whole, torch.optim.Adam(some), [BatchShape(2, 5, 6)], "float32")
     assert (found.gradients, found.optimizer, found.average) == (size, 2 * size, 0)
-    assert estimate_memory(whole, torch.optim.Adafactor(some), [Shape(2, 5, 6)], "float32").optimizer == 0
+    assert estimate_memory(whole, torch.optim.Adafactor(some), [BatchShape(2, 5, 6)], "float32").optimizer == 0
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -103,15 +104,15 @@ def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
 def test_the_line_through_two_rows_leads_to_nine(precision: str, r_drop: float) -> None:
     """What nine rows keep is counted here by forwarding nine."""
     whole = objective(r_drop)
-    nine = memory._kept(whole, Shape(9, 7, 11), CPU, precision)
-    assert memory._activations(whole, Shape(9, 7, 11), CPU, precision) == nine
-    assert nine > memory._kept(whole, Shape(8, 7, 11), CPU, precision)
+    nine = memory._saved_bytes(whole, BatchShape(9, 7, 11), CPU, precision)
+    assert memory._activations(whole, BatchShape(9, 7, 11), CPU, precision) == nine
+    assert nine > memory._saved_bytes(whole, BatchShape(8, 7, 11), CPU, precision)
 
 
 def test_what_is_kept_of_a_product_by_hand() -> None:
     """Of sqrt(x) W, with x (B, 3, 4), autograd keeps the root, and the weight, which is no activation."""
 
-    class Product(Objective):
+    class Product(TranslationObjective):
         def __init__(self) -> None:
             nn.Module.__init__(self)
             self.weight = nn.Parameter(torch.ones(4, 2))
@@ -121,13 +122,13 @@ def test_what_is_kept_of_a_product_by_hand() -> None:
             rows = getattr(batch, "source").size(0)  # noqa: B009
             return (self.root.expand(rows, 3, 4).sqrt() @ self.weight).sum()
 
-    assert memory._kept(Product(), Shape(5, 3, 3), CPU, "float32") == 5 * 3 * 4 * 4
+    assert memory._saved_bytes(Product(), BatchShape(5, 3, 3), CPU, "float32") == 5 * 3 * 4 * 4
 
 
 def test_nothing_changes_by_estimating() -> None:
     whole = objective().eval()
     before, weights = torch.get_rng_state(), [parameter.clone() for parameter in whole.parameters()]
-    estimate_memory(whole, adam(whole), [Shape(3, 4, 5)], "float32")
+    estimate_memory(whole, adam(whole), [BatchShape(3, 4, 5)], "float32")
     assert torch.equal(torch.get_rng_state(), before)
     assert not whole.training
     assert all(torch.equal(old, new) for old, new in zip(weights, whole.parameters(), strict=True))
@@ -136,7 +137,7 @@ def test_nothing_changes_by_estimating() -> None:
 
 def test_the_dearest_shape_is_chosen() -> None:
     whole = objective()
-    shapes = [Shape(2, 5, 5), Shape(20, 5, 5), Shape(1, 9, 9)]
+    shapes = [BatchShape(2, 5, 5), BatchShape(20, 5, 5), BatchShape(1, 9, 9)]
     assert estimate_memory(whole, adam(whole), shapes, "float32").shape == shapes[1]
 
 
@@ -155,9 +156,9 @@ def test_the_largest_shapes_of_a_plan() -> None:
     """
     corpora = Lengths()
     found = largest_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]))
-    assert Shape(2, 6, 6) in found
-    assert set(found) <= {Shape(2, 6, 6), Shape(3, 4, 4)}
-    assert largest_shapes(corpora, corpora.plan([1, 0])) == [Shape(1, 12, 2)]
+    assert BatchShape(2, 6, 6) in found
+    assert set(found) <= {BatchShape(2, 6, 6), BatchShape(3, 4, 4)}
+    assert largest_shapes(corpora, corpora.plan([1, 0])) == [BatchShape(1, 12, 2)]
     assert largest_shapes(corpora, corpora.plan([])) == []
 
 
@@ -234,16 +235,16 @@ class TestExhaustion:
         ],
     )
     def test_it_names_the_batch_and_what_to_lower(self, error: Exception) -> None:
-        batch = Batch(np.ones((3, 4), np.int64), np.ones((3, 6), np.int64))
+        batch = PaddedBatch(np.ones((3, 4), np.int64), np.ones((3, 6), np.int64))
         message = r"out of memory at a batch of 3 rows x \(4 source \+ 6 target tokens\); lower data\.max_tokens"
 
         class Greedy(nn.Module):
             def forward(self, _: object) -> None:
                 raise error
 
-        with pytest.raises(TrainingError, match=message), out_of_memory_explained(Shape.of(to_device(batch, CPU))):
+        with pytest.raises(TrainingError, match=message), explain_out_of_memory(BatchShape.of(to_device(batch, CPU))):
             Greedy()(batch)
 
     def test_other_errors_stay_what_they_are(self) -> None:
-        with pytest.raises(RuntimeError, match="shapes"), out_of_memory_explained(Shape(1, 2, 3)):
+        with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory(BatchShape(1, 2, 3)):
             raise RuntimeError("shapes cannot be multiplied")

@@ -18,12 +18,12 @@ from headway.nn import TokenEmbedding
 from headway.train.checkpoints import Checkpoints
 from headway.train.optim import (
     OptimizerConfig,
+    clip_and_step,
     depends_on_length,
     learning_rate,
     make_optimizer,
-    step_if_finite,
 )
-from headway.train.state import Progress
+from headway.train.snapshot import Progress
 
 Kind = Literal["adam", "adafactor"]
 
@@ -211,15 +211,15 @@ def test_restored_from_a_checkpoint_training_goes_on_bit_for_bit(tmp_path: Path,
     optimizer, restored = optimizer_of(model, kind), optimizer_of(other, kind)
     for seed in (1, 2):
         give_gradients(model, seed)
-        step_if_finite(optimizer)
+        clip_and_step(optimizer)
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         checkpoints.save(Progress(step=2), model, optimizer)
         assert checkpoints.restore(other, restored) is not None
     assert equal(everything(model, optimizer), everything(other, restored))
     give_gradients(model, 3)
     give_gradients(other, 3)
-    assert step_if_finite(optimizer)
-    assert step_if_finite(restored)
+    assert clip_and_step(optimizer)
+    assert clip_and_step(restored)
     assert equal(everything(model, optimizer), everything(other, restored))
 
 
@@ -231,16 +231,16 @@ class TestStepIfFinite:
         model = small_model()
         optimizer = optimizer_of(model, kind, weight_decay=0.1)
         give_gradients(model, 0)
-        assert step_if_finite(optimizer, clip_norm)
+        assert clip_and_step(optimizer, clip_norm)
         before = everything(model, optimizer)
         give_gradients(model, 1)
         *_, last = model.parameters()
         assert last.grad is not None
         last.grad.flatten()[-1] = bad
-        assert not step_if_finite(optimizer, clip_norm)
+        assert not clip_and_step(optimizer, clip_norm)
         assert equal(everything(model, optimizer), before)
         give_gradients(model, 1)
-        assert step_if_finite(optimizer, clip_norm)
+        assert clip_and_step(optimizer, clip_norm)
         assert not equal(everything(model, optimizer), before)
 
     @pytest.mark.parametrize("kind", ["adam", "adafactor"])
@@ -253,7 +253,7 @@ class TestStepIfFinite:
         for seed in (0, 1, 2):
             give_gradients(model, seed)
             give_gradients(other, seed)
-            step_if_finite(optimizer, clip_norm)
+            clip_and_step(optimizer, clip_norm)
             torch.nn.utils.clip_grad_norm_(other.parameters(), clip_norm)
             plain.step()
         for ours, theirs in zip(everything(model, optimizer), everything(other, plain), strict=True):
@@ -267,7 +267,7 @@ class TestStepIfFinite:
         for seed in (0, 1):
             give_gradients(model, seed)
             give_gradients(other, seed)
-            step_if_finite(optimizer)
+            clip_and_step(optimizer)
             plain.step()
         assert equal(everything(model, optimizer), everything(other, plain))
 
@@ -279,7 +279,7 @@ class TestStepIfFinite:
         optimizer = optimizer_of(model)
         give_gradients(model, 0)
         with no_waiting:
-            finite = step_if_finite(optimizer, clip_norm)
+            finite = clip_and_step(optimizer, clip_norm)
         assert finite
 
     def test_what_the_kernel_was_told_is_forgotten(self) -> None:
@@ -288,7 +288,7 @@ class TestStepIfFinite:
         optimizer = optimizer_of(layer)
         for parameter in layer.parameters():
             parameter.grad = torch.full_like(parameter, math.nan)
-        assert not step_if_finite(optimizer, 1.0)
+        assert not clip_and_step(optimizer, 1.0)
         before = layer.weight.detach().clone()
         give_gradients(layer, 0)
         optimizer.step()

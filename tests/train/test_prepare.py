@@ -15,27 +15,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from listening import Heard
+from listening import Heard, prepare, prepare_shard
 
 from headway import kernels
 from headway.bundle import Bundle, TaskConfig
 from headway.cli import app
 from headway.cli.prepare import prepare as prepare_command
 from headway.config import to_toml
-from headway.data.building import Shard
+from headway.data.store_builder import Shard
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import load_translator
+from headway.tasks import parse_recipe, task_of, train
 from headway.text import EOS, Tokenizer, TokenizerConfig
-from headway.train.loop import train
-from headway.train.prepare import Prepared, prepare, prepare_shard
+from headway.train.fine_tuning import complete_recipe
+from headway.train.prepare import rehearse
 from headway.train.recipe import Recipe
-from headway.train.rehearsal import rehearse
 from headway.train.report import Silence
-from headway.train.start import completed
-from headway.validation import validator
+from headway.train.task import Prepared
 
 GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
 ENGLISH = ["a house", "the red house", "the tree", "a red tree and a house", "the house and the tree"] * 4
@@ -68,7 +67,7 @@ def recipe(corpus: Path, **changes: dict[str, Any]) -> Recipe:
     }
     for section, keys in changes.items():
         sections[section] = {**sections.get(section, {}), **keys}
-    return Recipe.parse(sections, "test")
+    return parse_recipe(sections, "test")
 
 
 def both_ways(corpus: Path, **changes: dict[str, Any]) -> Recipe:
@@ -172,8 +171,8 @@ def recipe_before(changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any
 class TestShards:
     def test_shards_make_what_one_makes(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(recipe(corpus), tmp_path / "one", Silence())
-        monkeypatch.setattr("headway.data.building._PIECE", 8)
-        monkeypatch.setattr("headway.data.building.num_cores", lambda: 1)
+        monkeypatch.setattr("headway.data.store_builder._PIECE", 8)
+        monkeypatch.setattr("headway.data.store_builder.num_cores", lambda: 1)
         heard = Heard()
         assert prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(2, 2)) is None
         assert heard.messages[-1] == "train.de + train.en: some parts are left to other shards"
@@ -220,14 +219,14 @@ def test_training_compiles_nothing_where_preparing_has_rehearsed_it(
 
 def test_preparing_for_a_gpu_needs_none(corpus: Path, tmp_path: Path) -> None:
     heard, chosen = Heard(), recipe(corpus, training={"device": "cuda"})
-    rehearse(chosen, prepare(chosen, tmp_path / "run", Silence()), heard)
+    rehearse(task_of(chosen), chosen, prepare(chosen, tmp_path / "run", Silence()), heard)
     assert heard.messages == []
 
 
 def test_the_rehearsal_leaves_random_numbers_and_takes_long_examples_in_part(corpus: Path, tmp_path: Path) -> None:
     heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 3})
     prepared, before = prepare(chosen, tmp_path / "run", Silence()), torch.get_rng_state()
-    rehearse(chosen, prepared, heard)
+    rehearse(task_of(chosen), chosen, prepared, heard)
     assert len(heard.messages) == 1
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -297,7 +296,7 @@ class TestTags:
             training={"steps": 120, "log_every": 60},
             validation={"every": 120, "beam_size": 1},
         )
-        result = train(chosen, tmp_path / "run", validate=validator(chosen))
+        result = train(chosen, tmp_path / "run")
         assert result.model is not None
         model = load_translator(result.model, device="cpu")
         assert model.target_languages == ("de", "en")
@@ -389,7 +388,9 @@ class TestStartFrom:
         assert prepared.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
         assert prepared.source_tokenizer is prepared.target_tokenizer
         run = tmp_path / "run"
-        (run / "recipe.toml").write_text(to_toml(completed(chosen, run).as_dict()), encoding="utf-8")  # as train() does
+        (run / "recipe.toml").write_text(
+            to_toml(complete_recipe(chosen, run).as_dict()), encoding="utf-8"
+        )  # as train() does
         (run / "checkpoints" / "step-1").mkdir(parents=True)
         shutil.rmtree(tmp_path / "model")
         heard = Heard()

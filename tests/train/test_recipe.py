@@ -8,6 +8,7 @@ import pytest
 
 from headway.config import to_toml
 from headway.errors import CheckpointError, ConfigError
+from headway.tasks import load_recipe
 from headway.train.recipe import Recipe, changed_keys, refuse_changes
 
 MINIMAL = '[data]\ntrain = [{ files = ["a.de", "a.en"] }]\n'
@@ -16,7 +17,7 @@ MINIMAL = '[data]\ntrain = [{ files = ["a.de", "a.en"] }]\n'
 def load(tmp_path: Path, text: str = MINIMAL, *assignments: str) -> Recipe:
     path = tmp_path / "recipe.toml"
     path.write_text(text)
-    return Recipe.load(path, assignments)
+    return load_recipe(path, assignments)
 
 
 def test_two_files_are_enough(tmp_path: Path) -> None:

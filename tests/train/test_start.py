@@ -13,7 +13,7 @@ from headway.errors import BundleError, ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
-from headway.train.start import load_start
+from headway.train.fine_tuning import load_start
 
 SIZES: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1}
 TOKENIZER = Tokenizer.train(["a b c d"], TokenizerConfig(kind="whitespace"))

@@ -26,10 +26,10 @@ from headway.bundle import named_weights
 from headway.errors import CheckpointError, HeadwayError, OutputError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.train import state
+from headway.train import snapshot as state
 from headway.train.checkpoints import Checkpoints
 from headway.train.optim import OptimizerConfig, make_optimizer
-from headway.train.state import Progress, Snapshot, average_weights, checkpoint_folders
+from headway.train.snapshot import Progress, Snapshot, average_weights, checkpoint_folders
 
 SIZES = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")

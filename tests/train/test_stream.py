@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from listening import prepare
 
-from headway.data.batching import Corpora
+from headway.data.batching import TokenDataset
 from headway.errors import ConfigError
-from headway.train.prepare import prepare
+from headway.tasks import parse_recipe
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.stream import MicroBatch, Stream, Work, prefetched
+from headway.train.stream import MicroBatch, StepBatches, Stream, prefetched
 
 ACCUMULATE = 4
 CPU = torch.device("cpu")
@@ -26,7 +27,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     lines = ["a " * (1 + number % 7) + "b" for number in range(60)]
     for side in ("source", "target"):
         (folder / side).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    return Recipe.parse(
+    return parse_recipe(
         {
             "data": {"folder": str(folder), "train": [{"files": ["source", "target"]}], "max_tokens": 30},
             "tokenizer": {"kind": "whitespace"},
@@ -37,11 +38,12 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 
 @pytest.fixture(scope="module")
-def corpora(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> Corpora:
-    return prepare(recipe, tmp_path_factory.mktemp("run"), Silence()).train
+def corpora(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
+    dataset: TokenDataset = prepare(recipe, tmp_path_factory.mktemp("run"), Silence()).train
+    return dataset
 
 
-def take(stream: Stream, steps: int) -> list[Work]:
+def take(stream: Stream, steps: int) -> list[StepBatches]:
     return list(islice(stream, steps))
 
 
@@ -53,7 +55,7 @@ def same(one: MicroBatch, other: MicroBatch) -> bool:
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_processes_share_what_one_has(corpora: Corpora, recipe: Recipe, processes: int) -> None:
+def test_processes_share_what_one_has(corpora: TokenDataset, recipe: Recipe, processes: int) -> None:
     steps = 3 * len(Stream(corpora, recipe, CPU).plan) // ACCUMULATE  # several epochs
     alone = take(Stream(corpora, recipe, CPU), steps)
     shares = [take(Stream(corpora, recipe, CPU, rank=rank, processes=processes), steps) for rank in range(processes)]
@@ -68,21 +70,21 @@ def test_processes_share_what_one_has(corpora: Corpora, recipe: Recipe, processe
         assert all(map(same, joined, whole.micro_batches))
 
 
-def test_counts_are_those_of_the_whole_step(corpora: Corpora, recipe: Recipe) -> None:
-    work = Stream(corpora, recipe, CPU).next()
+def test_counts_are_those_of_the_whole_step(corpora: TokenDataset, recipe: Recipe) -> None:
+    work = Stream(corpora, recipe, CPU).next_step()
     assert work.num_targets == sum(batch.tokens.targets.numel() for batch in work.micro_batches)
     assert work.num_sources == sum(int((batch.tokens.source != 0).sum()) for batch in work.micro_batches)
 
 
-def test_goes_on_from_a_position(corpora: Corpora, recipe: Recipe) -> None:
+def test_goes_on_from_a_position(corpora: TokenDataset, recipe: Recipe) -> None:
     steps = take(Stream(corpora, recipe, CPU), 30)
     for done in (1, 7, 29):
         position = steps[done - 1]
-        following = Stream(corpora, recipe, CPU, epoch=position.epoch, batch=position.batch).next()
+        following = Stream(corpora, recipe, CPU, epoch=position.epoch, batch=position.batch).next_step()
         assert all(map(same, following.micro_batches, steps[done].micro_batches))
 
 
-def test_a_step_needs_a_batch_for_each_process(corpora: Corpora, recipe: Recipe) -> None:
+def test_a_step_needs_a_batch_for_each_process(corpora: TokenDataset, recipe: Recipe) -> None:
     expected = r"5 processes share the batches of a step, but training\.accumulate = 4; set it to 5 or a multiple"
     with pytest.raises(ConfigError, match=expected):
         Stream(corpora, recipe, CPU, rank=0, processes=5)
@@ -116,10 +118,10 @@ class TestPrefetched:
             next(ahead)
 
 
-def test_the_corpus_is_not_smaller_than_a_step(corpora: Corpora, recipe: Recipe, tmp_path: Path) -> None:
+def test_the_corpus_is_not_smaller_than_a_step(corpora: TokenDataset, recipe: Recipe, tmp_path: Path) -> None:
     """A step may take more batches than an epoch has: it then goes on in the next epoch."""
     batches = len(Stream(corpora, recipe, CPU).plan)
     many = recipe.model_copy(update={"training": recipe.training.model_copy(update={"accumulate": batches + 1})})
-    work = Stream(corpora, many, CPU).next()
+    work = Stream(corpora, many, CPU).next_step()
     assert (work.epoch, work.batch) == (1, 1)
     assert len(work.micro_batches) == batches + 1

@@ -14,12 +14,14 @@ import torch
 from headway.bundle import Bundle, named_weights, read_weights
 from headway.errors import TrainingError
 from headway.models.registry import build_model
+from headway.tasks import parse_recipe, train
+from headway.tasks.translation import TranslationObjective
 from headway.train import loop
-from headway.train.loop import Result, train
-from headway.train.objective import Objective, TokenBatch
-from headway.train.optim import learning_rate, step_if_finite
+from headway.train.loop import Result
+from headway.train.optim import clip_and_step, learning_rate
 from headway.train.recipe import Recipe
-from headway.train.state import checkpoint_folders
+from headway.train.snapshot import checkpoint_folders
+from headway.train.stream import TokenBatch
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +51,7 @@ def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
         "validation": {"every": 2, "metric": "loss"},
         "checkpoints": {"every": 2, "keep": 4, "average": 0},
     }
-    return Recipe.parse({name: {**plain.get(name, {}), **sections.get(name, {})} for name in plain}, "test")
+    return parse_recipe({name: {**plain.get(name, {}), **sections.get(name, {})} for name in plain}, "test")
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -157,9 +159,9 @@ def test_one_infinite_gradient_costs_one_step(
         if next(calls) == 3:
             (*_, gradient) = (each.grad for group in optimizer.param_groups for each in group["params"])
             gradient.view(-1)[0] = float("inf")
-        return step_if_finite(optimizer, clip_norm)
+        return clip_and_step(optimizer, clip_norm)
 
-    monkeypatch.setattr(loop, "step_if_finite", disturbed)
+    monkeypatch.setattr(loop, "clip_and_step", disturbed)
     every_step = {"every": 1, "keep": 8, "average": 0}
     chosen = recipe(corpus, checkpoints=every_step, optimizer={"kind": kind, "warmup_steps": 1, "learning_rate": 0.01})
     train(chosen, tmp_path)
@@ -174,13 +176,13 @@ def test_one_infinite_gradient_costs_one_step(
 def test_an_infinite_loss_with_finite_gradients_is_skipped_as_well(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, forward = iter(range(1, 99)), Objective.forward
+    calls, forward = iter(range(1, 99)), TranslationObjective.forward
 
-    def disturbed(self: Objective, batch: TokenBatch) -> torch.Tensor:
+    def disturbed(self: TranslationObjective, batch: TokenBatch) -> torch.Tensor:
         loss = forward(self, batch)
         return loss + torch.inf if torch.is_grad_enabled() and next(calls) == 7 else loss  # some are the estimate's
 
-    monkeypatch.setattr(Objective, "forward", disturbed)
+    monkeypatch.setattr(TranslationObjective, "forward", disturbed)
     every_step = {"every": 1, "keep": 8, "average": 0}
     chosen = recipe(corpus, checkpoints=every_step, data={"dev": None}, training={"log_every": 1})
     train(chosen, tmp_path)
@@ -228,9 +230,9 @@ def test_skipped_steps_end_a_run_before_they_are_reported(
         for group in optimizer.param_groups:
             for each in group["params"]:
                 each.grad.fill_(float("nan"))
-        return step_if_finite(optimizer, clip_norm)
+        return clip_and_step(optimizer, clip_norm)
 
-    monkeypatch.setattr(loop, "step_if_finite", hopeless)
+    monkeypatch.setattr(loop, "clip_and_step", hopeless)
     settings = {"steps": 500, "log_every": 500, "precision": "float32", "device": "cpu"}
     with pytest.raises(TrainingError, match=r"the last 20 steps, up to step 20, .* still those after step 0"):
         train(recipe(corpus, training=settings), tmp_path)

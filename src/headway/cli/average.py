@@ -18,8 +18,8 @@ def average(
     ] = None,
 ) -> None:
     """Average a run's newest checkpoints into a model folder."""
-    from headway.train.average import average as average_run
+    from headway.train.averaging import average_checkpoints
 
     folder = output or run / "average"
-    count = average_run(run, last, folder)
+    count = average_checkpoints(run, last, folder)
     print(f"{folder}: the mean of {count} checkpoints")

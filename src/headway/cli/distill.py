@@ -38,17 +38,15 @@ def distill(
     """
     from headway.cli.progress import ProgressListener
     from headway.distill import distill as translate_corpora
-    from headway.train.loop import train
-    from headway.train.recipe import Recipe
-    from headway.train.start import completed
-    from headway.validation import validator
+    from headway.tasks import load_recipe, train
+    from headway.train.fine_tuning import complete_recipe
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(
             "headway distill translates in one process, but torchrun has started several; start it alone, stop it with "
             "Ctrl-C once it trains, and go on with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
         )
-    loaded = Recipe.load(recipe, assignments or [])
+    loaded = load_recipe(recipe, assignments or [])
     folder = run or Path("runs") / f"{recipe.stem}-distilled"
     with ProgressListener() as listener, move_previous_run_aside(folder, fresh, listener.say) as earlier:
         if earlier is not None and (earlier / "distilled").is_dir():
@@ -56,7 +54,7 @@ def distill(
         try:
             student = translate_corpora(
                 teacher,
-                completed(loaded, folder),
+                complete_recipe(loaded, folder),
                 folder,
                 beam_size=beam_size,
                 keep_original=keep_original,
@@ -65,5 +63,5 @@ def distill(
         except KeyboardInterrupt:
             listener.say(f"stopped; what has been translated is kept, go on with: {resume_command()}")
             raise typer.Exit(130) from None
-        result = train(student, folder, validate=validator(student), listener=listener)
+        result = train(student, folder, listener=listener)
     print_next_command(result)

@@ -154,7 +154,7 @@ def _evaluate_translator(
 def _evaluate_classifier(
     model: Path, data: Path, fields: str | None, confusion: Path | None, output: Path | None, form: Form
 ) -> None:
-    from headway.data.labels import read_labelled
+    from headway.data.labels import read_labeled
     from headway.data.readers import Corpus
     from headway.errors import HeadwayError
     from headway.evaluate import class_table, confusion_table, evaluate_classes
@@ -166,7 +166,7 @@ def _evaluate_classifier(
         picture_format(confusion)  # refuse an unknown format before the work
     classifier = load_classifier(model)
     corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
-    examples = list(read_labelled(corpus, Path(), classifier.labels))
+    examples = list(read_labeled(corpus, Path(), classifier.labels))
     begin = time.perf_counter()
     found: list[Classification] = []
     with show_progress("classifying", data) as advance:

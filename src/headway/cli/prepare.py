@@ -29,21 +29,21 @@ def prepare(
     folder, the one that finishes last joins them; so does training.
     """
     from headway.cli.progress import ProgressListener
-    from headway.data.building import Shard
-    from headway.train.prepare import prepare_shard
-    from headway.train.recipe import Recipe
-    from headway.train.rehearsal import rehearse
-    from headway.train.start import completed
+    from headway.data.store_builder import Shard
+    from headway.tasks import load_recipe, task_of
+    from headway.train.fine_tuning import complete_recipe
+    from headway.train.prepare import rehearse
 
     part = Shard.parse(shard)
-    loaded = Recipe.load(recipe, assignments or [])
-    folder = run or Path("runs") / recipe.stem
+    loaded = load_recipe(recipe, assignments or [])
+    task, folder = task_of(loaded), run or Path("runs") / recipe.stem
     begin = time.perf_counter()
     with ProgressListener() as listener:
-        prepared = prepare_shard(loaded, folder, listener, part)
+        loaded = complete_recipe(loaded, folder)
+        prepared = task.prepare(loaded, folder, listener, part)
         seconds = time.perf_counter() - begin
         if prepared is not None:
-            rehearse(completed(loaded, folder), prepared, listener)
+            rehearse(task, loaded, prepared, listener)
     if prepared is None:
         print(f"part {part.number} of {part.total} is done, others are not yet ({seconds:.1f} s)", file=sys.stderr)
         return

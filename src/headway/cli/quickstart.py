@@ -36,7 +36,7 @@ def quickstart(
     from headway.cli.train import command_name, move_previous_run_aside
     from headway.data.builtin import build_corpus, write_corpus
     from headway.predict import load_translator
-    from headway.train.loop import train
+    from headway.tasks import train
 
     begin = time.perf_counter()
     folder = run or Path("runs") / f"quickstart-{source}-{target}"
@@ -64,10 +64,10 @@ def quickstart(
 
 def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
     """A Transformer small enough to learn the task in minutes on two cores."""
-    from headway.train.recipe import Recipe
+    from headway.tasks import parse_recipe
 
     files = {split: [f"{split}.{source}", f"{split}.{target}"] for split in ("train", "dev")}
-    return Recipe.parse(
+    return parse_recipe(
         {
             "task": {"source_language": source, "target_language": target},
             "data": {

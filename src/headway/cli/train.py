@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -49,22 +49,18 @@ def train(
 ) -> None:
     """Train a model. Running the same command again resumes."""
     from headway.cli.progress import ProgressListener
+    from headway.tasks import load_recipe, task_of
     from headway.train.loop import train as run_training
-    from headway.train.recipe import Recipe
-    from headway.validation import validator
 
-    loaded = Recipe.load(recipe, assignments or [])
+    loaded = load_recipe(recipe, assignments or [])
+    task = task_of(loaded)
     folder = run or Path("runs") / recipe.stem
-    classifies = loaded.task.kind == "classification"
-    with (
-        ProgressListener("texts" if classifies else "tokens") as listener,
-        move_previous_run_aside(folder, fresh, listener.say),
-    ):
-        result = run_training(loaded, folder, validate=validator(loaded), listener=listener)
-    print_next_command(result, "classify" if classifies else "translate")
+    with ProgressListener(task.unit) as listener, move_previous_run_aside(folder, fresh, listener.say):
+        result = run_training(task, loaded, folder, listener=listener)
+    print_next_command(result, task.command)
 
 
-def print_next_command(result: Result, use: Literal["translate", "classify"] = "translate") -> None:
+def print_next_command(result: Result, use: str = "translate") -> None:
     """Print the command that uses the trained model or, after an interruption, the command that resumes."""
     if result.interrupted:
         if is_main():

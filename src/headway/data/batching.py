@@ -1,12 +1,13 @@
-"""Which examples stand in which batch: a pure function of the seed and the epoch.
+"""Batches of each epoch, as a pure function of the seed and the epoch.
 
-Shuffle all examples, cut the order into pools, sort each pool by length, cut it into batches by a budget of tokens,
-shuffle the batches. Sentences of like length come together (Vaswani et al. 2017, section 5.1), so little is padding;
-which ones do, and when, changes every epoch. The position in training is then one number, and resuming needs no state
-but that number. Where a store holds several sampled segmentations of each text, epochs take turns among them.
+Shuffle all examples, split the order into pools, sort each pool by length, split it into batches by a token budget, and
+shuffle the batches. Sentences of similar length share a batch (Vaswani et al. 2017, section 5.1), so there is little
+padding; the composition and order of batches change every epoch. The position in the data is therefore a single number,
+and resuming needs no other state. If a store has several sampled segmentations of each text, epochs alternate between
+them.
 
-``max_tokens`` bounds rows x the longer side, padding included; an example longer than that is a batch of its own.
-``max_examples`` bounds the rows.
+``max_tokens`` limits rows x the longer side, padding included; a longer example is a batch of its own. ``max_examples``
+limits the rows.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from numpy.typing import NDArray
 
 from headway.data.store import SIDES, TokenStore
 
-__all__ = ["Batch", "Corpora", "EpochPlan", "tempered", "token_batches"]
+__all__ = ["EpochPlan", "PaddedBatch", "TokenDataset", "corpus_weights", "token_batches"]
 
 Lengths = NDArray[np.int32]
 Rows = NDArray[np.int64]
-Order = NDArray[np.int32] | NDArray[np.int64]  # examples; four bytes each up to two billion of them
+Order = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples
 
-_FEW = 8  # rows, of which leaving one out costs more than it saves
+_MIN_EVEN_ROWS = 8  # in smaller batches, dropping a row to make the number even costs more than it saves
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Padded tokens: sources (B, S) and targets (B, T), each row ending in the end symbol before its padding."""
+class PaddedBatch:
+    """Padded tokens: sources (B, S) and targets (B, T). Each row ends with the end symbol, then padding."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
@@ -38,9 +39,9 @@ class Batch:
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """The batches of one epoch: batch i holds the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
+    """The batches of one epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
-    Indexing gives rows of the stores: of each example the row of ``segmentation``, one of ``segmentations``.
+    Indexing returns row numbers of the stores: for each example, the row of ``segmentation`` (of ``segmentations``).
     """
 
     order: Order
@@ -69,17 +70,18 @@ def token_batches(
     rng: np.random.Generator | None,
     max_examples: int | None = None,
 ) -> EpochPlan:
-    """Cut ``order`` into pools of ``pool_size`` examples and these into batches; see the module.
+    """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as the module describes.
 
-    ``order`` is sorted in place. ``rng`` shuffles the batches; None leaves them sorted inside their pools.
+    ``order`` is sorted in place. ``rng`` shuffles the batches; if None, they stay sorted within their pools.
     """
     bounds = [np.empty((0, 2), np.int64)]
     for begin in range(0, len(order), pool_size):
         pool = order[begin : begin + pool_size]
         sources, targets = source[pool], target[pool]
-        # By target, then by source, which runs up and down in turn: neighbours are alike on both sides, seams included.
+        # By target length, then by source length, ascending and descending in turn: neighbors have similar lengths on
+        # both sides, even where the target length changes.
         ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
-        bounds.append(begin + _cut(np.maximum(sources, targets)[ranking], max_tokens, max_examples))
+        bounds.append(begin + _split(np.maximum(sources, targets)[ranking], max_tokens, max_examples))
         order[begin : begin + pool_size] = pool[ranking]
     plan = np.concatenate(bounds)
     if rng is not None:
@@ -87,11 +89,11 @@ def token_batches(
     return EpochPlan(order, plan)
 
 
-def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> NDArray[np.int64]:
-    """(start, end) of consecutive batches in which rows, and rows x the longest, stay within the budget.
+def _split(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> NDArray[np.int64]:
+    """Return (start, end) of consecutive batches whose rows, and rows x the longest, stay within the limits.
 
-    Many rows are even in number, but for the rest: a product over an odd number of tokens takes a tenth longer
-    (oneDNN's of bfloat16, measured with AVX-512).
+    Larger batches get an even number of rows, except the last: a product over an odd number of tokens takes a tenth
+    longer (oneDNN in bfloat16, measured with AVX-512).
     """
     bounds = []
     start = 0
@@ -101,7 +103,7 @@ def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> N
         window = np.maximum.accumulate(longer[start : start + most])
         cost = window.astype(np.int64) * np.arange(1, len(window) + 1)
         rows = max(int(np.searchsorted(cost, max_tokens, side="right")), 1)
-        if rows >= _FEW and start + rows < len(longer):
+        if rows >= _MIN_EVEN_ROWS and start + rows < len(longer):
             rows -= rows % 2
         end = start + rows
         bounds.append((start, end))
@@ -109,11 +111,11 @@ def _cut(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> N
     return np.array(bounds, np.int64).reshape(-1, 2)
 
 
-class Corpora:
-    """Several stores as one training set, each with a weight: how often an epoch shows each of its examples.
+class TokenDataset:
+    """One or more token stores as a data set, each with a weight: how often an epoch contains each of its examples.
 
-    A weight of 2.5 shows every example twice, and half of them, drawn anew each epoch, a third time. With a
-    ``temperature`` the weights are those of :func:`tempered`.
+    With a weight of 2.5, an epoch contains every example twice, and a random half of them a third time. With a
+    ``temperature``, :func:`corpus_weights` computes the weights.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class Corpora:
         self._stores = list(stores)
         self._weights = list(weights or [1.0] * len(self._stores))
         if temperature is not None:
-            self._weights = tempered([len(store) for store in self._stores], self._weights, temperature)
+            self._weights = corpus_weights([len(store) for store in self._stores], self._weights, temperature)
         self._starts = np.cumsum([0] + [len(store) for store in self._stores])
         (self.segmentations,) = {store.segmentations for store in self._stores}
 
@@ -131,22 +133,22 @@ class Corpora:
 
     @property
     def source_lengths(self) -> Lengths:
-        """The length of every row's source, read when asked for."""
+        """The source length of every row, read on access."""
         return self._row_lengths("source")
 
     @property
     def target_lengths(self) -> Lengths:
-        """The length of every row's target, read when asked for."""
+        """The target length of every row, read on access."""
         return self._row_lengths("target")
 
     def num_tokens(self, side: str) -> int:
-        """Tokens of all examples on one side, with their end symbols; of several segmentations the mean."""
+        """Return the number of tokens on one side, end symbols included: the mean over segmentations."""
         return sum(store.num_tokens(side) for store in self._stores) // self.segmentations
 
     def epoch(
         self, seed: int, epoch: int, *, max_tokens: int, pool_size: int, max_examples: int | None = None
     ) -> EpochPlan:
-        """The batches of an epoch, the same for the same arguments on every machine."""
+        """Return the batches of an epoch: the same for the same arguments on every machine."""
         rng = np.random.default_rng((seed, epoch))
         dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
         parts = []
@@ -161,7 +163,7 @@ class Corpora:
         return self._batches(order, epoch % self.segmentations, max_tokens, pool_size, rng, max_examples)
 
     def sequential(self, *, max_tokens: int, max_examples: int | None = None) -> EpochPlan:
-        """Every example once, sorted by length, in no random order: for validation."""
+        """Return batches with every example once, sorted by length, not shuffled: for validation."""
         return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None, max_examples)
 
     def _batches(
@@ -180,17 +182,17 @@ class Corpora:
         return replace(plan, segmentation=segmentation, segmentations=self.segmentations)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
-        """The length of every example's source or target in one segmentation."""
+        """Return the source or target length of every example in one segmentation."""
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
 
     def _row_lengths(self, side: str) -> Lengths:
         return np.concatenate([store.row_lengths(side) for store in self._stores])
 
-    def batch(self, rows: Rows) -> Batch:
-        """The padded tokens of some rows."""
+    def batch(self, rows: Rows) -> PaddedBatch:
+        """Return the padded tokens of some rows."""
         if len(self._stores) == 1:
-            return Batch(self._stores[0].padded("source", rows), self._stores[0].padded("target", rows))
-        return Batch(self._mixed("source", rows), self._mixed("target", rows))
+            return PaddedBatch(self._stores[0].padded("source", rows), self._stores[0].padded("target", rows))
+        return PaddedBatch(self._mixed("source", rows), self._mixed("target", rows))
 
     def _mixed(self, side: str, rows: Rows) -> NDArray[np.int64]:
         starts = self._starts * self.segmentations
@@ -205,7 +207,7 @@ class Corpora:
         return tokens
 
     def padding(self, plan: EpochPlan) -> float:
-        """The share of padding in the source and target tensors of a plan's batches."""
+        """Return the fraction of padding in the source and target tensors of a plan's batches."""
         if not len(plan):
             return 0.0
         starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
@@ -217,11 +219,13 @@ class Corpora:
         return 1 - real / cells
 
 
-def tempered(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
-    """How often an epoch as long as all corpora shows each example of each, where corpus i's share of the epoch is
-    proportional to (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively Multilingual Neural Machine
-    Translation in the Wild", 2019, section 4.2)."""
+def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
+    """Return how often an epoch, as long as all corpora together, contains each example of each corpus.
+
+    The share of corpus i is proportional to (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively
+    Multilingual Neural Machine Translation in the Wild", 2019, section 4.2).
+    """
     mass = [(weight * size) ** (1 / temperature) for weight, size in zip(weights, sizes, strict=True)]
     shares = [part / max(sum(mass), 1e-300) for part in mass]
-    # Rounded, for 0.9999999999999999 would leave examples out.
+    # Rounded: a weight of 0.9999999999999999 would drop examples.
     return [round(share * sum(sizes) / max(size, 1), 12) for share, size in zip(shares, sizes, strict=True)]

@@ -1,4 +1,7 @@
-"""From texts to a piece of a token store: segmentation, filters, tags and end symbols. Runs in workers too."""
+"""From texts to a chunk of a token store: tokenizing, filtering, language tags and end symbols.
+
+Runs in worker processes too.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,17 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from headway.data.store import SIDES, FilterConfig, FilterCounts, Piece
+from headway.data.store import SIDES, Chunk, FilterConfig, FilterCounts
 from headway.errors import OutputError
 from headway.storage import atomic_write
 from headway.text.packed import Packed
 
-__all__ = ["Encoder", "Sampler", "Side", "Work", "load_piece", "save_piece"]
+__all__ = ["EncodingSpec", "SideSpec", "SubwordSampler", "TextEncoder", "load_chunk", "save_chunk"]
 
 
 @runtime_checkable
-class Encoder(Protocol):
-    """Cuts each text in one way."""
+class TextEncoder(Protocol):
+    """Tokenizes each text in one way."""
 
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
@@ -31,81 +34,74 @@ class Encoder(Protocol):
 
 
 @runtime_checkable
-class Sampler(Protocol):
-    """Cuts each text in several ways: ``encode`` gives all of the first text, then all of the second, and so on."""
-
-    @property
-    def segmentations(self) -> int: ...  # noqa: D102
+class SubwordSampler(Protocol):
+    """Tokenizes each text in several ways: ``encode`` returns all rows of the first text, then all of the next."""
 
     def encode(self, texts: Sequence[str]) -> Packed: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
-class Side:
-    """How the texts of one side become rows of tokens.
+class SideSpec:
+    """How the texts of one side (source or target) become rows of tokens.
 
     Attributes:
-        encoder: Cuts a text as a trained model meets it; filters go by these lengths.
-        sampler: Where given, cuts what is stored instead.
-        before: Tokens put in front of each row, such as a language tag.
-        after: Tokens put behind each row, such as the end symbol.
-        longest: Rows are cut to so many tokens, those around them included; None: never.
+        encoder: Tokenizes a text as at inference time. Length filters use these token counts.
+        sampler: Tokenizes the text that is stored; None means ``encoder``.
+        prefix_ids: Tokens before each row, such as a language tag.
+        suffix_ids: Tokens after each row, such as the end symbol.
+        max_length: Maximum row length, including prefix and suffix; longer rows are truncated. None means no limit.
     """
 
-    encoder: Encoder
-    sampler: Sampler | None = None
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = ()
-    longest: int | None = None
+    encoder: TextEncoder
+    sampler: SubwordSampler | None = None
+    prefix_ids: tuple[int, ...] = ()
+    suffix_ids: tuple[int, ...] = ()
+    max_length: int | None = None
 
 
 @dataclass(frozen=True)
-class Work:
-    """What is done to every example of a corpus: all that a worker has to know.
+class EncodingSpec:
+    """How the examples of a corpus are tokenized and filtered: all that a worker process needs.
 
     Attributes:
-        sides: The source's and the target's.
-        filters: None keeps everything (development sets).
+        sides: The specifications of source and target.
+        filters: Limits on lengths. None keeps every example (development sets).
+        rows_per_example: Number of rows stored for each example: the segmentations that samplers return.
     """
 
-    sides: tuple[Side, Side]
+    sides: tuple[SideSpec, SideSpec]
     filters: FilterConfig | None
+    rows_per_example: int = 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of token ids in the store."""
-        widest = max(side.encoder.vocab_size for side in self.sides)
-        return np.dtype(np.uint16 if widest <= 1 << 16 else np.uint32)
+        """The type of token ids in the store."""
+        largest = max(side.encoder.vocab_size for side in self.sides)
+        return np.dtype(np.uint16 if largest <= 1 << 16 else np.uint32)
 
-    @property
-    def segmentations(self) -> int:
-        """Rows for each example."""
-        sampler = self.sides[0].sampler
-        return sampler.segmentations if sampler else 1
-
-    def piece(self, examples: Sequence[tuple[str, ...]]) -> Piece:
-        """Tokenise consecutive examples."""
+    def encode_chunk(self, examples: Sequence[tuple[str, ...]]) -> Chunk:
+        """Tokenize consecutive examples."""
         columns = [[example[number] for example in examples] for number in range(len(SIDES))]
         plain = [side.encoder.encode(texts) for side, texts in zip(self.sides, columns, strict=True)]
-        keep, counts = self._filtered(columns, plain)
+        keep, counts = self._filter(columns, plain)
         tokens, lengths = {}, {}
         for name, side, texts, packed in zip(SIDES, self.sides, columns, plain, strict=True):
             if side.sampler:
                 packed = side.sampler.encode([texts[index] for index in np.flatnonzero(keep)])
             elif not keep.all():
                 packed = Packed(packed.ids[np.repeat(keep, packed.lengths)], packed.lengths[keep])
-            tokens[name], lengths[name] = _framed(_cut(packed, side), side.before, side.after, self.dtype)
-        return Piece(tokens, lengths, counts)
+            tokens[name], lengths[name] = _add_special_tokens(_truncate(packed, side), side, self.dtype)
+        return Chunk(tokens, lengths, counts)
 
-    def _filtered(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
-        """Which examples stay, and why the others do not; of several reasons the first counts."""
+    def _filter(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
+        """Return which examples stay, and counts of the others by reason; only the first reason counts."""
         count = len(columns[0])
         source, target = (packed.lengths for packed in plain)
-        over = np.zeros(count, bool)
+        truncated = np.zeros(count, bool)
         for side, lengths in zip(self.sides, (source, target), strict=True):
-            over |= lengths > _room(side)
+            truncated |= lengths > _max_text_length(side)
         if self.filters is None:
-            return np.ones(count, bool), FilterCounts(count, 0, 0, 0, int(over.sum()))
+            return np.ones(count, bool), FilterCounts(count, 0, 0, 0, int(truncated.sum()))
         blank = [[not text or text.isspace() for text in texts] for texts in columns]
         longer = np.maximum(source, target)
         empty = np.array(blank, bool).any(0)
@@ -113,59 +109,55 @@ class Work:
         uneven = longer > self.filters.max_length_ratio * np.minimum(source, target) + 10
         ratio = ~empty & ~too_long & uneven
         keep = ~(empty | too_long | ratio)
-        return keep, FilterCounts(count, *(int(each.sum()) for each in (empty, too_long, ratio, over & keep)))
+        return keep, FilterCounts(count, *(int(each.sum()) for each in (empty, too_long, ratio, truncated & keep)))
 
 
-def _room(side: Side) -> int:
-    """How many tokens a row may have beside those around it."""
-    return sys.maxsize if side.longest is None else side.longest - len(side.before) - len(side.after)
+def _max_text_length(side: SideSpec) -> int:
+    """Return the maximum number of tokens in a row besides prefix and suffix."""
+    return sys.maxsize if side.max_length is None else side.max_length - len(side.prefix_ids) - len(side.suffix_ids)
 
 
-def _cut(packed: Packed, side: Side) -> Packed:
-    """The rows, each at most as long as its side allows."""
-    room = _room(side)
-    if not (packed.lengths > room).any():
+def _truncate(packed: Packed, side: SideSpec) -> Packed:
+    limit = _max_text_length(side)
+    if not (packed.lengths > limit).any():
         return packed
-    places = np.arange(len(packed.ids)) - np.repeat(np.cumsum(packed.lengths) - packed.lengths, packed.lengths)
-    return Packed(packed.ids[places < room], np.minimum(packed.lengths, room))
+    positions = np.arange(len(packed.ids)) - np.repeat(np.cumsum(packed.lengths) - packed.lengths, packed.lengths)
+    return Packed(packed.ids[positions < limit], np.minimum(packed.lengths, limit))
 
 
-def _framed(
-    packed: Packed, before: tuple[int, ...], after: tuple[int, ...], dtype: np.dtype[Any]
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Each row with the tokens that go before and behind it, and how long it then is."""
-    lengths = packed.lengths + len(before) + len(after)
+def _add_special_tokens(packed: Packed, side: SideSpec, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the tokens of all rows with their prefixes and suffixes, and the row lengths."""
+    lengths = packed.lengths + len(side.prefix_ids) + len(side.suffix_ids)
     ends = np.cumsum(lengths)
-    framed = np.empty(int(lengths.sum()), dtype)
-    inside = np.ones(len(framed), bool)
+    tokens = np.empty(int(lengths.sum()), dtype)
+    is_text = np.ones(len(tokens), bool)
     starts = ends - lengths
-    around = [(starts + place, token) for place, token in enumerate(before)]
-    around += [(ends - len(after) + place, token) for place, token in enumerate(after)]
-    for places, token in around:
-        framed[places] = token
-        inside[places] = False
-    framed[inside] = packed.ids
-    return framed, lengths
+    special = [(starts + offset, token) for offset, token in enumerate(side.prefix_ids)]
+    special += [(ends - len(side.suffix_ids) + offset, token) for offset, token in enumerate(side.suffix_ids)]
+    for positions, token in special:
+        tokens[positions] = token
+        is_text[positions] = False
+    tokens[is_text] = packed.ids
+    return tokens, lengths
 
 
-def save_piece(piece: Piece, path: Path) -> None:
-    """Write a piece, whole or not at all."""
-    arrays = {f"{side}_tokens": piece.tokens[side] for side in SIDES}
-    arrays |= {f"{side}_lengths": piece.lengths[side] for side in SIDES}
-    counts = piece.counts
+def save_chunk(chunk: Chunk, path: Path) -> None:
+    """Write a chunk, whole or not at all."""
+    arrays = {f"{side}_tokens": chunk.tokens[side] for side in SIDES}
+    arrays |= {f"{side}_lengths": chunk.lengths[side] for side in SIDES}
     with atomic_write(path) as aside, aside.open("wb") as file:
-        np.savez(file, allow_pickle=False, counts=list(astuple(counts)), **arrays)
+        np.savez(file, allow_pickle=False, counts=list(astuple(chunk.counts)), **arrays)
 
 
-def load_piece(path: Path) -> Piece:
-    """Read what :func:`save_piece` wrote; its checksums are checked on the way."""
+def load_chunk(path: Path) -> Chunk:
+    """Read what :func:`save_chunk` wrote and verify its checksums; a damaged file is removed."""
     try:
         with path.open("rb") as file, np.load(file) as arrays:
-            return Piece(
+            return Chunk(
                 {side: arrays[f"{side}_tokens"] for side in SIDES},
                 {side: arrays[f"{side}_lengths"] for side in SIDES},
                 FilterCounts(*arrays["counts"].tolist()),
             )
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError):
         path.unlink()
-        raise OutputError(f"{path}: damaged, and now removed; run the same command again to make it anew") from None
+        raise OutputError(f"{path}: damaged, and now removed; run the same command again to rebuild it") from None

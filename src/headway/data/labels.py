@@ -1,6 +1,6 @@
-"""Labels as tokens: a text's class is a target of one token, so that classification needs no store of its own.
+"""Labels as tokens: the class of a text is a target of one token, so classification uses the same token store.
 
-Class c is token c + 1, since 0 is padding; no end symbol follows.
+Class c is token c + 1, because 0 is padding. There is no end symbol.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.packed import Packed
 
-__all__ = ["LabelEncoder", "count_labels", "read_labelled"]
+__all__ = ["LabelEncoder", "count_labels", "read_labeled"]
 
 _FIELDS = ("label", "text")
 
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """The token of each label, once for each of ``segmentations`` of its text."""
+    """Encodes a label as one token, ``repeats`` times: once for each stored segmentation of its text."""
 
     labels: tuple[str, ...]
-    segmentations: int = 1
+    repeats: int = 1
 
     @property
     def vocab_size(self) -> int:
-        """How many ids there are: the classes, and padding."""
+        """The number of ids: the classes and padding."""
         return len(self.labels) + 1
 
     def encode(self, texts: Sequence[str]) -> Packed:
-        """Each label's token."""
-        ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.segmentations)
+        """Return the token of each label."""
+        ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.repeats)
         return Packed(ids, np.ones(len(ids), np.int64))
 
     @cached_property
@@ -45,18 +45,18 @@ class LabelEncoder:
         return {label: number for number, label in enumerate(self.labels, start=1)}
 
 
-def read_labelled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (text, label) of each example; a file has the label first, or in a field of that name.
+def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
+    """Yield (text, label) for each example. In a file, the label is the first column, or the field "label".
 
-    White space around a label does not count.
+    White space around a label is removed.
 
     Args:
         corpus: What to read.
         folder: Where relative file names start.
-        labels: Those that may occur; None: any.
+        labels: The labels that may occur. None means any.
 
     Raises:
-        DataError: A file cannot be read, or an example has no label, or an unknown one.
+        DataError: A file cannot be read, or an example has no label or an unknown one.
     """
     files = " + ".join(corpus.files)
     known = None if labels is None else set(labels)
@@ -72,14 +72,14 @@ def read_labelled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = N
 
 
 def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
-    """How many texts each label has that are not empty, in the order of their names; numbers are ordered as numbers.
+    """Return the number of non-empty texts of each label, sorted by label; numeric labels are sorted as numbers.
 
     Raises:
-        DataError: All examples have the same label, a label has empty texts alone, or a file cannot be read.
+        DataError: All examples have the same label, all texts of a label are empty, or a file cannot be read.
     """
     counts = Counter[str]()
     for corpus in corpora:
-        for text, label in read_labelled(corpus, folder):
+        for text, label in read_labeled(corpus, folder):
             counts[label] += bool(text.strip())
     files = ", ".join(file for corpus in corpora for file in corpus.files)
     if not counts:

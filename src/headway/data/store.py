@@ -1,4 +1,4 @@
-"""The token store: a corpus, tokenised once, in files that are read row by row.
+"""The token store: a corpus, tokenized once, in files that are read row by row.
 
 A store is a folder:
 
@@ -7,19 +7,21 @@ A store is a folder:
     target.tokens, target.offsets
     store.json       format, counts, and a fingerprint of the inputs, the tokenizers and the options
 
-Sources and targets end in the end symbol. Each example has one row, or with K sampled segmentations K rows, one after
-the other: segmentation k of example i is row i x K + k.
+Sources and targets end in the end symbol. Each example has one row, or with K sampled segmentations K consecutive rows:
+segmentation k of example i is row i x K + k.
 
-Rows are read where they lie, so that memory stays flat however large the corpus is; the system keeps in its cache what
-fits. (Mapped into memory the files would count as the process's own, and to unmap them now and then costs more than
-reading: 3.8 ms against 1.0 for 220 random rows of ten million.) The header is written last, so that a store without one
-is unfinished.
+Rows are read from the file on demand, so memory use does not grow with the corpus, and the operating system caches what
+fits. (Memory-mapped files would count as the process's own memory, and unmapping them now and then costs more than
+reading: 3.8 ms against 1.0 for 220 random rows of ten million.) The header is written last: a store without one is
+unfinished.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -32,28 +34,42 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from headway.config import Config
-from headway.storage import atomic_write_folder
+from headway.errors import DataError
+from headway.storage import atomic_write, atomic_write_folder
 
-__all__ = ["SIDES", "FilterConfig", "FilterCounts", "Piece", "TokenStore", "join", "open_store"]
+__all__ = [
+    "SIDES",
+    "Chunk",
+    "ContentHashes",
+    "FilterConfig",
+    "FilterCounts",
+    "TokenStore",
+    "fingerprint",
+    "join_chunks",
+    "open_store",
+]
 
 SIDES = ("source", "target")
 
 _FORMAT = 2
 _LENGTHS_AT_ONCE = 1 << 20
+_SETTLED_NS = 2_000_000_000  # no file system in use has coarser modification times
 
 
 class FilterConfig(Config):
-    """Which training examples are left out. Lengths are in tokens, without the end symbol."""
+    """Limits on training examples; others are removed. Lengths are in tokens, without the end symbol."""
 
-    max_length: int = Field(256, ge=1, description="Longest source or target kept, in tokens.")
+    max_length: int = Field(256, ge=1, description="Maximum length of source and target, in tokens.")
     max_length_ratio: float = Field(
-        9.0, gt=1, description="Longer side over shorter side at most; short sentences get 10 tokens of grace."
+        9.0,
+        gt=1,
+        description="Maximum ratio of the longer side to the shorter side. The longer side may have 10 more tokens.",
     )
 
 
 @dataclass(frozen=True)
 class FilterCounts:
-    """How many examples a corpus had, how many were left out for which reason, and how many of the others were cut."""
+    """How many examples were read, removed (by reason), and truncated (among those that were kept)."""
 
     read: int
     empty: int
@@ -63,7 +79,7 @@ class FilterCounts:
 
     @property
     def kept(self) -> int:
-        """Examples in the store."""
+        """The number of examples in the store."""
         return self.read - self.empty - self.too_long - self.ratio
 
     def __add__(self, other: FilterCounts) -> FilterCounts:
@@ -71,8 +87,8 @@ class FilterCounts:
 
     def __str__(self) -> str:
         dropped = f"{self.empty:,} with an empty side, {self.too_long:,} too long, {self.ratio:,} by length ratio"
-        cut = f"; {self.cut:,} of them cut to the longest that the model reads" if self.cut else ""
-        return f"{self.kept:,} of {self.read:,} examples kept (left out: {dropped}){cut}"
+        cut = f"; {self.cut:,} of them truncated to the model's maximum length" if self.cut else ""
+        return f"{self.kept:,} of {self.read:,} examples kept (removed: {dropped}){cut}"
 
     @property
     def _numbers(self) -> tuple[int, ...]:
@@ -80,8 +96,8 @@ class FilterCounts:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """Consecutive examples of a corpus, tokenised: for each side its tokens, and how many belong to each row."""
+class Chunk:
+    """Consecutive examples of a corpus, tokenized: for each side all tokens, and the length of each row."""
 
     tokens: dict[str, NDArray[Any]]
     lengths: dict[str, NDArray[np.int64]]
@@ -89,7 +105,7 @@ class Piece:
 
 
 class TokenStore:
-    """A finished store."""
+    """A finished store, opened for reading."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -104,19 +120,19 @@ class TokenStore:
         return (len(self._offsets["source"]) - 1) // self.segmentations
 
     def num_tokens(self, side: str) -> int:
-        """Tokens of all rows on one side, with their end symbols."""
+        """Return the number of tokens in all rows of one side, end symbols included."""
         return len(self._tokens[side])
 
     def lengths(self, side: str, segmentation: int = 0) -> NDArray[np.int32]:
-        """The length of each example's source or target in one segmentation, with its end symbol."""
+        """Return the length of each example's source or target in one segmentation, end symbol included."""
         return self._strided_lengths(side, segmentation, self.segmentations)
 
     def row_lengths(self, side: str) -> NDArray[np.int32]:
-        """The length of each row: each example in all its segmentations, one after the other."""
+        """Return the length of each row: all segmentations of the first example, then of the next."""
         return self._strided_lengths(side, 0, 1)
 
     def _strided_lengths(self, side: str, first: int, stride: int) -> NDArray[np.int32]:
-        """Those of the rows ``first``, ``first + stride``, ..."""
+        """Return the lengths of rows ``first``, ``first + stride`` and so on."""
         rows = len(self) * self.segmentations
         at_once = _LENGTHS_AT_ONCE * stride
         parts = [np.empty(0, np.int32)]
@@ -126,12 +142,12 @@ class TokenStore:
         return np.concatenate(parts)
 
     def padded(self, side: str, rows: NDArray[np.int64], pad: int = 0) -> NDArray[np.int64]:
-        """The tokens of the given rows, (rows, longest), padded at the end."""
+        """Return the tokens of some rows, padded at the end: (rows, longest)."""
         spans = self._offsets[side].read([(row, row + 2) for row in rows.tolist()]).reshape(-1, 2)
         lengths = spans[:, 1] - spans[:, 0]
-        found = np.full((len(rows), int(lengths.max())), pad, np.int64)
-        found[np.arange(found.shape[1]) < lengths[:, None]] = self._tokens[side].read(spans.tolist())
-        return found
+        tokens = np.full((len(rows), int(lengths.max())), pad, np.int64)
+        tokens[np.arange(tokens.shape[1]) < lengths[:, None]] = self._tokens[side].read(spans.tolist())
+        return tokens
 
 
 class _Array:
@@ -146,31 +162,34 @@ class _Array:
         return os.fstat(self._file).st_size // self._dtype.itemsize
 
     def read(self, spans: Iterable[Sequence[int]]) -> NDArray[Any]:
-        """The items from start to before end of each (start, end), one span after the other."""
+        """Return the items of each span [start, end), one span after the other."""
         size = self._dtype.itemsize
         parts = [os.pread(self._file, size * (end - start), size * start) for start, end in spans]
         return np.frombuffer(b"".join(parts), self._dtype)
 
 
 def open_store(folder: Path, key: str) -> TokenStore | None:
-    """The store in ``folder`` if it is whole and its fingerprint is ``key``; a stale one is never used."""
+    """Open the store in ``folder`` if it is complete and its fingerprint is ``key``; otherwise return None."""
     try:
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         fits = header["format"] == _FORMAT and header["fingerprint"] == key
-        return TokenStore(folder) if fits and all(_is_whole(folder, side, header["dtype"]) for side in SIDES) else None
+        complete = fits and all(_is_complete(folder, side, header["dtype"]) for side in SIDES)
+        return TokenStore(folder) if complete else None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
 
 
-def _is_whole(folder: Path, side: str, dtype: str) -> bool:
-    """Whether the tokens' file is as long as the offsets say; after a power cut it may not be."""
+def _is_complete(folder: Path, side: str, dtype: str) -> bool:
+    """Whether the token file has the length that the offsets imply; after a power cut it may not."""
     offsets = _Array(folder / f"{side}.offsets", "int64")
     (tokens,) = offsets.read([(len(offsets) - 1, len(offsets))])
     return bool((folder / f"{side}.tokens").stat().st_size == tokens * np.dtype(dtype).itemsize)
 
 
-def join(folder: Path, key: str, segmentations: int, dtype: np.dtype[Any], pieces: Iterable[Piece]) -> TokenStore:
-    """Write the store ``folder`` from the pieces of its corpus in their order, whole or not at all."""
+def join_chunks(
+    folder: Path, key: str, segmentations: int, dtype: np.dtype[Any], chunks: Iterable[Chunk]
+) -> TokenStore:
+    """Write the store ``folder``, whole or not at all, from the chunks of its corpus in order."""
     counts = FilterCounts(0, 0, 0, 0)
     with atomic_write_folder(folder) as aside:
         with ExitStack() as stack:
@@ -179,12 +198,12 @@ def join(folder: Path, key: str, segmentations: int, dtype: np.dtype[Any], piece
             ends = dict.fromkeys(SIDES, 0)
             for side in SIDES:
                 offsets[side].write(np.zeros(1, np.int64).tobytes())
-            for piece in pieces:
-                counts += piece.counts
+            for chunk in chunks:
+                counts += chunk.counts
                 for side in SIDES:
-                    tokens[side].write(piece.tokens[side].astype(dtype, copy=False).tobytes())
-                    offsets[side].write((ends[side] + np.cumsum(piece.lengths[side], dtype=np.int64)).tobytes())
-                    ends[side] += len(piece.tokens[side])
+                    tokens[side].write(chunk.tokens[side].astype(dtype, copy=False).tobytes())
+                    offsets[side].write((ends[side] + np.cumsum(chunk.lengths[side], dtype=np.int64)).tobytes())
+                    ends[side] += len(chunk.tokens[side])
         header = {
             "format": _FORMAT,
             "fingerprint": key,
@@ -194,3 +213,43 @@ def join(folder: Path, key: str, segmentations: int, dtype: np.dtype[Any], piece
         }
         (aside / "store.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")
     return TokenStore(folder)
+
+
+def fingerprint(*parts: object) -> str:
+    """Return a hash of ``parts``, which must have the same ``repr`` on every machine."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
+
+
+class ContentHashes:
+    """Hashes of file contents, remembered in the JSON file ``memory`` so that files are not read at every start.
+
+    A hash is remembered with the file's size and modification time, and reused while both are unchanged. The hash of a
+    file that was modified within the last two seconds is not remembered: the file may change again within the
+    resolution of the modification time.
+    """
+
+    def __init__(self, memory: Path) -> None:
+        self._memory = memory
+        try:
+            known = json.loads(memory.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            known = {}
+        self._known: dict[str, object] = known if isinstance(known, dict) else {}
+
+    def of(self, path: Path) -> str:
+        """Return the hash of the content of ``path``, in hexadecimal."""
+        try:
+            name, stat = str(path.resolve()), path.stat()
+            entry = self._known.get(name)
+            if isinstance(entry, list) and entry[:2] == [stat.st_size, stat.st_mtime_ns]:
+                return str(entry[2])
+            settled = time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
+            with path.open("rb") as file:
+                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
+        if settled:
+            self._known[name] = [stat.st_size, stat.st_mtime_ns, digest]
+            with atomic_write(self._memory) as aside:
+                aside.write_text(json.dumps(self._known, indent=2) + "\n", encoding="utf-8")
+        return digest

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from headway.data.inputs import fingerprint
+from headway.data.store import fingerprint
 
 __all__ = ["code_hash"]
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from headway.data.inputs import fingerprint
 from headway.data.readers import Corpus, read_examples
+from headway.data.store import fingerprint
 from headway.errors import ConfigError
 from headway.experiments.experiment import Settings
 from headway.storage import atomic_write_folder

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import torch
 from matplotlib.figure import Figure
 
-from headway.data.inputs import ContentHashes, fingerprint
+from headway.data.store import ContentHashes, fingerprint
 from headway.errors import DataError
 from headway.experiments.code_hash import code_hash
 from headway.experiments.figures import figure_style, save

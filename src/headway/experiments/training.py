@@ -27,16 +27,16 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.data.inputs import ContentHashes, fingerprint
+from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Request, search
 from headway.evaluate import bleu
 from headway.experiments.corpus import ExperimentCorpus, Pair
 from headway.experiments.experiment import Numbers, Settings
+from headway.tasks import parse_recipe, train
+from headway.tasks.translation import run_tokenizers
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
-from headway.train.loop import train
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.vocabulary import run_tokenizers
 
 __all__ = [
     "Trained",
@@ -105,7 +105,7 @@ def resolved(
             sections[name] = {**sections.get(name, {}), **keys}
     if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
         sections["model"] = dict((changes or {})["model"])
-    return Recipe.parse(sections, "the experiment's recipe")
+    return parse_recipe(sections, "the experiment's recipe")
 
 
 def train_variant(
@@ -148,7 +148,7 @@ def vocabulary_size(
     """Return the target vocabulary size of a variant that has been trained."""
     recipe = resolved(settings, text, seed, changes)
     run = _run_folder(settings, text, recipe, changes)
-    return run_tokenizers(recipe, run, ContentHashes(settings.work / "inputs.json"), Silence()).target.vocab_size
+    return run_tokenizers(recipe, run, Silence(), ContentHashes(settings.work / "inputs.json")).target.vocab_size
 
 
 def sweep(

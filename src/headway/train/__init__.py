@@ -1,5 +1,5 @@
-"""Training: a recipe in, a run folder with models out.
+"""Training: reads a recipe and writes a run folder with models.
 
-A run folder holds ``recipe.toml`` as resolved, ``metrics.jsonl``, TensorBoard events, ``tokenizer/`` and ``tokens/``
+A run folder contains ``recipe.toml`` as resolved, ``metrics.jsonl``, TensorBoard events, ``tokenizer/`` and ``tokens/``
 (built once), ``checkpoints/step-N/`` (the training state), and the model folders ``best/`` and ``average/``.
 """

@@ -1,11 +1,11 @@
-"""The checkpoints of a run: written while training goes on, kept by rule, and the newest whole one found again.
+"""The checkpoints of a run: written in the background, pruned by fixed rules, and restored from the newest intact one.
 
-A save copies the state to host memory, which takes as long as copying it, and leaves the rest (files, checksums,
-flushing to the disk) to a thread that gives way to training. The copy's memory is kept for the next save: mapping it
-anew would take ten times as long. One save is in flight at most.
+A save copies the state to host memory and leaves the rest (files, checksums, flushing to the disk) to a thread of low
+priority. The memory of the copy is reused by the next save: allocating it again would take ten times as long. At most
+one save is in progress.
 
-Which checkpoints stay is a function of the regular steps and their scores alone, so that a run which was killed or
-interrupted holds the same ones as a run which was not.
+Which checkpoints are kept depends only on the regular steps and their scores, so that a run that was killed or
+interrupted has the same ones as a run that was not.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torch import Tensor, nn
 
 from headway.bundle import named_weights
 from headway.errors import CheckpointError
-from headway.train import state
-from headway.train.state import (
+from headway.train import snapshot as format_
+from headway.train.snapshot import (
     DamageError,
     Progress,
     Snapshot,
     checkpoint_folders,
     counted_checkpoints,
-    sound_headers,
+    intact_headers,
     step_of,
 )
 
@@ -43,14 +43,16 @@ _NICENESS = 10
 
 
 class Checkpoints:
-    """The folder ``checkpoints`` of a run; a context manager that leaves when everything is written.
+    """The folder ``checkpoints`` of a run; a context manager that waits until everything is written.
 
-    The ``keep`` newest regular and counted checkpoints are kept, and beside them the ``keep_best`` with the highest
-    scores (the earliest of equal ones). An irregular one, which an interruption left between two intervals, goes at the
-    next save.
+    The ``keep`` newest regular and counted checkpoints are kept, and in addition the ``keep_best`` with the highest
+    scores (the earliest of equal ones). An irregular one, taken at an interruption, is removed by the next save.
 
-    A failed write (:class:`OutputError`) is raised by the next call or on leaving; what was there before is unchanged.
+    The error of a failed write (:class:`OutputError`) is raised by the next call, or on leaving; earlier checkpoints
+    are unchanged.
     """
+
+    sharded = False  # whether all processes call save()
 
     def __init__(self, folder: Path, *, keep: int, keep_best: int = 0) -> None:
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
@@ -69,7 +71,7 @@ class Checkpoints:
         except Exception as failure:
             if error is None:
                 raise
-            warnings.warn(str(failure), stacklevel=2)  # and what ended training goes on its way
+            warnings.warn(str(failure), stacklevel=2)  # the error that ended training is raised
 
     def save(
         self,
@@ -82,27 +84,26 @@ class Checkpoints:
         regular: bool = True,
         counted: bool = True,
     ) -> None:
-        """Take a snapshot now and write ``step-N`` behind the scenes, then remove those that are not to be kept.
+        """Take a snapshot now; write ``step-N`` and remove superseded checkpoints in the background.
 
-        ``score`` is the validation score of these weights, where they have one; higher is better. ``regular`` and
-        ``counted`` are as in :class:`Snapshot`.
+        ``score``, ``regular`` and ``counted`` are described at :class:`Snapshot`.
         """
         self.wait()
         snapshot = Snapshot(
             progress=replace(progress),
             weights=self._copied("weights", named_weights(model)),
-            moments=self._copied("moments", state.moments(model, optimizer)),
+            moments=self._copied("moments", format_.moments(model, optimizer)),
             ema=None if ema is None else self._copied("ema", ema),
             score=score,
             regular=regular,
             counted=counted,
         )
-        # Not a daemon: the interpreter does not end before the write does.
+        # Not a daemon thread: the interpreter waits for it.
         self._writer = threading.Thread(target=self._write, args=(snapshot, _copies_done()), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
-        """Wait for the save in flight, and raise the error it met."""
+        """Wait for the save in progress, and raise its error."""
         if self._writer is not None:
             self._writer.join()
             self._writer = None
@@ -111,34 +112,34 @@ class Checkpoints:
             raise error
 
     def newest(self, count: int) -> list[Path]:
-        """The ``count`` newest counted checkpoints, newest first, all of them whole on the disk."""
+        """Return the ``count`` newest counted checkpoints, newest first, after the save in progress has finished."""
         self.wait()
         return counted_checkpoints(self._folder)[:count]
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot | None:
-        """Load the newest checkpoint that is whole and return what it holds, as :meth:`find` does."""
+        """Load the newest intact checkpoint and return its content, as :meth:`find` does."""
         if (found := self.find()) is None:
             return None
         path, snapshot = found
-        state.load(snapshot, path, model, optimizer)
+        format_.load(snapshot, path, model, optimizer)
         return snapshot
 
     def find(self) -> tuple[Path, Snapshot] | None:
-        """The newest checkpoint that is whole, and what it holds; None where there is none.
+        """Return the newest intact checkpoint and its content, or None if there are no checkpoints.
 
-        A damaged one is named in a warning, with the one used in its place; :class:`CheckpointError` where all are.
+        A warning names damaged ones. :class:`CheckpointError` is raised if all are damaged.
         """
         self.wait()
         damaged: dict[Path, str] = {}
         for path in checkpoint_folders(self._folder):
             try:
-                snapshot = state.read(path)
+                snapshot = format_.read(path)
             except DamageError as error:
                 damaged[path] = str(error)
                 continue
             for bad, reason in damaged.items():
-                warnings.warn(f"{bad} is damaged ({reason}); going on from {path.name} instead", stacklevel=2)
-            self._remove(self._superseded(snapshot.progress.step))  # a killed process did not come to that
+                warnings.warn(f"{bad} is damaged ({reason}); resuming from {path.name} instead", stacklevel=2)
+            self._remove(self._superseded(snapshot.progress.step))  # a killed process may not have done so
             return path, snapshot
         if damaged:
             reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
@@ -149,7 +150,7 @@ class Checkpoints:
         return None
 
     def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copies in host memory, complete when what the device has been given to do so far is done."""
+        """Return copies in host memory, complete when the device has finished its queued work."""
         copies = {}
         for name, tensor in tensors.items():
             key = f"{kind}/{name}"
@@ -161,7 +162,7 @@ class Checkpoints:
         return copies
 
     def _write(self, snapshot: Snapshot, copied: torch.cuda.Event | None) -> None:
-        _give_way()
+        _lower_priority()
         try:
             if copied is not None:
                 copied.synchronize()
@@ -170,22 +171,22 @@ class Checkpoints:
             self._error = error
 
     def _put(self, snapshot: Snapshot) -> None:
-        """Write the copies, and remove what is not to be kept then."""
-        state.write(self._folder, snapshot)
+        """Write the copies, and remove superseded checkpoints."""
+        format_.write(self._folder, snapshot)
         self._prune(snapshot.progress.step)
 
     def _prune(self, step: int) -> None:
-        """Remove what is not to be kept now that the checkpoint of ``step`` is whole."""
-        # Later ones are damaged, or they would have been resumed from; strays are what a killed process left.
+        """Remove superseded checkpoints after the one of ``step`` has been written."""
+        # Later ones are damaged: otherwise training would have resumed from them. Strays are left by killed processes.
         later = [path for path in checkpoint_folders(self._folder) if step_of(path) > step]
         self._remove([*self._superseded(step), *later, *self._folder.glob(".step-*")])
 
     def _superseded(self, step: int) -> list[Path]:
-        """Those older than ``step`` that are neither among the newest nor among the best."""
+        """Return the checkpoints up to ``step`` that are neither among the newest nor among the best."""
         counted: list[Path] = []
         scored: list[tuple[float, int, Path]] = []
         found = [path for path in checkpoint_folders(self._folder) if step_of(path) <= step]
-        for path, header in sound_headers(found):
+        for path, header in intact_headers(found):
             if header.get("regular", True):
                 if header.get("counted", True):
                     counted.append(path)
@@ -199,11 +200,11 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _give_way() -> None:
-    """Let this thread run when others of this process need no more processors; Linux has priorities for each thread.
+def _lower_priority() -> None:
+    """Let this thread run only on idle processors; Linux has a priority for each thread.
 
-    Where the threads of a step share all processors, one that is delayed delays them all: as an equal the writer made
-    the step after a save twice as long.
+    If the threads of a step use all processors, delaying one delays them all: at normal priority, the writer doubled
+    the time of the step after a save.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -211,9 +212,9 @@ def _give_way() -> None:
 
 
 def _copies_done() -> torch.cuda.Event | None:
-    """What happens when the GPU, if there is one, has made the copies that it was given to make."""
+    """Return an event that the GPU, if one is used, sets after the queued copies."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None  # training on a CPU; there may be a GPU beside it
+        return None  # training on a CPU, even if there is a GPU
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event

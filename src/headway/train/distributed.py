@@ -1,13 +1,17 @@
-"""Many devices: the processes that torchrun starts, what they share, and what they agree on.
+"""Distributed training: the processes that torchrun starts, and how they share data, gradients, weights and decisions.
 
-Each process holds the whole model and computes its share of a step's micro-batches; gradients are summed over all of
-them while the last backward pass is still going on (Li et al. 2020, PyTorch Distributed), or each process keeps its
-share of weights, gradients and moments only (Rajbhandari et al. 2020, ZeRO stage 3; PyTorch's FSDP2). PyTorch divides
-the sum of gradients by the number of processes; ours are of sums over the whole step's target tokens, so the loss is
-multiplied by that number first.
+Each process computes its share of a step's micro-batches. With DDP (Li et al. 2020) every process has the whole model,
+and gradients are summed over all processes during the last backward pass. With FSDP2 (Rajbhandari et al. 2020, ZeRO
+stage 3; Zhao et al. 2023) each process has only a shard of the weights, gradients and moments. PyTorch divides the sum
+of gradients by the number of processes. Our loss is already divided by the target tokens of the whole step, so it is
+multiplied by the number of processes first.
 
-Whatever happens once (preparing data, validating, writing) process 0 does, and the others wait for it. What decides the
-course is told by process 0 or agreed on, so that all take the same turns.
+Process 0 does everything that happens once (preparing data, validating, writing), and the others wait for it. Every
+decision that affects training is made by process 0 or agreed on, so that all processes make the same one.
+
+A sharded checkpoint has a folder ``shards`` of torch.distributed.checkpoint instead of safetensors files. Each process
+writes its own shards; their names are those in the safetensors files, prefixed by ``weights/``, ``moments/`` and
+``ema/``. Its metadata are a pickle: resume only from checkpoints of your own. Model folders contain none.
 """
 
 from __future__ import annotations
@@ -15,10 +19,11 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import torch
@@ -28,20 +33,24 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from headway.errors import ConfigError, TrainingError
+from headway.errors import ConfigError, OutputError, TrainingError
 from headway.hardware import choose_device
+from headway.storage import atomic_write_folder
+from headway.train import snapshot
+from headway.train.checkpoints import Checkpoints
+from headway.train.snapshot import Snapshot
 
-__all__ = ["World", "joined"]
+__all__ = ["ShardedCheckpoints", "World", "gathered", "joined"]
 
 T = TypeVar("T")
 
-_PATIENCE = timedelta(days=7)  # others wait while process 0 tokenises or validates; a dead process is noticed at once
+_TIMEOUT = timedelta(days=7)  # others wait while process 0 tokenizes or validates; a dead process is noticed at once
 
 
 class World:
-    """The processes of a job, seen from one of them. Alone, it waits for nobody.
+    """The processes of a job, seen from one of them.
 
-    ``host`` is a group of all processes that exchanges what lies in host memory; None where there is one process.
+    ``host`` is a process group for data in host memory; None if there is only one process.
     """
 
     def __init__(self, device: torch.device, host: dist.ProcessGroup | None = None) -> None:
@@ -52,13 +61,14 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is process 0, which alone writes."""
+        """Whether this is process 0, the only one that writes."""
         return self.rank == 0
 
     def on_main(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns in process 0, where alone it runs while the others wait.
+        """Run ``function`` in process 0 while the others wait, and return its result in all processes.
 
-        What it raises there is raised there; the others raise :class:`TrainingError`, which tells what it was.
+        If it raises an error, process 0 raises that error, and the others raise a :class:`TrainingError` that quotes
+        it.
         """
         if self._host is None:
             return function()
@@ -67,25 +77,25 @@ class World:
             try:
                 outcome = [(function(), None)]
             except BaseException as error:
-                self._tell([(None, TrainingError(f"process 0 cannot go on: {error}"))])
+                self._broadcast([(None, TrainingError(f"process 0 failed: {error}"))])
                 raise
-        self._tell(outcome)
+        self._broadcast(outcome)
         result, failure = outcome[0]
         if failure is not None:
             raise failure
         return result  # type: ignore[return-value]  # a T where nothing failed
 
-    def _tell(self, message: list[tuple[T | None, BaseException | None]]) -> None:
+    def _broadcast(self, message: list[tuple[T | None, BaseException | None]]) -> None:
         dist.broadcast_object_list(message, src=0, group=self._host)
 
     def main_first(self, function: Callable[[], T]) -> T:
-        """What ``function`` returns in this process. Process 0 runs it first, so that the others find things done."""
+        """Run ``function`` in process 0 first, then in the others, which find its files; return its result."""
         results: list[T] = []
         self.on_main(lambda: results.append(function()))
         return results[0] if results else function()
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process. Hosts ask each other; devices are not waited for."""
+        """Return whether the flag is set in any process. The hosts communicate; they do not wait for their devices."""
         if self._host is None:
             return flag
         votes = torch.tensor(int(flag))
@@ -93,7 +103,7 @@ class World:
         return bool(votes)
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Return the sum over all processes."""
         if self._host is None:
             return value
         total = value.clone()
@@ -101,15 +111,17 @@ class World:
         return total
 
     def shards(self, sharding: str) -> bool:
-        """Whether each process holds a share of the weights only: ``sharding`` is "full", and there are several."""
+        """Whether the weights are sharded: ``sharding`` is "full", and there are several processes."""
         return sharding == "full" and self.processes > 1
 
-    def spread(self, objective: nn.Module, *, blocks: list[nn.Module] | None, unused: bool) -> nn.Module:
-        """``objective`` with its gradients averaged over all processes.
+    def wrap(self, objective: nn.Module, *, blocks: list[nn.Module] | None, unused: bool) -> nn.Module:
+        """Return ``objective`` in a form that averages its gradients over all processes.
 
-        With ``blocks``, each process keeps its share of the weights only; those of a block are gathered for its passes
-        together, and so are those outside of all blocks. Otherwise ``unused`` tells that a pass may leave out weights
-        that another process needs (layer dropout).
+        Args:
+            objective: The module to wrap.
+            blocks: Modules whose weights are sharded (FSDP2) and gathered together for each pass; the weights outside
+                of all blocks form one more group. None: every process has the whole model (DDP).
+            unused: Whether a pass may leave out weights that another process uses (layer dropout); DDP only.
         """
         if self._host is None:
             return objective
@@ -122,14 +134,14 @@ class World:
                 fully_shard(module, mesh=mesh)
             return objective
         with warnings.catch_warnings():
-            # Tables of positions grow with what a process sees. The option has been renamed since PyTorch 2.6.
+            # Position tables grow with the longest batch of each process. The option was renamed after PyTorch 2.6.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
             return DistributedDataParallel(
                 objective, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=unused
             )
 
-    def sharing(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of a micro-batch: gradients are exchanged in the ``last`` one of a step only."""
+    def gradient_sync(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[None]:
+        """Wrap a micro-batch's forward and backward pass: only the ``last`` one of a step exchanges gradients."""
         if isinstance(objective, DistributedDataParallel):
             return nullcontext() if last else objective.no_sync()
         if self._host is not None:
@@ -139,13 +151,13 @@ class World:
 
 @contextmanager
 def joined(device: str) -> Iterator[World]:
-    """Join the processes of this job, as torchrun's environment variables tell, on ``device`` "auto", "cpu" or "cuda".
+    """Join the job that torchrun's environment variables describe, on ``device`` "auto", "cpu" or "cuda".
 
-    A program that has called ``torch.distributed.init_process_group`` stays in that group.
+    If the program has called ``torch.distributed.init_process_group``, that group is used.
 
     Raises:
-        ConfigError: The variables are not what torchrun sets, or this process would have no GPU of its own.
-        TrainingError: Another process of the job has gone.
+        ConfigError: The variables are not what torchrun sets, or there is no GPU for this process.
+        TrainingError: The connection to another process was lost.
     """
     if dist.is_available() and dist.is_initialized():
         yield from _within(_device(device, _variable("LOCAL_RANK", dist.get_rank())))
@@ -160,24 +172,24 @@ def joined(device: str) -> Iterator[World]:
     if processes == 1:
         yield World(_device(device, _variable("LOCAL_RANK", 0)) if "RANK" in os.environ else choose_device(device))
         return
-    place = _device(device, _variable("LOCAL_RANK", rank))
+    own = _device(device, _variable("LOCAL_RANK", rank))
     try:
-        backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
+        backend = "cpu:gloo,cuda:nccl" if own.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=_clean_store(rank, processes), rank=rank, world_size=processes)
     except (dist.DistError, ValueError) as error:
         raise ConfigError(
-            f"process {rank} of {processes} cannot meet the others ({str(error).splitlines()[0]}); start all of them "
-            "with torchrun, which sets MASTER_ADDR and MASTER_PORT to where process 0 listens"
+            f"process {rank} of {processes} cannot connect to the others ({str(error).splitlines()[0]}); start all "
+            "of them with torchrun, which sets MASTER_ADDR and MASTER_PORT to where process 0 listens"
         ) from None
-    yield from _within(place)
-    dist.destroy_process_group()  # not after an error: the one who tells it must not cut off the others before
+    yield from _within(own)
+    dist.destroy_process_group()  # not after an error: that would cut off the others before they receive it
 
 
 def _clean_store(rank: int, processes: int) -> Store:
-    """The store where processes find each other, without the addresses of processes that have died.
+    """Return the store where processes find each other, without the addresses of dead processes.
 
     torchrun keeps one store over all of its restarts, in which a new process may read what a dead one wrote. So each
-    puts a name there that was never used before, and goes on under the one that process 0 answers to it.
+    process writes a name there that was never used before, and uses the prefix that process 0 sends in reply.
     """
     store, _, _ = next(rendezvous("env://"))
     name = uuid4().hex
@@ -196,20 +208,20 @@ def _clean_store(rank: int, processes: int) -> Store:
 
 
 def _within(device: torch.device) -> Iterator[World]:
-    """The world of the default group; all leave it together."""
+    """Yield the world of the default process group; all processes leave it together."""
     if dist.get_world_size() == 1:
         yield World(device)
         return
-    host = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    host = dist.new_group(backend="gloo", timeout=_TIMEOUT)
     try:
         yield World(device, host)
-        dist.barrier(host)  # process 0 may still be writing: torchrun ends all when one has ended
+        dist.barrier(host)  # process 0 may still be writing, and torchrun ends all processes when one has ended
     except RuntimeError as error:
         if not _is_lost_connection(error):
             raise
         raise TrainingError(
-            f"process {dist.get_rank()} has lost the connection to another process of this job; if that has said why "
-            "it ended, mend it. Run the same command again: training goes on from its last save"
+            f"process {dist.get_rank()} has lost the connection to another process of this job. If that process has "
+            "reported an error, fix it. Run the same command again: training resumes from its last save"
         ) from error
 
 
@@ -218,7 +230,7 @@ def _is_lost_connection(error: RuntimeError) -> bool:
 
 
 def _device(name: str, local_rank: int) -> torch.device:
-    """The GPU of this process, or the CPU."""
+    """Return the GPU of this process, or the CPU."""
     device = choose_device(name)
     if device.type != "cuda":
         return device
@@ -237,3 +249,75 @@ def _variable(name: str, default: int) -> int:
         return int(text)
     except ValueError:
         raise ConfigError(f"{name} = {text!r}: expected a number, as torchrun sets it") from None
+
+
+def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights gathered from all processes, in host memory; tensors that are not sharded stay as they are."""
+    return {
+        name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
+        for name, tensor in weights.items()
+    }
+
+
+class ShardedCheckpoints(Checkpoints):
+    """:class:`Checkpoints` of sharded weights: all processes call :meth:`save`, each with its shards."""
+
+    sharded = True
+
+    def __init__(self, world: World, folder: Path, *, keep: int, keep_best: int = 0) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        super().__init__(folder, keep=keep, keep_best=keep_best)
+        self._hosts = init_device_mesh("cpu", (world.processes,))
+        self._group = dist.new_group(
+            backend="gloo"
+        )  # a group of its own: the writing thread communicates during training
+        self._writers = World(world.device, self._group)
+
+    def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return copies of this process's shards in host memory, as distributed tensors."""
+        from torch.distributed.tensor import DTensor, Shard
+
+        # Splitting a weight (query, key, value) has gathered it: shard it again.
+        shards = {
+            name: tensor.redistribute(placements=[Shard(0)]) if isinstance(tensor, DTensor) else tensor
+            for name, tensor in tensors.items()
+        }
+        mine = {name: shard.to_local() if isinstance(shard, DTensor) else shard for name, shard in shards.items()}
+        copies = super()._copied(kind, mine)
+        for name, shard in shards.items():
+            if isinstance(shard, DTensor):
+                size, stride = shard.shape, shard.stride()
+                copies[name] = DTensor.from_local(
+                    copies[name], self._hosts, shard.placements, run_check=False, shape=size, stride=stride
+                )
+        return copies
+
+    def _put(self, saved: Snapshot) -> None:
+        from torch.distributed.checkpoint.api import CheckpointException
+        from torch.distributed.checkpoint.filesystem import FileSystemWriter
+        from torch.distributed.checkpoint.state_dict_saver import save
+
+        step = saved.progress.step
+        path = self._folder / f"step-{step}"
+        parts = {"weights": saved.weights, "moments": saved.moments, "ema": saved.ema or {}}
+        shards: dict[str, Any] = {
+            f"{part}/{name}": tensor for part, each in parts.items() for name, tensor in each.items()
+        }
+        header = snapshot.header_of(saved)
+        try:
+            with ExitStack() as stack:
+                aside = self._writers.on_main(lambda: stack.enter_context(atomic_write_folder(path)))
+                save(shards, storage_writer=FileSystemWriter(aside / snapshot.SHARDS), process_group=self._group)
+
+                def finish() -> None:
+                    snapshot.write_header(aside, header)
+                    stack.close()
+                    self._prune(step)
+
+                self._writers.on_main(finish)
+        except CheckpointException as error:  # raised in all processes, whichever failed
+            rank, (reason, _) = min(error.failures.items(), key=lambda failure: failure[0])
+            raise OutputError(
+                f"{path}: process {rank} cannot write its shards ({reason}); what was there before is unchanged"
+            ) from None

@@ -1,7 +1,7 @@
-"""Where a run was computed: versions, commit, precision, threads and processor, noted at every start.
+"""The environment of a run: versions, commit, precision, threads and processor, recorded at every start.
 
-The same recipe takes the same course bit for bit only where these are the same. ``environment.json`` in the run folder
-holds one entry for each start, the newest last.
+The same recipe gives bit-equal results only if these are equal. ``environment.json`` in the run folder contains one
+entry for each start, the newest last.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from headway.errors import CheckpointError
 from headway.hardware import computes_bfloat16, processor_name
 from headway.storage import atomic_write
 
-__all__ = ["Environment", "commit", "note_start"]
+__all__ = ["Environment", "commit", "record_start"]
 
 _FILE = "environment.json"
 
 
 @dataclass(frozen=True)
 class Environment:
-    """One start. ``precision`` is the one used, "float32" or "bfloat16"; ``commit`` is that of a checkout, or None."""
+    """One start. ``precision`` is "float32" or "bfloat16"; ``commit`` is None outside of a checkout."""
 
     started: str
     step: int
@@ -47,12 +47,12 @@ class Environment:
     processes: int
 
 
-def note_start(run: Path, device: torch.device, precision: str, *, step: int, processes: int = 1) -> Environment:
-    """Note this start, which goes on after ``step``, in the run folder, and return what it is computed with.
+def record_start(run: Path, device: torch.device, precision: str, *, step: int, processes: int = 1) -> Environment:
+    """Record a start that continues after ``step`` in the run folder, and return its environment.
 
-    ``precision`` is the recipe's. Where that is "auto", a run that is resumed stays with what it began with: another
-    machine does not change its course silently. Whatever else may change the last bits is named in a warning. Of
-    several processes one calls this for all.
+    ``precision`` is the recipe's. If it is "auto", a resumed run keeps the precision that it began with, so that
+    another machine does not change the results silently. A warning names everything else that may change the last
+    bits. With several processes, only one calls this function.
     """
     entries = _entries(run / _FILE)
     before = entries[-1] if step and entries else {}
@@ -76,7 +76,7 @@ def note_start(run: Path, device: torch.device, precision: str, *, step: int, pr
     if precision == "auto" and resolved != best:
         slow = f"{resolved} is slow here" if best == "float32" else f"{best} is faster here"
         warnings.warn(
-            f"training.precision = 'auto': the run began in {resolved} and stays with it, though {slow}; "
+            f"training.precision = 'auto': the run began in {resolved} and keeps it, although {slow}; "
             "to change it, start over with --fresh",
             stacklevel=2,
         )
@@ -93,14 +93,14 @@ def _warn_of_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
     ]
     if changed:
         warnings.warn(
-            f"resuming where {'; '.join(changed)}: training goes on as well as before, but not bit for bit as it would "
-            "have without the change",
+            f"the environment has changed ({'; '.join(changed)}): the resumed run is as good as before, but not "
+            "bit-equal to a run without the change",
             stacklevel=3,
         )
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """The starts so far."""
+    """Return the recorded starts."""
     if not path.exists():
         return []
     try:
@@ -111,16 +111,16 @@ def _entries(path: Path) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
     raise CheckpointError(
-        f"{path}: damaged ({reason}), and it tells which precision the run began with; put it back from a copy, or "
-        "remove it to go on with what training.precision means on this machine"
+        f"{path}: damaged ({reason}). It records the precision that the run began with: restore it from a copy, or "
+        "remove it to resume with what training.precision means on this machine"
     )
 
 
 def commit() -> str | None:
-    """The commit that the package runs from, with "+" where files differ from it; None outside a checkout."""
+    """Return the commit of the checkout that the package runs from, with "+" if files differ; None if there is none."""
     folder = Path(headway.__file__).parent
     try:
-        if not _git(folder, "ls-files", "--", "__init__.py"):  # inside another project's checkout, say
+        if not _git(folder, "ls-files", "--", "__init__.py"):  # the checkout of another project
             return None
         return _git(folder, "rev-parse", "HEAD") + ("+" if _git(folder, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):

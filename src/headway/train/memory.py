@@ -1,11 +1,11 @@
-"""How much memory training takes, told before it starts; and what to do where it is not there.
+"""An estimate of the memory that training needs, made before it starts.
 
-The peak is in the backward pass of the largest batch. Beside the batch's activations there are then the weights, their
-gradients, the optimiser's two moments, a moving average of the weights where one is kept, and the copies that a
-checkpoint is written from. All these follow from the number of weights. What the activations take is not modelled but
-measured: two and three rows of the largest shape go forward, the bytes that autograd keeps are counted, and since every
-row keeps the same, the line through both points gives the rest. Measured peaks of whole steps tell what a byte kept
-costs with the temporaries of the backward pass and the gaps between blocks.
+The peak is in the backward pass of the largest batch. Besides the activations, memory then contains the weights, their
+gradients, the optimizer's two moments, the moving average of the weights, and the copies that a checkpoint is written
+from. All of these follow from the number of weights. The activations are measured: a forward pass of two rows and one
+of three rows of the largest shape count the bytes that autograd saves, and the line through both points gives the rest,
+since every row saves the same. A factor from measured peaks of whole steps accounts for temporaries of the backward
+pass and for fragmentation.
 """
 
 from __future__ import annotations
@@ -20,47 +20,48 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from headway.data.batching import Batch, Corpora, EpochPlan
+from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset
 from headway.engine.loss import rows_at_a_time
 from headway.errors import TrainingError
 from headway.hardware import autocast
 from headway.text.tokenizer import UNK
-from headway.train.objective import LabelObjective, Objective, TokenBatch, to_device
-from headway.train.state import moments as moments_of
+from headway.train.snapshot import moments as moments_of
+from headway.train.stream import TokenBatch, to_device
+from headway.train.task import Objective
 
 __all__ = [
+    "BatchShape",
     "Estimate",
-    "Shape",
     "available_memory",
     "check_memory",
     "estimate_memory",
+    "explain_out_of_memory",
     "largest_shapes",
-    "out_of_memory_explained",
 ]
 
 _GIB = 1 << 30
-_LOGIT_BYTES = 12  # of each logit that the loss holds at a time, its softmax and its error
-# Peak over bytes kept: 1.9 to 2.8 on a CPU, by the resident sizes of small and base models at 2,048 to 12,800 tokens in
-# float32 and bfloat16, for the heap fragments. The allocator for a GPU leaves fewer gaps; not measured.
-_PEAK_PER_KEPT = {"cpu": 2.2, "cuda": 1.3}
-_CERTAIN = 1.5  # estimates and measured peaks lie within this factor of one another
+_LOGIT_BYTES = 12  # per logit that the loss keeps at a time: the logit, its softmax and its error
+# Peak memory over saved activations: 1.9 to 2.8 on a CPU, where the heap fragments (resident sizes of small and base
+# models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU allocator fragments less; not measured.
+_PEAK_PER_SAVED = {"cpu": 2.2, "cuda": 1.3}
+_ACCURACY = 1.5  # estimates and measured peaks differ at most by this factor
 
 
 @dataclass(frozen=True)
-class Shape:
-    """A batch of ``rows`` sources and targets, padded to so many tokens. Shapes are ordered by their tokens."""
+class BatchShape:
+    """The size of a batch: rows, and padded lengths of source and target. Ordered by the number of tokens."""
 
     rows: int
     source: int
     target: int
 
     @classmethod
-    def of(cls, batch: TokenBatch) -> Shape:
-        """The shape of a batch."""
+    def of(cls, batch: TokenBatch) -> BatchShape:
+        """Return the shape of a batch."""
         (rows, source), target = batch.source.shape, batch.shifted.size(1)
         return cls(rows, source, target)
 
-    def __lt__(self, other: Shape) -> bool:
+    def __lt__(self, other: BatchShape) -> bool:
         return self.rows * (self.source + self.target) < other.rows * (other.source + other.target)
 
     def __str__(self) -> str:
@@ -69,12 +70,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes at the peak of a training step, by what they hold, and the batch shape of that step.
+    """Bytes at the peak of a training step by their use, and the batch shape of that step.
 
-    ``held`` of them are allocated already: the weights, and what a resumed run restored.
+    ``held`` bytes of them are already allocated: the weights, and what a resumed run has restored.
     """
 
-    shape: Shape
+    shape: BatchShape
     weights: int
     gradients: int
     optimizer: int
@@ -86,7 +87,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """All together; the program itself and its libraries are not in it."""
+        """The sum, without the program itself and its libraries."""
         parts = (self.weights, self.gradients, self.optimizer, self.average, self.checkpoint)
         return sum(parts) + self.activations + self.logits
 
@@ -98,49 +99,50 @@ class Estimate:
         )
 
 
-def largest_shapes(corpora: Corpora, plan: EpochPlan) -> list[Shape]:
-    """The batches of a plan that may take the most memory, one or two.
+def largest_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchShape]:
+    """Return the one or two batches of a plan that may need the most memory.
 
-    They are the largest by tokens, of which the decoder's cost about twice, and by pairs of tokens, which attention
-    compares.
+    These are the largest by tokens (target tokens cost about twice as much as source tokens) and by pairs of tokens,
+    which attention compares.
     """
     if not len(plan):
         return []
     starts, ends = plan.bounds[np.argsort(plan.bounds[:, 0])].T
     rows = ends - starts
     source, target = (
-        np.maximum.reduceat(corpora.lengths(side, plan.segmentation)[plan.order], starts).astype(np.int64)
+        np.maximum.reduceat(dataset.lengths(side, plan.segmentation)[plan.order], starts).astype(np.int64)
         for side in ("source", "target")
     )
     costs = (rows * (source + 2 * target), rows * (source**2 + target**2 + source * target))
     return [
-        Shape(int(rows[index]), int(source[index]), int(target[index]))
+        BatchShape(int(rows[index]), int(source[index]), int(target[index]))
         for index in dict.fromkeys(int(cost.argmax()) for cost in costs)
     ]
 
 
 def estimate_memory(
-    objective: Objective | LabelObjective,
+    objective: Objective,
     optimizer: torch.optim.Optimizer,
-    shapes: list[Shape],
+    shapes: list[BatchShape],
     precision: str,
     *,
     average: bool = False,
 ) -> Estimate:
-    """The peak of a training step over the most expensive of ``shapes``; without any, what does not depend on them.
+    """Estimate the peak memory of a training step with the most expensive of ``shapes``.
 
-    ``objective`` is not compiled: that would take minutes for each of them. ``average`` is whether a moving average of
-    the weights is kept. Random numbers are left as they were.
+    Without shapes, the estimate contains only what does not depend on them. ``objective`` must not be compiled: that
+    would take minutes for each shape. ``average`` is whether there is a moving average of the weights. Random states
+    are restored.
     """
     parameters = list(objective.model.parameters())
     device = parameters[0].device
     weights = sum(parameter.nbytes for parameter in parameters)
     trained = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
-    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # its rows and columns are little
+    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # its rows and columns are small
     ema = weights if average else 0
     restored = sum(tensor.nbytes for tensor in moments_of(objective.model, optimizer).values())
-    kept = {shape: _activations(objective, shape, device, precision) for shape in shapes} or {Shape(0, 0, 0): 0}
-    shape = max(kept, key=kept.__getitem__)
+    saved = {shape: _activations(objective, shape, device, precision) for shape in shapes} or {BatchShape(0, 0, 0): 0}
+    shape = max(saved, key=saved.__getitem__)
     vocabulary = objective.model.projection.weight.size(0)
     return Estimate(
         shape=shape,
@@ -149,32 +151,32 @@ def estimate_memory(
         optimizer=moments,
         average=ema,
         checkpoint=weights + moments + ema if device.type == "cpu" else 0,  # copied to the host's memory
-        activations=int(kept[shape] * _PEAK_PER_KEPT.get(device.type, 1.3)),
+        activations=int(saved[shape] * _PEAK_PER_SAVED.get(device.type, 1.3)),
         logits=min(shape.rows * shape.target, rows_at_a_time(device.type)) * vocabulary * _LOGIT_BYTES,
         held=weights + ema + restored,
     )
 
 
-def _activations(objective: Objective | LabelObjective, shape: Shape, device: torch.device, precision: str) -> int:
-    """Bytes that autograd keeps for the backward pass of a batch."""
+def _activations(objective: Objective, shape: BatchShape, device: torch.device, precision: str) -> int:
+    """Return the bytes that autograd saves for the backward pass of a batch."""
     if shape.rows <= 3:
-        return _kept(objective, shape, device, precision)
-    # One row alone is laid out differently.
-    two, three = (_kept(objective, replace(shape, rows=rows), device, precision) for rows in (2, 3))
+        return _saved_bytes(objective, shape, device, precision)
+    # A single row has another memory layout.
+    two, three = (_saved_bytes(objective, replace(shape, rows=rows), device, precision) for rows in (2, 3))
     return two + (shape.rows - 2) * (three - two)
 
 
-def _kept(objective: Objective | LabelObjective, shape: Shape, device: torch.device, precision: str) -> int:
+def _saved_bytes(objective: Objective, shape: BatchShape, device: torch.device, precision: str) -> int:
     own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
-    kept: dict[int, Tensor] = {}  # held, so that no address is used twice
+    saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is used twice
 
     def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        saved[tensor.untyped_storage().data_ptr()] = tensor.detach()
         return tensor
 
     source = np.full((shape.rows, shape.source), UNK, np.int64)
     target = np.ones((shape.rows, shape.target), np.int64)  # a token, or the first label
-    batch = to_device(Batch(source, target), device)
+    batch = to_device(PaddedBatch(source, target), device)
     training = objective.training
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
@@ -183,29 +185,31 @@ def _kept(objective: Objective | LabelObjective, shape: Shape, device: torch.dev
     ):
         objective.train()(batch)
     objective.train(training)
-    return sum(tensor.untyped_storage().nbytes() for address, tensor in kept.items() if address not in own)
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in saved.items() if address not in own)
 
 
 def check_memory(estimate: Estimate, available: int | None) -> str | None:
-    """A warning where ``estimate`` is more than what there is; far more is a :class:`TrainingError`.
+    """Return a warning if ``estimate`` exceeds the memory, or raise :class:`TrainingError` if it does so by far.
 
-    ``available`` is how many bytes can be had beside those held already; None: nothing is known.
+    ``available`` is the number of bytes that can still be allocated; None if unknown.
     """
     if available is None or estimate.total <= available + estimate.held:
         return None
     room = available + estimate.held
     message = (
-        f"training needs {estimate}, but there are {room / _GIB:.1f} GiB; lower data.max_tokens and raise "
-        "training.accumulate in turn, or choose a smaller model"
+        f"training needs {estimate}, but there are {room / _GIB:.1f} GiB; lower data.max_tokens (and raise "
+        "training.accumulate to keep the step size), or choose a smaller model"
     )
-    if estimate.total > _CERTAIN * room:
+    if estimate.total > _ACCURACY * room:
         raise TrainingError(message)
     return message
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Bytes that this process can still get: of the GPU, or of the machine within its control group's limit, which it
-    shares with the other processes that torchrun has started there."""
+    """Return the bytes that this process can still allocate, on the GPU or in host memory; None if unknown.
+
+    Host memory is limited by the control group and shared with the other processes that torchrun has started.
+    """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free) + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -223,7 +227,7 @@ def _available(meminfo: Path) -> int | None:
 
 
 def _group_limits(membership: Path, root: Path) -> Iterator[int]:
-    """What each control group (version 2) above this process has left; pages that only cache files count as free."""
+    """Yield the free bytes of each control group (version 2) above this process; file caches count as free."""
     try:
         own = next(line[4:] for line in membership.read_text().splitlines() if line.startswith("0::/"))
     except (OSError, StopIteration):
@@ -241,16 +245,16 @@ def _group_limits(membership: Path, root: Path) -> Iterator[int]:
 
 
 @contextmanager
-def out_of_memory_explained(shape: Shape) -> Iterator[None]:
-    """Turn the exhaustion of memory into a :class:`TrainingError` that names the batch's shape and what to lower."""
+def explain_out_of_memory(shape: BatchShape) -> Iterator[None]:
+    """Turn out-of-memory errors into a :class:`TrainingError` that names the batch shape and what to lower."""
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
         ours = not isinstance(error, RuntimeError) or isinstance(error, torch.OutOfMemoryError)
-        if not ours and "can't allocate memory" not in str(error):  # PyTorch's words for a CPU
+        if not ours and "can't allocate memory" not in str(error):  # PyTorch's message on a CPU
             raise
         raise TrainingError(
-            f"out of memory at a batch of {shape}; lower data.max_tokens (and raise training.accumulate in turn: the "
-            "step stays as large), data.filter.max_length or the model's sizes, or end what else uses the device. "
-            "The last checkpoint is as it was"
+            f"out of memory at a batch of {shape}; lower data.max_tokens (and raise training.accumulate to keep the "
+            "step size), data.filter.max_length or the model size, or end other programs on the device. The last "
+            "checkpoint is unchanged"
         ) from None

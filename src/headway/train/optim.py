@@ -1,7 +1,7 @@
-"""The optimisers, and the learning rate as a pure function of the step (Vaswani et al. 2017, section 5.3).
+"""The optimizers, and the learning rate as a pure function of the step (Vaswani et al. 2017, section 5.3).
 
-Every schedule rises linearly over ``warmup_steps`` steps; here step and warm-up are s and w, the run's steps n, and
-``learning_rate`` is the factor p. ``paper`` is equation 3, the others peak at p:
+Every schedule rises linearly over ``warmup_steps``. Below, s is the step, w the warm-up, n the number of steps of the
+run, and p ``learning_rate``: a factor on equation 3 for ``paper``, and the peak for the others:
 
     paper           p d_model^-0.5 min(s^-0.5, s w^-1.5)                    equation 3, times p
     inverse_sqrt    p (w / s)^0.5                                           the same shape
@@ -10,17 +10,17 @@ Every schedule rises linearly over ``warmup_steps`` steps; here step and warm-up
     constant        p
     halve_every     p 2^-floor((s - 1) / h)                                 h is ``halve_every``, or n / 3
 
-The cosine is that of Loshchilov and Hutter 2017 (equation 5) without restarts. With h = n / 3 the rate is halved at one
-third and at two thirds of the training.
+The cosine is equation 5 of Loshchilov and Hutter 2017 without restarts. With h = n / 3 the rate is halved after one
+third and after two thirds of the training.
 
-Adam (Kingma and Ba 2015) with ``weight_decay`` is AdamW (Loshchilov and Hutter 2019): each step takes the decay times
-the learning rate off the matrices, that is weights of two or more dimensions: no norms, no biases, but embeddings,
-which by default are one matrix with the output projection.
+Adam (Kingma and Ba 2015) with ``weight_decay`` is AdamW (Loshchilov and Hutter 2019): each step subtracts the decay
+times the learning rate from every weight of two or more dimensions. So norms and biases do not decay, but embeddings
+do: by default they are one matrix with the output projection.
 
-Adafactor (Shazeer and Stern 2018) keeps a row and a column instead of each matrix's second moment, and no first. It is
-PyTorch's: a step is at most min(learning rate, s^-0.5) times the root mean square of the weight (at least 1e-3), so
-rates of 1e-3 to 1e-2 suit it, and Adam's betas and epsilon are not used. It saves memory, not time: without a fused
-kernel, a step on a CPU takes seven times Adam's.
+Adafactor (Shazeer and Stern 2018) stores one row and one column instead of each matrix's second moment, and no first
+moment. The implementation is PyTorch's: a step is at most min(learning rate, s^-0.5) times the root mean square of the
+weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. It does not use Adam's betas and epsilon. It saves
+memory, not time: without a fused kernel, a step on a CPU takes seven times as long as Adam's.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -37,42 +37,66 @@ from torch import Tensor, nn
 
 from headway.config import Config
 
-__all__ = ["OptimizerConfig", "depends_on_length", "learning_rate", "make_optimizer", "step_if_finite"]
+__all__ = [
+    "OptimizerConfig",
+    "clip_and_step",
+    "depends_on_length",
+    "learning_rate",
+    "learning_rate_warning",
+    "make_optimizer",
+]
+
+# The factor of equation 3 is 1 in the paper; for the others, 7e-4 is what the paper's base model reaches at its peak.
+_DEFAULT_RATE = 7e-4
+_DEFAULT_FACTOR = 1.0
+_SENSIBLE_PEAK = (1e-6, 0.1)  # outside, a Transformer learns next to nothing, or diverges
+
+
+def _default_rate(settings: dict[str, Any]) -> float:
+    return _DEFAULT_FACTOR if settings.get("schedule") == "paper" else _DEFAULT_RATE
 
 
 class OptimizerConfig(Config):
-    """The optimiser, with the paper's settings of Adam, and the schedule of its learning rate."""
+    """The optimizer (by default Adam with the paper's settings) and its learning-rate schedule."""
 
     kind: Literal["adam", "adafactor"] = Field(
         "adam",
-        description="Adam, or Adafactor: almost no state, and a learning rate relative to the weights' size.",
+        description="Optimizer. Adafactor needs almost no memory, and its learning rate is relative to the size of the "
+        "weights.",
     )
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"] = Field(
         "inverse_sqrt",
-        description="After the warm-up: inverse square root, straight or along a cosine to the end, constant, halved "
-        "at intervals, or the paper's equation 3.",
+        description="Learning rate after the warm-up: inverse square root, linear or cosine decay to the end of the "
+        "training, constant, halved at intervals, or the paper's equation 3.",
     )
     learning_rate: float = Field(
-        7e-4, gt=0, description="The peak; with schedule paper, a factor on equation 3 (there 1)."
+        default_factory=_default_rate,
+        gt=0,
+        description="Peak learning rate, by default 7e-4. With schedule = 'paper': factor on equation 3, by default 1.",
     )
     warmup_steps: int = Field(4000, ge=1, description="Steps of linear warm-up.")
     final_fraction: float = Field(
-        0.0, ge=0, le=1, description="Linear and cosine: the learning rate after the last step, as a share of the peak."
+        0.0, ge=0, le=1, description="Linear and cosine: learning rate after the last step, as a fraction of the peak."
     )
     halve_every: int | None = Field(
-        None, ge=1, description="Schedule halve_every: steps between halvings; none: a third of the training."
+        None, ge=1, description="With schedule = 'halve_every': steps between halvings. None: a third of the training."
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="Decay of Adam's mean of gradients, for each step.")
-    beta2: float = Field(0.98, ge=0, lt=1, description="Decay of Adam's mean of squared gradients, for each step.")
-    epsilon: float = Field(1e-9, gt=0, description="Added to the root of Adam's second moment.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay per step of the mean of gradients.")
+    beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay per step of the mean of squared gradients.")
+    epsilon: float = Field(1e-9, gt=0, description="Adam: added to the square root of the second moment.")
     weight_decay: float = Field(
-        0.0, ge=0, description="Share of a matrix, times the learning rate, taken off at each step; no norms or biases."
+        0.0,
+        ge=0,
+        description="Fraction of each matrix, times the learning rate, subtracted at each step. Norms and biases do "
+        "not decay.",
     )
-    clip_norm: float | None = Field(None, gt=0, description="Gradients are scaled down to this norm; none: never.")
+    clip_norm: float | None = Field(
+        None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None: no limit."
+    )
 
 
 def learning_rate(step: int, steps: int, config: OptimizerConfig, d_model: int) -> float:
-    """The learning rate of a step, counted from 1, in a run of ``steps``."""
+    """Return the learning rate of a step, counted from 1, in a run of ``steps``."""
     warmup, peak = config.warmup_steps, config.learning_rate
     rise = min(step / warmup, 1.0)
     progress = min(max(step - warmup, 0) / max(steps + 1 - warmup, 1), 1.0)
@@ -93,13 +117,31 @@ def learning_rate(step: int, steps: int, config: OptimizerConfig, d_model: int) 
             return peak * rise * 0.5**halvings
 
 
+def learning_rate_warning(config: OptimizerConfig, d_model: int) -> str | None:
+    """Return a warning if the peak learning rate of Adam is far outside the range in which models learn."""
+    peak = learning_rate(config.warmup_steps, config.warmup_steps, config, d_model)
+    low, high = _SENSIBLE_PEAK
+    if config.kind != "adam" or low <= peak <= high:
+        return None
+    effect = "the model will learn next to nothing" if peak < low else "training will probably diverge"
+    factor = (
+        f"; with schedule = 'paper' it is a factor on the paper's equation 3, usually {_DEFAULT_FACTOR:g}"
+        if config.schedule == "paper"
+        else f"; usual values are near {_DEFAULT_RATE:g}"
+    )
+    return (
+        f"optimizer.learning_rate = {config.learning_rate:g} gives a peak learning rate of {peak:.1e}, with which "
+        f"{effect}{factor}"
+    )
+
+
 def depends_on_length(config: OptimizerConfig) -> bool:
-    """Whether the learning rate of a step depends on how many there will be: then a run cannot be prolonged."""
+    """Whether the learning rate of a step depends on the number of steps, so that a run cannot be extended."""
     return config.schedule in ("linear", "cosine") or (config.schedule == "halve_every" and config.halve_every is None)
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """The optimiser of all weights that are not frozen; the learning rate is set at every step."""
+    """Return the optimizer of all weights that are not frozen. The loop sets its learning rate at each step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": config.weight_decay},
@@ -114,22 +156,22 @@ def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Opt
 
 
 @torch.no_grad()
-def step_if_finite(optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> Bool[Tensor, ""]:
-    """One step, unless the gradient's norm is infinite or not a number; returns whether it was taken, on the device.
+def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> Bool[Tensor, ""]:
+    """Clip the gradients to ``clip_norm`` and take one step, unless their norm is infinite or NaN.
 
-    A step that is not taken changes neither weights nor moments nor step counters. With Adam the host does not wait for
-    the decision: the fused kernel makes it, and scales the gradients in the same sweep so that their norm over all
-    weights, in float32, is at most ``clip_norm``. PyTorch's Adafactor has no such kernel: there the host waits.
-    The norm spans all shards of gradients that several processes share, so these agree.
+    Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
+    moments nor step counters. With Adam the host does not wait for the decision: the fused kernel makes it, and clips
+    the gradients in the same pass by their float32 norm. PyTorch's Adafactor has no such kernel, so there the host
+    waits. With FSDP2 the norm covers the shards of all processes, so that they make the same decision.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
-    if hasattr(norm, "full_tensor"):  # the norm of FSDP's shards, each process holding a part of the sum
+    if hasattr(norm, "full_tensor"):  # each process holds a part of the sum
         norm = norm.full_tensor()
     finite: Tensor = norm.isfinite()
     if optimizer.defaults.get("fused"):
         divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
-        with _told(optimizer, (~finite).float(), divisor):
+        with _fused_inputs(optimizer, (~finite).float(), divisor):
             optimizer.step()
     elif finite:
         if clip_norm is not None:
@@ -139,10 +181,10 @@ def step_if_finite(optimizer: torch.optim.Optimizer, clip_norm: float | None = N
 
 
 @contextmanager
-def _told(
+def _fused_inputs(
     optimizer: torch.optim.Optimizer, found_inf: Float[Tensor, ""], grad_scale: Float[Tensor, ""] | None
 ) -> Iterator[None]:
-    """Hand the fused kernel what it skips a step for and divides gradients by, the way torch.amp.GradScaler does."""
+    """Pass the fused kernel its skip flag and its gradient divisor, as torch.amp.GradScaler does."""
     optimizer.found_inf, optimizer.grad_scale = found_inf, grad_scale  # type: ignore[attr-defined]
     try:
         yield

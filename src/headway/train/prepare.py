@@ -1,167 +1,306 @@
-"""From a recipe's files to what training reads: tokenizers and token stores, built once in the run folder."""
+"""From a recipe's files to what training reads: tokenizers and token stores, built once in the run folder.
+
+What differs between tasks (how examples are read and encoded) is passed in by the task.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from headway.data.batching import Corpora
-from headway.data.building import Shard, open_or_build
-from headway.data.encoding import Side, Work
-from headway.data.inputs import ContentHashes, fingerprint
-from headway.data.labels import LabelEncoder, read_labelled
-from headway.data.readers import Corpus, read_examples
-from headway.data.store import FilterConfig, TokenStore
-from headway.errors import TrainingError
-from headway.text.dropout import SampledEncoder
-from headway.text.framing import Frame, Framing
+import numpy as np
+import torch
+
+from headway.bundle import own_framing, read_framing, read_tokenizers
+from headway.data.batching import PaddedBatch, TokenDataset
+from headway.data.encoding import EncodingSpec, SideSpec
+from headway.data.readers import Corpus, count_lines
+from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint
+from headway.data.store_builder import Shard, open_or_build
+from headway.engine.accelerate import accelerate
+from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
+from headway.hardware import autocast, choose_device
+from headway.storage import atomic_write_folder, locked
+from headway.text.framing import Framing, LanguageSide
 from headway.text.interface import TextTokenizer
-from headway.text.packed import PackedEncoder
-from headway.text.tokenizer import EOS
-from headway.train.labels import run_labels
+from headway.text.loading import load_tokenizer
+from headway.text.tokenizer import Tokenizer, language_tag
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
-from headway.train.start import completed
-from headway.train.vocabulary import Tokenizers, run_tokenizers
+from headway.train.snapshot import checkpoint_folders
+from headway.train.stream import to_device
+from headway.train.task import Prepared, Task
 
-__all__ = ["Prepared", "prepare", "prepare_shard"]
+__all__ = ["CorpusEncoding", "Preparation", "Sampling", "Tokenizers", "rehearse", "tokenizer_settings"]
 
-_ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # what is too long for a classifier is cut
+Sampling = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
+Read = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
+
+_REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """Tokenizers and data, ready to train; for classification, how many training texts each label has; and what an
-    imported model that training starts from has around a sentence."""
+class Tokenizers:
+    """The tokenizers of source and target, which may be the same object.
 
-    source_tokenizer: TextTokenizer
-    target_tokenizer: TextTokenizer
-    train: Corpora
-    dev: Corpora | None
-    labels: Mapping[str, int] = field(default_factory=dict)
+    ``imported_framing`` is the special-token template of an imported model that training starts from.
+    """
+
+    source: TextTokenizer
+    target: TextTokenizer
     imported_framing: Framing | None = None
 
     @property
-    def target_size(self) -> int:
-        """How many outcomes a prediction has: tokens, or classes."""
-        return len(self.labels) or self.target_tokenizer.vocab_size
-
-
-def prepare(recipe: Recipe, run: Path, listener: Listener) -> Prepared:
-    """Train the tokenizers and tokenise the corpora, or find both done already."""
-    prepared = prepare_shard(recipe, run, listener, Shard())
-    assert prepared is not None
-    return prepared
-
-
-def prepare_shard(recipe: Recipe, run: Path, listener: Listener, shard: Shard) -> Prepared | None:
-    """One shard's part of what :func:`prepare` does; None while parts of other shards are missing."""
-    recipe = completed(recipe, run)
-    hashes = ContentHashes(run / "tokens" / "inputs.json")
-    labels = run_labels(recipe, run, hashes, listener) if recipe.task.kind == "classification" else {}
-    stores = _Stores(recipe, run, run_tokenizers(recipe, run, hashes, listener), hashes, listener, shard, labels)
-    train = [stores.train(number) for number in range(len(recipe.data.train))]
-    dev = stores.dev(recipe.data.dev) if recipe.data.dev else None
-    whole = [store for store in train if store is not None]
-    if len(whole) < len(train) or (recipe.data.dev and dev is None):
-        return None
-    corpora = Corpora(whole, [corpus.weight for corpus in recipe.data.train], recipe.data.temperature)
-    if not len(corpora):
-        raise TrainingError(
-            "no training example is left after filtering; raise data.filter.max_length or max_length_ratio"
-        )
-    dev_set = Corpora([dev]) if dev else None
-    tokenizers = stores.tokenizers
-    return Prepared(tokenizers.source, tokenizers.target, corpora, dev_set, labels, tokenizers.imported_framing)
+    def framing(self) -> Framing:
+        """The special tokens around a sentence."""
+        return self.imported_framing or own_framing(self.source)
 
 
 @dataclass(frozen=True)
-class _Stores:
-    """The token stores of a run."""
+class CorpusEncoding:
+    """How one corpus becomes a token store.
 
-    recipe: Recipe
-    run: Path
-    tokenizers: Tokenizers
-    hashes: ContentHashes
-    listener: Listener
-    shard: Shard
-    labels: Mapping[str, int]
+    Attributes:
+        examples: Reads the corpus.
+        sides: How its texts become tokens.
+        target_key: Identifies the encoding of the target side.
+        other_keys: What else the store depends on.
+    """
 
-    def train(self, number: int) -> TokenStore | None:
-        """That of a training corpus, where all of its parts are there."""
-        corpus, data = self.recipe.data.train[number], self.recipe.data
-        filters = _ALL_BUT_EMPTY if self.labels else data.filter
-        store = self._store(f"train-{number}", corpus, filters, data.bpe_dropout)
-        counts = store.counts if store else "some parts are left to other shards"
-        self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
-        return store
+    examples: Callable[[], Iterator[tuple[str, ...]]]
+    sides: tuple[SideSpec, SideSpec]
+    target_key: object
+    other_keys: tuple[object, ...] = ()
 
-    def dev(self, corpus: Corpus) -> TokenStore | None:
-        """That of the development set: nothing left out, and segmented as a trained model does it."""
-        store = self._store("dev", corpus, None, 0.0)
-        if store and store.counts.cut:
-            self.listener.say(f"{' + '.join(corpus.files)}: {store.counts}")
-        return store
 
-    def _store(self, name: str, corpus: Corpus, filters: FilterConfig | None, dropout: float) -> TokenStore | None:
-        folder, tokenizers = Path(self.recipe.data.folder), self.tokenizers
-        sampling = (dropout, self.recipe.data.segmentations, self.recipe.training.seed) if dropout else None
-        if self.labels:
-            longest = getattr(self.recipe.model, "max_length", None)
-            target: object = tuple(self.labels)
-            around: list[object] = [longest]
-            sides = _labelled_sides(tokenizers.source, tuple(self.labels), longest, sampling)
-            examples: Callable[[], Iterator[tuple[str, ...]]] = partial(
-                read_labelled, corpus, folder, tuple(self.labels)
+class Preparation:
+    """Builds the tokenizers and token stores of a run folder, or finds them there."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        run: Path,
+        listener: Listener,
+        shard: Shard | None = None,
+        hashes: ContentHashes | None = None,
+    ) -> None:
+        self.recipe, self.run, self.listener = recipe, run, listener
+        self.hashes = hashes or ContentHashes(run / "tokens" / "inputs.json")
+        self.folder = Path(recipe.data.folder)
+        self._shard = shard or Shard()
+
+    def tokenizers(self, read: Read, sides: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
+        """Return the tokenizers in the run folder if they are the recipe's; otherwise put the recipe's there.
+
+        They are trained on columns ``sides`` of the examples that ``read`` yields, or taken from the model folder that
+        training starts from. If several processes call this, one does it and the others wait.
+        """
+        with locked(self.run / "tokens" / "tokenizer.lock"):
+            if self.recipe.training.start_from:
+                return self._tokenizers_of_start(Path(self.recipe.training.start_from))
+            return self._trained_tokenizers(read, sides, task_key)
+
+    def datasets(
+        self, encode: Callable[[Corpus, Sampling | None], CorpusEncoding], source_key: str, filters: FilterConfig
+    ) -> tuple[TokenDataset, TokenDataset | None] | None:
+        """Return the training and development sets, or None if other shards have not built their parts yet.
+
+        Args:
+            encode: Returns how a corpus is encoded; the second argument is None unless BPE-dropout is used.
+            source_key: The fingerprint of the source tokenizer.
+            filters: Limits on training examples. Nothing is removed from the development set.
+        """
+        data = self.recipe.data
+        stores: list[TokenStore] = []
+        for number, corpus in enumerate(data.train):
+            sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed) if data.bpe_dropout else None
+            store = self._store(f"train-{number}", corpus, encode(corpus, sampling), source_key, filters, sampling)
+            counts = store.counts if store else "some parts are left to other shards"
+            self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
+            stores += [store] if store else []
+        dev = self._store("dev", data.dev, encode(data.dev, None), source_key, None, None) if data.dev else None
+        if dev and data.dev and dev.counts.cut:
+            self.listener.say(f"{' + '.join(data.dev.files)}: {dev.counts}")
+        if len(stores) < len(data.train) or (data.dev and dev is None):
+            return None
+        train = TokenDataset(stores, [corpus.weight for corpus in data.train], data.temperature)
+        if not len(train):
+            raise TrainingError(
+                "no training example is left after filtering; raise data.filter.max_length or max_length_ratio"
             )
-        else:
-            target = tokenizers.target.fingerprint
-            frame = tokenizers.framing.frame(
-                source_language=corpus.source_language, target_language=corpus.target_language
-            )
-            around = [asdict(frame)] if tokenizers.imported_framing else []
-            sides = _sides(tokenizers, frame, sampling)
-            examples = partial(read_examples, corpus, folder)
+        return train, TokenDataset([dev]) if dev else None
+
+    def _store(
+        self,
+        name: str,
+        corpus: Corpus,
+        encoding: CorpusEncoding,
+        source_key: str,
+        filters: FilterConfig | None,
+        sampling: Sampling | None,
+    ) -> TokenStore | None:
         key = fingerprint(
-            [self.hashes.of(folder / file) for file in corpus.files],
+            [self.hashes.of(self.folder / file) for file in corpus.files],
             corpus.fields,
             corpus.target_language,
-            [tokenizers.source.fingerprint, target],
+            [source_key, encoding.target_key],
             filters.as_dict() if filters else None,
             sampling,
-            *around,
+            *encoding.other_keys,
         )
         return open_or_build(
             self.run / "tokens" / name,
             key,
-            examples,
-            Work(sides, filters),
-            shard=self.shard,
-            progress=partial(self.listener.work, "examples tokenised"),
+            encoding.examples,
+            EncodingSpec(encoding.sides, filters, sampling[1] if sampling else 1),
+            shard=self._shard,
+            progress=partial(self.listener.work, "examples tokenized"),
         )
 
+    def _trained_tokenizers(self, read: Read, sides: Sequence[int], task_key: Sequence[object]) -> Tokenizers:
+        config, corpora, tags = self.recipe.tokenizer, self.recipe.data.train, self._tags()
+        contents = [self.hashes.of(self.folder / file) for corpus in corpora for file in corpus.files]
+        key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in corpora], tags, *task_key)
+        if found := self._saved_tokenizers(key):
+            return found
+        if checkpoint_folders(self.run / "checkpoints"):
+            raise CheckpointError(
+                f"{self.run}: its tokenizer was trained on files that differ from those in {self.folder} now; restore "
+                "the corpus to resume, or start over with --fresh"
+            )
+        self.listener.say(f"training the tokenizer ({config.kind})")
+        if config.joint:
+            source = target = Tokenizer.train(self._texts(read, sides), config, tags=tags)
+        else:
+            source = Tokenizer.train(self._texts(read, sides[:1]), config, tags=tags)
+            target = Tokenizer.train(self._texts(read, sides[1:]), config)
+        return self._save_tokenizers(Tokenizers(source, target), key)
 
-def _sides(tokenizers: Tokenizers, frame: Frame, sampling: tuple[float, int, int] | None) -> tuple[Side, Side]:
-    """How both sides are cut. A joint vocabulary has one encoder, which remembers the words of both."""
+    def _texts(self, read: Read, sides: Sequence[int]) -> Iterator[str]:
+        """Yield the texts of at most ``sample_lines`` examples, evenly spread over all."""
+        corpora = self.recipe.data.train
+        total = max(1, sum(count_lines(self.folder / corpus.files[0]) for corpus in corpora))
+        sample = min(self.recipe.tokenizer.sample_lines, total)
+        examples = chain.from_iterable(read(corpus, self.folder) for corpus in corpora)
+        for number, example in enumerate(examples):
+            if (number + 1) * sample // total > number * sample // total:
+                for side in sides:
+                    yield example[side]
 
-    def cutters(tokenizer: TextTokenizer) -> tuple[PackedEncoder, SampledEncoder | None]:
-        return PackedEncoder(tokenizer), SampledEncoder(tokenizer, *sampling) if sampling else None
+    def _tokenizers_of_start(self, start: Path) -> Tokenizers:
+        """Return those of the model folder; once training has begun, the run's own copy of them."""
+        key, config = "from a model folder", self.recipe.tokenizer
+        if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
+            return found
+        framing = read_framing(start)
+        found = Tokenizers(*read_tokenizers(start), framing and self._with_default_languages(framing))
+        for name, value in tokenizer_settings(found).items():
+            if getattr(config, name) != value:
+                raise ConfigError(
+                    f"tokenizer.{name} = {getattr(config, name)!r}, but training.start_from = {start} has {value!r}; "
+                    "set the key to that, or train from scratch"
+                )
+        if found.imported_framing is None:
+            self._check_tags(found.source)
+        return self._save_tokenizers(found, key)
 
-    source = cutters(tokenizers.source)
-    target = source if tokenizers.target is tokenizers.source else cutters(tokenizers.target)
-    return (
-        Side(*source, before=frame.source_prefix, after=frame.source_suffix),
-        Side(*target, before=frame.target_prefix, after=(EOS,)),
-    )
+    def _with_default_languages(self, framing: Framing) -> Framing:
+        """Make the language of the corpora, if it is the same for all, the default of the trained model."""
+        corpora = self.recipe.data.train
+        languages: dict[LanguageSide, set[str | None]] = {
+            "source_language": {corpus.source_language for corpus in corpora},
+            "target_language": {corpus.target_language for corpus in corpora},
+        }
+        only: dict[str, str | None] = {
+            side: next(iter(codes)) for side, codes in languages.items() if len(codes) == 1 and None not in codes
+        }
+        return framing.model_copy(update=only)
+
+    def _check_tags(self, source: TextTokenizer) -> None:
+        """Refuse languages without a tag in the model's vocabulary, and corpora without a language that it needs."""
+        start = self.recipe.training.start_from
+        if missing := set(self._tags()) - set(source.tags):
+            raise ConfigError(
+                f"training.start_from = {start}: its vocabulary has no tag {min(missing)} "
+                f"(it has {', '.join(source.tags) or 'none'}), and none can be added; use other values of "
+                "target_language or leave it out, or train from scratch"
+            )
+        if source.tags and not self._tags():
+            raise ConfigError(
+                f"training.start_from = {start}: the model expects the target language as one of the tags "
+                f"{', '.join(source.tags)}; set target_language in every corpus of data.train"
+            )
+
+    def _tags(self) -> list[str]:
+        codes = {corpus.target_language for corpus in self.recipe.data.train}
+        return sorted(language_tag(code) for code in codes if code)
+
+    def _tokenizer_names(self) -> tuple[str, str]:
+        return ("joint", "joint") if self.recipe.tokenizer.joint else ("source", "target")
+
+    def _saved_tokenizers(self, key: str) -> Tokenizers | None:
+        home, (source, target) = self.run / "tokenizer", self._tokenizer_names()
+        try:
+            if (home / "key").read_text(encoding="utf-8") != key:
+                return None
+            first = load_tokenizer(home, source)
+            framing = home / "framing.json"
+            return Tokenizers(
+                first,
+                first if source == target else load_tokenizer(home, target),
+                Framing.parse(json.loads(framing.read_text(encoding="utf-8")), str(framing))
+                if framing.exists()
+                else None,
+            )
+        except (OSError, ValueError, ConfigError, BundleError):
+            return None
+
+    def _save_tokenizers(self, tokenizers: Tokenizers, key: str) -> Tokenizers:
+        source, target = self._tokenizer_names()
+        with atomic_write_folder(self.run / "tokenizer") as aside:
+            tokenizers.source.save(aside, source)
+            if target != source:
+                tokenizers.target.save(aside, target)
+            if tokenizers.imported_framing is not None:
+                framing = json.dumps(tokenizers.imported_framing.as_dict(), ensure_ascii=False)
+                (aside / "framing.json").write_text(framing, encoding="utf-8")
+            (aside / "key").write_text(key, encoding="utf-8")
+        return tokenizers
 
 
-def _labelled_sides(
-    tokenizer: TextTokenizer, labels: tuple[str, ...], longest: int | None, sampling: tuple[float, int, int] | None
-) -> tuple[Side, Side]:
-    """How a text is cut, at the longest that the model reads, and what stands for its label."""
-    sampler = SampledEncoder(tokenizer, *sampling) if sampling else None
-    text = Side(PackedEncoder(tokenizer), sampler, after=(EOS,), longest=longest)
-    repeated = LabelEncoder(labels, sampling[1]) if sampling else None
-    return text, Side(LabelEncoder(labels), repeated)
+def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
+    """Return the [tokenizer] keys that a recipe must agree with to train a model that has these tokenizers."""
+    source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
+    own = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
+    return {**own, "joint": joint}
+
+
+def rehearse(task: Task[Any, Any], recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
+    """Compile ahead what this machine would compile in the first training step, by taking one on a few examples.
+
+    Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` is
+    complete. The model is discarded, and random states are restored. Nothing is done for a GPU or torch.compile, whose
+    kernels depend on shapes; besides, data are often prepared on another machine.
+    """
+    training = recipe.training
+    if training.device == "cuda" or training.compile == "on" or choose_device(training.device).type != "cpu":
+        return
+    listener.say("rehearsing a training step; the first time on a machine, this compiles kernels")
+    device = torch.device("cpu")
+    with torch.random.fork_rng(devices=[]):
+        model = accelerate(task.build_model(recipe, prepared))
+        found = prepared.train.batch(np.arange(min(_REHEARSED_EXAMPLES, len(prepared.train))))
+        length = min(_REHEARSED_LENGTH, model.max_length or _REHEARSED_LENGTH)
+        batch = to_device(PaddedBatch(found.source[:, :length], found.target[:, :length]), device)
+        objective = task.objective(model, recipe, prepared)
+        with autocast(device, training.precision):
+            objective.train()(batch).backward()
+        objective.eval()
+        for precision in (training.precision, "float32"):  # development losses, and decoding
+            with torch.inference_mode(), autocast(device, precision):
+                objective.cross_entropy(batch)

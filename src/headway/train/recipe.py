@@ -1,20 +1,22 @@
-"""The recipe: everything that a training run depends on, one section for each part that owns it."""
+"""The recipe: everything that a training run depends on, one section for each part that owns it.
+
+:class:`Recipe` has the sections and checks that all tasks share. Each task has a subclass with its own defaults and
+checks; :func:`headway.tasks.parse_recipe` selects it by ``task.kind``.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from headway.bundle import TaskConfig
-from headway.config import Config, override, read_toml
+from headway.config import Config
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import CheckpointError, ConfigError
-from headway.models.classifier import ClassifierConfig
-from headway.models.recurrent import RecurrentConfig
-from headway.models.registry import ModelConfig
+from headway.models.registry import ModelConfig, Output, architecture_of, architectures_for
 from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
 from headway.train.optim import OptimizerConfig, depends_on_length
@@ -31,39 +33,44 @@ __all__ = [
 
 
 class DataConfig(Config):
-    """Which text to train and validate on, and how it is cut into batches."""
+    """The text to train and validate on, and how it is batched."""
 
-    folder: str = Field(".", description="Where the files of all corpora are, relative to the working directory.")
+    folder: str = Field(".", description="Folder of all corpus files, relative to the working directory.")
     train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
-    dev: Corpus | None = Field(None, description="The development set; without one there is no validation.")
-    filter: FilterConfig = Field(default_factory=FilterConfig, description="Which training examples are left out.")
-    max_tokens: int = Field(
-        4096, ge=1, description="Size of a batch: rows x the longer side, in tokens, padding included."
+    dev: Corpus | None = Field(None, description="The development set. Without it there is no validation.")
+    filter: FilterConfig = Field(
+        default_factory=FilterConfig, description="Limits that remove training examples outside of them."
     )
+    max_tokens: int = Field(4096, ge=1, description="Batch size in tokens: rows x the longer side, padding included.")
     max_examples: int | None = Field(
-        None, ge=1, description="Most examples in a batch; none: as many as max_tokens allow."
+        None, ge=1, description="Maximum number of examples in a batch. None: limited by max_tokens only."
     )
-    pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time; larger pools, less padding.")
+    pool_size: int = Field(
+        32768, ge=1, description="Number of examples sorted by length at a time. Larger pools mean less padding."
+    )
     temperature: float | None = Field(
         None,
         ge=1,
-        description="Several corpora: an epoch is as long as all of them, and corpus i has a share of it proportional "
-        "to (weight x pairs)^(1/temperature); 1 keeps the sizes, higher ones favour small corpora; none: only the "
-        "weights.",
+        description="Mixes several corpora: an epoch is as long as all of them together, and corpus i gets a share "
+        "proportional to (weight x pairs)^(1/temperature). 1 keeps the sizes; higher values favor small corpora. None: "
+        "only the weights count.",
     )
     bpe_dropout: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Probability that a merge is left out when training text is segmented (BPE-dropout); bpe only.",
+        description="Probability of skipping a merge when training text is tokenized (BPE-dropout); bpe only.",
     )
     segmentations: int = Field(
-        8, ge=1, description="With bpe_dropout: how many segmentations of each text are stored; epochs take turns."
+        8,
+        ge=1,
+        description="With bpe_dropout: number of sampled segmentations stored for each text. Epochs alternate between "
+        "them.",
     )
 
     @model_validator(mode="after")
-    def _tag_all_or_none(self) -> DataConfig:
-        """A model that was never asked for a language cannot be, and one that always was must be."""
+    def _check_languages(self) -> DataConfig:
+        """Either every corpus has a target language or none: the model always gets a language tag, or never."""
         known = {corpus.target_language for corpus in self.train}
         if None in known and len(known) > 1:
             raise ValueError("train: some corpora have a target_language and others none; give it to all or to none")
@@ -83,50 +90,50 @@ class DataConfig(Config):
 class TrainingConfig(Config):
     """How long and how to train."""
 
-    steps: int = Field(100_000, ge=1, description="Optimiser steps.")
-    seed: int = Field(1, ge=0, description="Seed of initial weights, order and dropout.")
-    accumulate: int = Field(1, ge=1, description="Batches that make one optimiser step.")
+    steps: int = Field(100_000, ge=1, description="Optimizer steps.")
+    seed: int = Field(1, ge=0, description="Random seed of initial weights, data order and dropout.")
+    accumulate: int = Field(1, ge=1, description="Batches per optimizer step (gradient accumulation).")
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
     )
     class_weights: Literal["none", "balanced"] = Field(
         "none",
-        description="Classification: what a class counts in the loss; balanced: all classes alike, however many texts "
-        "of it the files have.",
+        description="Classification: weight of each class in the loss. balanced gives all classes the same total "
+        "weight, however many texts each has.",
     )
     r_drop: float = Field(
         0.0,
         ge=0,
-        description="Weight of the divergence between two passes with different dropout (R-Drop); 0: one pass.",
+        description="R-Drop: weight of the divergence between two passes with different dropout. 0: a single pass.",
     )
     ema: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Decay, for each step, of a moving average of the weights kept beside them; none: no.",
+        description="Decay per step of an exponential moving average of the weights. None: no average.",
     )
     start_from: str | None = Field(
         None,
-        description="A model folder, trained or imported, whose weights and tokenizers training starts from. What "
-        "[model], tokenizer.joint and the languages of [task] leave out is then the model's; what [model] and "
-        "[tokenizer] say must agree with it, but for dropout and for what is used only to learn a vocabulary. None: "
-        "from scratch.",
+        description="Fine-tuning: a model folder, trained or imported, whose weights and tokenizers training starts "
+        "from. Keys left out of [model], tokenizer.joint and the languages of [task] are taken from that model; keys "
+        "given in [model] and [tokenizer] must agree with it, except dropout and settings used only to learn a "
+        "vocabulary. None: train from scratch.",
     )
     freeze: tuple[str, ...] = Field(
-        (), description="Weights that stay as they start, by name; * stands for anything, as in 'encoder.*'."
+        (), description="Names of weights that are not trained; * matches anything, as in 'encoder.*'."
     )
     sharding: Literal["none", "full"] = Field(
-        "none", description="Under torchrun: a whole model in each process (DDP), or a share of it (full, FSDP2)."
+        "none",
+        description="Under torchrun: every process has the whole model (none, DDP) or a shard of it (full, FSDP2).",
     )
     compile: Literal["auto", "on", "off"] = Field(
-        "auto", description="Whether torch.compile builds the model's kernels; auto: on a GPU."
+        "auto", description="Whether to use torch.compile. auto: on a GPU only."
     )
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto", description="Of matrix products; auto is bfloat16 where the hardware computes it, else float32."
+        "auto",
+        description="Precision of matrix products. auto: bfloat16 if the hardware computes it natively, else float32.",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where to train; auto is a GPU where there is one."
-    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device. auto: a GPU if there is one.")
     log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
 
 
@@ -134,34 +141,39 @@ class ValidationConfig(Config):
     """How the development set is used."""
 
     every: int = Field(1000, ge=1, description="Steps between validations.")
-    metric: Literal["bleu", "accuracy", "macro_f1", "loss"] = Field(
-        "bleu", description="What decides which model is the best; classification's default is accuracy."
+    metric: str = Field("loss", description="The score that decides which model is the best.")
+    beam_size: int = Field(1, ge=1, description="Beam size of the translations that BLEU is computed on.")
+    patience: int | None = Field(
+        None, ge=1, description="Stop after this many validations without improvement. None: never."
     )
-    beam_size: int = Field(1, ge=1, description="Beam of the translations that BLEU is computed on.")
-    patience: int | None = Field(None, ge=1, description="Validations without improvement after which training stops.")
 
 
 class CheckpointConfig(Config):
-    """When the training state is saved, and what is made of it."""
+    """When the training state is saved, and how many checkpoints are kept and averaged."""
 
     every: int = Field(1000, ge=1, description="Steps between checkpoints.")
-    keep: int = Field(5, ge=1, description="Newest checkpoints that are kept.")
+    keep: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
     keep_best: int = Field(
-        0, ge=0, description="Checkpoints that are kept beside these because their validation scores are the best."
+        0, ge=0, description="Number of checkpoints to keep in addition because their validation scores are the best."
     )
     average: int = Field(
-        5, ge=0, description="Newest checkpoints whose mean becomes average/ at the end; 0 or 1: none."
+        5, ge=0, description="Number of newest checkpoints whose mean is written to average/ at the end. 0 or 1: none."
     )
 
     @model_validator(mode="after")
-    def _keep_what_is_averaged(self) -> CheckpointConfig:
+    def _check_average(self) -> CheckpointConfig:
         if self.average > self.keep:
-            raise ValueError(f"average = {self.average} needs as many checkpoints; keep = {self.keep}: raise keep")
+            raise ValueError(
+                f"average = {self.average} needs that many checkpoints, but keep = {self.keep}: raise keep"
+            )
         return self
 
 
 class Recipe(Config):
     """A complete training run."""
+
+    output: ClassVar[Output] = "tokens"  # what the task's models predict
+    default_model: ClassVar[str] = "transformer"
 
     task: TaskConfig = Field(default_factory=TaskConfig)
     data: DataConfig
@@ -174,61 +186,55 @@ class Recipe(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_what_the_task_decides(cls, data: Any) -> Any:
-        """An architecture that fits the task, and a metric."""
-        if not isinstance(data, dict):
+    def _fill_in_model_kind(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("model", {}), dict):
             return data
-        task, model, validation = (data.get(name, {}) for name in ("task", "model", "validation"))
-        kind = task.get("kind") if isinstance(task, dict) else getattr(task, "kind", None)
-        classifies = kind == "classification"
-        filled = dict(data)
-        if isinstance(model, dict):
-            filled["model"] = {"kind": "classifier" if classifies else "transformer", **model}
-        if classifies and isinstance(validation, dict):
-            filled["validation"] = {"metric": "accuracy", **validation}
-        return filled
+        return {**data, "model": {"kind": cls.default_model, **data.get("model", {})}}
 
     @model_validator(mode="after")
-    def _agree_on_the_task(self) -> Recipe:
-        classifies = self.task.kind == "classification"
-        if classifies != isinstance(self.model, ClassifierConfig):
-            fitting = "classifier" if classifies else "transformer or recurrent"
+    def _check_architecture(self) -> Recipe:
+        architecture, training = architecture_of(self.model), self.training
+        if architecture.output != self.output:
             raise ValueError(
-                f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}, which takes {fitting}"
+                f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}, which takes "
+                f"{' or '.join(architectures_for(self.output))}"
             )
-        metrics = ("accuracy", "macro_f1", "loss") if classifies else ("bleu", "loss")
-        if self.validation.metric not in metrics:
+        if training.compile == "on" and not architecture.compilable:
             raise ValueError(
-                f"validation.metric = {self.validation.metric!r}: {self.task.kind} has {', '.join(metrics)}"
+                f"training.compile = 'on' would unroll the steps of a {self.model.kind} model; set it to 'auto' or "
+                "'off'"
             )
-        if classifies:
-            self._refuse_what_needs_two_texts()
-        elif self.training.class_weights != "none":
-            raise ValueError("training.class_weights: translation has no classes; leave the key out")
+        if training.sharding == "none":
+            return self
+        if self.optimizer.kind == "adafactor":
+            raise ValueError("training.sharding = 'full' cannot split Adafactor's state; set optimizer.kind to 'adam'")
+        if training.compile == "on":
+            raise ValueError(
+                "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would join; set "
+                "training.compile to 'auto' or 'off', or sharding to 'none'"
+            )
+        if architecture.shardable_blocks is None:
+            raise ValueError(
+                f"training.sharding = 'full' splits a transformer's blocks, and model.kind is {self.model.kind!r}; set "
+                "sharding to 'none'"
+            )
+        if self.skips_layers:
+            raise ValueError(
+                f"model.layer_dropout = {self.model.as_dict()['layer_dropout']} makes each process skip different "
+                "blocks, but training.sharding = 'full' gathers each block from all of them; set one to 0 or the other "
+                "to 'none'"
+            )
         return self
 
-    def _refuse_what_needs_two_texts(self) -> None:
-        corpora = [*self.data.train, *([self.data.dev] if self.data.dev else [])]
-        refused = {
-            "data.filter": self.data.filter != FilterConfig(),
-            "tokenizer.joint = false": not self.tokenizer.joint,
-            "source_language": any(corpus.source_language for corpus in corpora),
-            "target_language": any(corpus.target_language for corpus in corpora),
-            "task.target_language": self.task.target_language != TaskConfig().target_language,
-            "validation.beam_size": self.validation.beam_size != 1,
-        }
-        if wrong := [key for key, given in refused.items() if given]:
-            raise ValueError(
-                f"{wrong[0]}: a text that is classified has no other side; leave the key out (texts longer than "
-                "model.max_length are cut)"
-            )
+    def refuse_idle_options(self, origin: str) -> None:
+        """Refuse options that would do nothing; :class:`ConfigError` names ``origin``.
 
-    def _refuse_what_would_do_nothing(self, origin: str) -> None:
-        """What somebody has just written; the recipe of a run that has begun is what it is."""
+        Only a recipe that a user has just written is checked, not the recipe of a run that has begun.
+        """
         data, model = self.data, self.model.as_dict()
         if data.segmentations != DataConfig.model_fields["segmentations"].default and not data.bpe_dropout:
             raise ConfigError(
-                f"{origin}: data.segmentations counts what bpe_dropout draws; set data.bpe_dropout, or leave it out"
+                f"{origin}: data.segmentations counts the samples of bpe_dropout; set data.bpe_dropout, or leave it out"
             )
         if self.training.r_drop and not any(value for key, value in model.items() if key.endswith("dropout")):
             raise ConfigError(
@@ -236,66 +242,19 @@ class Recipe(Config):
                 "the model has none; set model.dropout, or r_drop to 0"
             )
 
-    @model_validator(mode="after")
-    def _tie_only_what_is_one(self) -> Recipe:
-        scratch = self.training.start_from is None  # an imported model may cut two languages into one vocabulary
-        if scratch and not self.tokenizer.joint and getattr(self.model, "tie", "none") == "all":
-            raise ValueError(
-                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
-                "each has a vocabulary of its own; set model.tie to 'target' or 'none'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _compile_only_what_has_no_steps(self) -> Recipe:
-        if self.training.compile == "on" and isinstance(self.model, RecurrentConfig):
-            raise ValueError(
-                "training.compile = 'on' would unroll the steps of a recurrent model; set it to 'auto' or 'off'"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _shard_only_what_all_processes_do_alike(self) -> Recipe:
-        if self.training.sharding == "none":
-            return self
-        if self.optimizer.kind == "adafactor":
-            raise ValueError("training.sharding = 'full' cannot split Adafactor's state; set optimizer.kind to 'adam'")
-        if self.training.compile == "on":
-            raise ValueError(
-                "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would join; set "
-                "training.compile to 'auto' or 'off', or sharding to 'none'"
-            )
-        if not isinstance(self.model, TransformerConfig):
-            raise ValueError(
-                f"training.sharding = 'full' splits a transformer's blocks, and model.kind is {self.model.kind!r}; set "
-                "sharding to 'none'"
-            )
-        if self.model.layer_dropout:
-            raise ValueError(
-                f"model.layer_dropout = {self.model.layer_dropout} lets processes leave out different blocks, but "
-                "training.sharding = 'full' gathers each block from all of them; set one to 0 or the other to 'none'"
-            )
-        return self
-
     @property
     def max_examples(self) -> int | None:
-        """Most examples in a batch, the texts that a model pads to one length reckoned at that length."""
-        model, data = self.model, self.data
-        if not isinstance(model, ClassifierConfig) or not model.pad_to_max_length:
-            return data.max_examples
-        fitting = max(data.max_tokens // model.max_length, 1)
-        return fitting if data.max_examples is None else min(fitting, data.max_examples)
+        """The maximum number of examples in a batch; None if only ``data.max_tokens`` limits it."""
+        return self.data.max_examples
 
-    @classmethod
-    def load(cls, path: Path, assignments: tuple[str, ...] | list[str] = ()) -> Recipe:
-        """Read a recipe file, with ``section.key=value`` assignments from the command line put in."""
-        recipe = cls.parse(override(read_toml(path), assignments), str(path))
-        recipe._refuse_what_would_do_nothing(str(path))
-        return recipe
+    @property
+    def skips_layers(self) -> bool:
+        """Whether a training pass may leave out blocks, and so weights, at random (LayerDrop)."""
+        return bool(self.model.as_dict().get("layer_dropout"))
 
 
-# What may differ when a run is resumed: nothing that decides the path of the weights so far, but for their last bits.
-# Neither may the metric and its beam: best scores by different ones cannot be compared.
+# Keys that may differ when a run resumes: they do not affect the weights so far, or only their last bits. The metric
+# and its beam size are not among them, because best scores by different metrics cannot be compared.
 _MAY_CHANGE = (
     "data.folder",
     "training.steps",
@@ -310,17 +269,21 @@ _MAY_CHANGE = (
 
 
 def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
-    """Refuse to go on with ``old``'s run under ``new``: :class:`CheckpointError` names the keys that hinder it."""
+    """Raise :class:`CheckpointError` if ``run``, begun with recipe ``old``, cannot resume with ``new``.
+
+    The message names the keys that prevent it.
+    """
     before = old.as_dict()
     if changed := changed_keys(before, new.as_dict()):
         raise CheckpointError(
-            f"{run} was trained with another recipe: {'; '.join(changed)}. Put back what was, choose another --run, or "
-            f"start over with --fresh. Only these may change on resuming: {', '.join(_may_change(_flat(before)))}"
+            f"{run} was trained with another recipe: {'; '.join(changed)}. Restore the old values, choose another "
+            "--run, or start over with --fresh. Only these may change on resuming: "
+            f"{', '.join(_may_change(_flat(before)))}"
         )
 
 
 def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """The keys that differ between two resolved recipes and may not when a run is resumed, each with both values."""
+    """Return the keys that differ between two resolved recipes but must not when a run resumes, with both values."""
     before, after = _flat(old), _flat(new)
     may_change = _may_change(before)
     return [
@@ -341,7 +304,7 @@ def _may_change(before: dict[str, Any]) -> list[str]:
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Every value by its whole key; tables in a list have their number in it."""
+    """Return every value under its full dotted key; tables in a list are numbered."""
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""What a run writes down while it trains: metrics.jsonl and TensorBoard events; and what it tells whoever listens."""
+"""Reports of a training run: metrics.jsonl, TensorBoard events, and a listener for progress."""
 
 from __future__ import annotations
 
@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 
 __all__ = ["Listener", "Metrics", "Silence"]
 
-_AT_THE_END = ("average", "ema")  # records that the end of a run writes anew, however often it comes to its end
+_AT_THE_END = ("average", "ema")  # records that are written again whenever a run reaches its end
 
 
 @runtime_checkable
 class Listener(Protocol):
-    """Hears of a run's progress; the command line draws it."""
+    """Receives the progress of a run; the command line displays it."""
 
     def say(self, message: str) -> None:
-        """One line for the user."""
+        """Show one line to the user."""
 
     def work(self, what: str, done: int) -> None:
-        """Preparation goes on: ``done`` units of ``what`` so far."""
+        """Report progress of the preparation: ``done`` units of ``what`` so far."""
 
     def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
-        """A step is done; ``record`` holds the newest loss, learning rate and tokens per second."""
+        """Report a step; ``record`` contains the newest loss, learning rate and tokens per second."""
 
     def validation(self, step: int, record: dict[str, float | str]) -> None:
-        """The development set has been scored."""
+        """Report the scores of the development set."""
 
 
 class Silence:
-    """Listens and does nothing."""
+    """A listener that does nothing."""
 
     def say(self, message: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def work(self, what: str, done: int) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def validation(self, step: int, record: dict[str, float | str]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Metrics:
-    """metrics.jsonl, one JSON object a line, and the same numbers as TensorBoard events.
+    """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, the same numbers as its events.
 
-    Lines later than ``step`` are removed first: a run that resumes reads as if it had never stopped.
+    Lines after ``step`` are removed first, so that the file of a resumed run is the same as without the interruption.
     """
 
     def __init__(self, run: Path, step: int) -> None:
@@ -71,35 +71,23 @@ class Metrics:
             self._board = _event_writer(run / "tensorboard", step)
 
     def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
-        """Append a record of ``kind`` ("train", "dev", or "average" and "ema" at the end)."""
+        """Append a record; ``kind`` is "train" or "dev", and at the end "average" or "ema"."""
         with _explained(self._path):
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
             self._file.flush()
-            os.fsync(self._file.fileno())  # a checkpoint that outlives a power cut must find its records
-            if self._board is None:
-                return
-            for key, value in record.items():
-                if isinstance(value, (int, float)) and math.isfinite(value):
-                    self._board.add_scalar(f"{kind}/{key}", value, step)
-            self._board.flush()
+            os.fsync(self._file.fileno())  # a checkpoint that survives a power cut must find its records
+            if self._board is not None:
+                for key, value in record.items():
+                    if isinstance(value, (int, float)) and math.isfinite(value):
+                        self._board.add_scalar(f"{kind}/{key}", value, step)
+                self._board.flush()
 
     def close(self) -> None:
-        """Close both. What is not written by now is lost, and :meth:`write` has told so."""
-        with suppress(OSError):
-            self._file.close()
-        if self._board is not None:
-            with suppress(OSError):
-                self._board.close()
-
-
-def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
-    """Return a writer of TensorBoard events after ``step``; None, with a warning, if TensorBoard is not installed."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError:
-        warnings.warn(str(MissingPackageError("writing TensorBoard events", "tensorboard")), stacklevel=2)
-        return None
-    return SummaryWriter(str(folder), purge_step=step + 1)
+        """Close the files. Errors are ignored: :meth:`write` has reported what could not be written."""
+        for output in (self._file, self._board):
+            if output is not None:
+                with suppress(OSError):
+                    output.close()
 
 
 @contextmanager
@@ -122,3 +110,13 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
         if record["step"] <= step and record["kind"] not in _AT_THE_END:
             kept.append(line + "\n")
     return kept
+
+
+def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
+    """Return a writer of TensorBoard events after ``step``; None, with a warning, if TensorBoard is not installed."""
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError:
+        warnings.warn(str(MissingPackageError("writing TensorBoard events", "tensorboard")), stacklevel=2)
+        return None
+    return SummaryWriter(str(folder), purge_step=step + 1)

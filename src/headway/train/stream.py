@@ -1,8 +1,8 @@
-"""The work of each optimiser step, from a position in the data on.
+"""The batches of each optimizer step, starting from any position in the data.
 
-A step takes ``training.accumulate`` micro-batches, however many processes there are: these share them out, the i-th to
-process i modulo their number. So neither the order of the data nor the size of a step depends on the processes, and
-every process knows how many targets the whole step has without asking the others.
+A step takes ``training.accumulate`` micro-batches, however many processes there are: rank r takes every micro-batch
+whose index is r modulo the number of processes. So neither the order of the data nor the size of a step depends on the
+number of processes, and every process knows how many targets the whole step has without communication.
 """
 
 from __future__ import annotations
@@ -13,30 +13,79 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
+import numpy as np
 import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
 
-from headway.data.batching import Corpora, EpochPlan
+from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset
 from headway.errors import ConfigError
-from headway.text.tokenizer import PAD
-from headway.train.objective import TokenBatch, to_device
+from headway.text.tokenizer import BOS, PAD
 from headway.train.recipe import Recipe
 
-__all__ = ["MicroBatch", "Stream", "Work", "prefetched"]
+__all__ = ["MicroBatch", "StepBatches", "Stream", "TokenBatch", "prefetched", "to_device"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class TokenBatch:
+    """A batch as tensors on the device of the model.
+
+    Attributes:
+        source: Source tokens, padded.
+        shifted: The decoder's input: the target, shifted right behind the begin symbol.
+        positions: Indices of the real (non-padding) target tokens in the flattened (B, T).
+        targets: The real target tokens, row after row, end symbols included.
+    """
+
+    source: Int[Tensor, "B S"]
+    shifted: Int[Tensor, "B T"]
+    positions: Int[Tensor, " N"]
+    targets: Int[Tensor, " N"]
+
+
+def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
+    """Convert a batch to tensors on ``device``, without waiting for the copy.
+
+    The real targets are selected on the host: selecting by a mask on a GPU would make the host wait for their number.
+    """
+    positions = np.flatnonzero(batch.target != PAD)
+
+    def moved(array: NDArray[np.int64]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+    target = moved(batch.target)
+    return TokenBatch(
+        source=moved(batch.source),
+        shifted=F.pad(target[:, :-1], (1, 0), value=BOS),
+        positions=moved(positions),
+        targets=moved(batch.target.reshape(-1)[positions]),
+    )
+
+
+@dataclass(frozen=True)
 class MicroBatch:
-    """One batch of a step; ``index`` counts the batches of the whole step and seeds the dropout of this one."""
+    """One batch of a step. ``index`` numbers the micro-batches of the whole step and seeds this one's dropout."""
 
     index: int
     tokens: TokenBatch
 
 
 @dataclass(frozen=True)
-class Work:
-    """One step's micro-batches for this process, the size of the whole step, and the position in the data after it."""
+class StepBatches:
+    """This process's micro-batches of one step.
+
+    Attributes:
+        micro_batches: The micro-batches.
+        num_sources: Real source tokens in the whole step, all processes together.
+        num_targets: Real target tokens in the whole step.
+        epoch: Position in the data after this step: the epoch, counted from 0.
+        batch: Position in the data after this step: the batch in the epoch, counted from 0.
+    """
 
     micro_batches: tuple[MicroBatch, ...]
     num_sources: int
@@ -46,11 +95,11 @@ class Work:
 
 
 class Stream:
-    """The work of step after step, epoch after epoch, without end. ``epoch`` and ``batch`` are where to begin."""
+    """An endless iterator over the batches of each step, starting at ``epoch`` and ``batch``."""
 
     def __init__(
         self,
-        corpora: Corpora,
+        dataset: TokenDataset,
         recipe: Recipe,
         device: torch.device,
         *,
@@ -68,40 +117,40 @@ class Stream:
         if recipe.training.sharding == "full" and recipe.training.accumulate % processes:
             raise ConfigError(
                 f"training.sharding = 'full': {processes} processes gather their weights together, batch by batch, so "
-                f"each needs as many of a step's batches, but training.accumulate = {recipe.training.accumulate}; set "
-                f"it to a multiple of {processes}, or sharding to 'none'"
+                "each needs the same number of a step's batches, but training.accumulate = "
+                f"{recipe.training.accumulate}; set it to a multiple of {processes}, or sharding to 'none'"
             )
-        self._corpora, self._recipe, self._device = corpora, recipe, device
+        self._dataset, self._recipe, self._device = dataset, recipe, device
         self._epoch, self._batch = epoch, batch
         self._rank, self._processes = rank, processes
         self.plan = self._plan_epoch()
 
-    def __iter__(self) -> Generator[Work, None, None]:
+    def __iter__(self) -> Generator[StepBatches, None, None]:
         while True:
-            yield self.next()
+            yield self.next_step()
 
-    def next(self) -> Work:
-        """The next step's."""
-        if self._device.index:  # called in a thread of its own, which begins on GPU 0
+    def next_step(self) -> StepBatches:
+        """Return the batches of the next step."""
+        if self._device.index:  # a prefetching thread starts on GPU 0
             torch.cuda.set_device(self._device)
         mine = []
         sources = targets = 0
         for index in range(self._recipe.training.accumulate):
-            while self._batch >= len(self.plan):  # weights below 1 can leave an epoch empty
+            while self._batch >= len(self.plan):  # corpus weights below 1 can leave an epoch empty
                 self._epoch, self._batch = self._epoch + 1, 0
                 self.plan = self._plan_epoch()
             rows = self.plan[self._batch]
             self._batch += 1
-            batch = self._corpora.batch(rows)
+            batch = self._dataset.batch(rows)
             sources += int((batch.source != PAD).sum())
             targets += int((batch.target != PAD).sum())
             if index % self._processes == self._rank:
                 mine.append(MicroBatch(index, to_device(batch, self._device)))
-        return Work(tuple(mine), sources, targets, self._epoch, self._batch)
+        return StepBatches(tuple(mine), sources, targets, self._epoch, self._batch)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
-        return self._corpora.epoch(
+        return self._dataset.epoch(
             self._recipe.training.seed,
             self._epoch,
             max_tokens=data.max_tokens,
@@ -111,9 +160,10 @@ class Stream:
 
 
 def prefetched(take: Callable[[], T], ahead: int) -> Generator[T, None, None]:
-    """What ``take`` gives, call after call, made up to ``ahead`` calls early by a thread; errors come in their turn.
+    """Yield the results of calling ``take`` again and again, up to ``ahead`` calls early, from a thread.
 
-    For GPUs: batches lie on the device before they are needed. The thread ends when the iterator is closed.
+    On a GPU, batches then reach the device before they are needed. An error of ``take`` is raised in its turn. The
+    thread ends when the generator is closed.
     """
     ready: queue.Queue[T | BaseException] = queue.Queue(ahead)
     closed = threading.Event()

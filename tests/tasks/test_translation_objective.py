@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.data.batching import Batch
+from headway.data.batching import PaddedBatch
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.train.objective import Objective, batch_loss, to_device
+from headway.tasks.translation import TranslationObjective
+from headway.train.stream import to_device
 
 VOCABULARY = 11
 CPU = torch.device("cpu")
@@ -25,14 +26,14 @@ def model() -> Transformer:
     return build_model(TransformerConfig.parse(sizes, "test"), VOCABULARY, VOCABULARY)
 
 
-def batch(sources: list[list[int]], targets: list[list[int]]) -> Batch:
+def batch(sources: list[list[int]], targets: list[list[int]]) -> PaddedBatch:
     """Rows with the end symbol, 2, put behind them, then padded."""
 
     def padded(rows: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         width = max(map(len, rows)) + 1
         return np.array([[*row, 2] + [0] * (width - len(row) - 1) for row in rows], np.int64)
 
-    return Batch(padded(sources), padded(targets))
+    return PaddedBatch(padded(sources), padded(targets))
 
 
 SOURCES, TARGETS = [[5, 6, 7], [8], [4, 9]], [[6], [9, 10, 4, 5], []]
@@ -55,7 +56,7 @@ def test_an_output_bias_has_its_part_in_loss_and_gradient(r_drop: float) -> None
     logits = model(tokens.source, tokens.shifted).flatten(0, 1)[tokens.positions]
     expected = torch.nn.functional.cross_entropy(logits, tokens.targets, label_smoothing=0.1, reduction="sum")
     expected_gradients = torch.autograd.grad(expected, list(model.parameters()))
-    loss = Objective(model, 0.1, r_drop)(tokens)
+    loss = TranslationObjective(model, 0.1, r_drop)(tokens)
     torch.testing.assert_close(loss, expected)
     gradients = torch.autograd.grad(loss, list(model.parameters()))
     torch.testing.assert_close(gradients, expected_gradients)
@@ -70,22 +71,25 @@ def test_equals_the_definition_token_by_token(model: Transformer, smoothing: flo
             logits = model(torch.tensor([[*source, 2]]), torch.tensor([[1, *target]]))
         for log_probs, token in zip(logits[0].log_softmax(-1), [*target, 2], strict=True):
             expected -= (1 - smoothing) * float(log_probs[token]) + smoothing * float(log_probs.mean())
-    loss = batch_loss(model, to_device(batch(SOURCES, TARGETS), CPU), smoothing)
+    loss = TranslationObjective(model, smoothing)(to_device(batch(SOURCES, TARGETS), CPU))
     assert float(loss.detach()) == pytest.approx(expected, rel=1e-5)
 
 
 def test_smoothing_changes_the_loss(model: Transformer) -> None:
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
-    assert abs(float((batch_loss(model, tokens, 0.1) - batch_loss(model, tokens, 0.0)).detach())) > 1e-3
+    assert (
+        abs(float((TranslationObjective(model, 0.1)(tokens) - TranslationObjective(model, 0.0)(tokens)).detach()))
+        > 1e-3
+    )
 
 
-def gradients(model: Transformer, batches: list[Batch]) -> list[Tensor]:
+def gradients(model: Transformer, batches: list[PaddedBatch]) -> list[Tensor]:
     """Of the mean over all real target tokens, summed up batch by batch."""
     tokens = [to_device(one, CPU) for one in batches]
     total = sum(one.targets.numel() for one in tokens)
     model.zero_grad()
     for one in tokens:
-        (batch_loss(model, one, 0.1) / total).backward()  # type: ignore[no-untyped-call]
+        (TranslationObjective(model, 0.1)(one) / total).backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -101,14 +105,14 @@ def test_two_micro_batches_give_the_gradient_of_one_batch(model: Transformer) ->
 def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(model: Transformer) -> None:
     """Without dropout both passes are equal, so that nothing is left of the divergence; with it they differ."""
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
-    assert float(Objective(model, 0.1, 5.0)(tokens).detach()) == pytest.approx(
-        float(batch_loss(model, tokens, 0.1).detach()), rel=1e-5
+    assert float(TranslationObjective(model, 0.1, 5.0)(tokens).detach()) == pytest.approx(
+        float(TranslationObjective(model, 0.1)(tokens).detach()), rel=1e-5
     )
     dropping = build_model(model.config.model_copy(update={"dropout": 0.5}), VOCABULARY, VOCABULARY)
     losses = []
     for alpha in (1e-9, 4.0):
         torch.manual_seed(3)
-        losses.append(float(Objective(dropping, 0.1, alpha)(tokens).detach()))
+        losses.append(float(TranslationObjective(dropping, 0.1, alpha)(tokens).detach()))
     torch.manual_seed(3)
     twice = [row + row for row in (SOURCES, TARGETS)]
     both = to_device(batch(*twice), CPU)
@@ -132,10 +136,11 @@ def batch_loss_of(first: Tensor, second: Tensor, targets: Tensor) -> Tensor:
 
 COMPILED = """
 import numpy as np, torch
-from headway.data.batching import Batch
+from headway.data.batching import PaddedBatch
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
-from headway.train.objective import Objective, batch_loss, to_device
+from headway.train.stream import to_device
+from headway.tasks.translation import TranslationObjective
 
 graphs = []
 
@@ -148,11 +153,11 @@ torch.compile = lambda function, dynamic: plain(function, dynamic=dynamic, backe
 torch.manual_seed(0)
 sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 model = build_model(TransformerConfig.parse(sizes, "test"), 11, 11)
-compiled = Objective(model, 0.1, compiled=True)
+compiled = TranslationObjective(model, 0.1, compiled=True)
 for rows, source, target in ((3, 7, 5), (2, 6, 9), (8, 4, 3)):
-    batch = Batch(np.full((rows, source), 5), np.full((rows, target), 6))
+    batch = PaddedBatch(np.full((rows, source), 5), np.full((rows, target), 6))
     tokens = to_device(batch, torch.device("cpu"))
-    torch.testing.assert_close(compiled(tokens), batch_loss(model, tokens, 0.1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(compiled(tokens), TranslationObjective(model, 0.1)(tokens), rtol=1e-5, atol=1e-5)
 print(len(graphs))
 """
 

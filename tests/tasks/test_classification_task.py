@@ -10,22 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from listening import Heard
+from listening import Heard, prepare
 from torch.nn import functional as F
 
 from headway.bundle import ClassifierBundle, read_weights
-from headway.data.batching import Batch
+from headway.data.batching import PaddedBatch
 from headway.errors import ConfigError, DataError
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.registry import build_model
-from headway.train.labels import balanced_weights
-from headway.train.loop import train
-from headway.train.objective import LabelObjective, to_device
-from headway.train.prepare import prepare
+from headway.tasks import parse_recipe, train
+from headway.tasks.classification import ClassificationObjective, ClassificationRecipe, balanced_weights
 from headway.train.recipe import Recipe
 from headway.train.report import Silence
-from headway.train.stream import Stream
-from headway.validation import validator
+from headway.train.stream import Stream, to_device
 
 SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
 Sections = dict[str, dict[str, Any]]
@@ -69,7 +66,7 @@ def recipe(folder: Path, changes: Sections | None = None) -> Recipe:
     }
     for section, keys in (changes or {}).items():
         sections[section] = {**sections[section], **keys}
-    return Recipe.parse(sections, "test")
+    return parse_recipe(sections, "test")
 
 
 def dev_losses(run: Path) -> list[float]:
@@ -82,8 +79,10 @@ def model(**changes: Any) -> EncoderClassifier:
     return build_model(ClassifierConfig.parse({**SIZES, **changes}, "test"), 20, 3)
 
 
-def batch() -> Batch:
-    return Batch(np.array([[5, 6, 7, 2], [8, 2, 0, 0], [4, 9, 2, 0]], np.int64), np.array([[1], [3], [2]], np.int64))
+def batch() -> PaddedBatch:
+    return PaddedBatch(
+        np.array([[5, 6, 7, 2], [8, 2, 0, 0], [4, 9, 2, 0]], np.int64), np.array([[1], [3], [2]], np.int64)
+    )
 
 
 class TestObjective:
@@ -92,18 +91,18 @@ class TestObjective:
         expected = F.cross_entropy(
             network(tokens.source), torch.tensor([0, 2, 1]), label_smoothing=0.1, reduction="sum"
         )
-        torch.testing.assert_close(LabelObjective(network, 0.1)(tokens), expected)
+        torch.testing.assert_close(ClassificationObjective(network, 0.1)(tokens), expected)
 
     def test_class_weights_weigh_each_text(self) -> None:
         network, tokens = model(), to_device(batch(), torch.device("cpu"))
         each = F.cross_entropy(network(tokens.source), torch.tensor([0, 2, 1]), reduction="none")
-        found = LabelObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens)
+        found = ClassificationObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens)
         torch.testing.assert_close(found, each[0] + 3 * each[1] + 2 * each[2])
 
     def test_r_drop_adds_the_divergence_of_two_passes(self) -> None:
         network, tokens = model(dropout=0.5).train(), to_device(batch(), torch.device("cpu"))
         torch.manual_seed(3)
-        found = LabelObjective(network, 0.0, 0.8)(tokens)
+        found = ClassificationObjective(network, 0.0, 0.8)(tokens)
         torch.manual_seed(3)
         first, second = network(tokens.source.repeat(2, 1)).log_softmax(-1).chunk(2)
         labels = torch.tensor([0, 2, 1])
@@ -117,7 +116,7 @@ class TestObjective:
 def test_a_run_ends_in_a_folder_that_knows_its_labels(folder: Path) -> None:
     """One word decides, so the development set is told apart without an error."""
     chosen = recipe(folder)
-    result = train(chosen, folder / "run", validate=validator(chosen))
+    result = train(chosen, folder / "run")
     assert result.model is not None
     assert result.scores["accuracy"] == 100.0
     bundle = ClassifierBundle.load(result.model)
@@ -157,7 +156,7 @@ def test_balanced_class_weights_make_classes_count_alike(folder: Path) -> None:
 def test_batches_hold_at_most_max_examples(folder: Path) -> None:
     chosen = recipe(folder, {"data": {"max_examples": 7}})
     stream = Stream(prepare(chosen, folder / "run", Silence()).train, chosen, torch.device("cpu"))
-    sizes = [work.num_targets for work in (stream.next() for _ in range(len(stream.plan)))]
+    sizes = [work.num_targets for work in (stream.next_step() for _ in range(len(stream.plan)))]
     assert max(sizes) == 7
     assert sum(sizes) == 90
 
@@ -195,7 +194,7 @@ class TestRefusals:
 
     def test_class_weights_of_a_translation(self) -> None:
         with pytest.raises(ConfigError, match=r"training\.class_weights: translation has no classes"):
-            Recipe.parse({"data": {"train": [{"files": ["a.tsv"]}]}, "training": {"class_weights": "balanced"}}, "test")
+            parse_recipe({"data": {"train": [{"files": ["a.tsv"]}]}, "training": {"class_weights": "balanced"}}, "test")
 
     def test_unknown_labels_of_the_development_set(self, folder: Path) -> None:
         (folder / "dev.tsv").write_text("hot\tsun\ncolt\tice\n", encoding="utf-8")
@@ -250,7 +249,7 @@ def test_a_run_that_has_begun_needs_no_model_to_start_from(folder: Path) -> None
 
 def test_a_tokenizer_of_a_translation_is_not_taken(folder: Path) -> None:
     """That one has seen the labels as well."""
-    translating = Recipe.parse(
+    translating = parse_recipe(
         {
             "data": {"folder": str(folder), "train": [{"files": ["train.tsv"]}]},
             "tokenizer": {"kind": "whitespace"},
@@ -266,22 +265,22 @@ def test_texts_that_a_model_pads_count_at_that_length(folder: Path) -> None:
     """200 tokens a batch hold 6 texts of 32 tokens."""
     chosen = recipe(folder, {"model": {"max_length": 32, "pad_to_max_length": True}})
     stream = Stream(prepare(chosen, folder / "run", Silence()).train, chosen, torch.device("cpu"))
-    assert max(stream.next().num_targets for _ in range(len(stream.plan))) == 6
+    assert max(stream.next_step().num_targets for _ in range(len(stream.plan))) == 6
 
 
 def test_a_recipe_made_in_python_has_the_defaults_of_its_task(folder: Path) -> None:
     parsed = recipe(folder)
-    made = Recipe(task=parsed.task, data=parsed.data)
+    made = ClassificationRecipe(task=parsed.task, data=parsed.data)
     assert (made.model.kind, made.validation.metric) == ("classifier", "accuracy")
 
 
 def test_a_blank_text_of_the_development_set_is_told_before_training(folder: Path) -> None:
     (folder / "dev.tsv").write_text("hot\tsun\ncold\t \n", encoding="utf-8")
     with pytest.raises(DataError, match=r"dev\.tsv, example 2: the text is empty"):
-        validator(recipe(folder))
+        prepare(recipe(folder), folder / "run", Silence())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_class_weights_are_where_the_model_is() -> None:
     network, tokens = model().to("cuda"), to_device(batch(), torch.device("cuda"))
-    assert torch.isfinite(LabelObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens))
+    assert torch.isfinite(ClassificationObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens))

@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
-from headway.data import building
-from headway.data.building import Shard, open_or_build
-from headway.data.encoding import Side, Work, load_piece, save_piece
-from headway.data.store import FilterConfig, Piece, TokenStore
-from headway.data.workers import Workers
+from headway.data import store_builder
+from headway.data.encoding import EncodingSpec, SideSpec, load_chunk, save_chunk
+from headway.data.store import Chunk, FilterConfig, TokenStore
+from headway.data.store_builder import Shard, _Workers, open_or_build
 from headway.errors import ConfigError, DataError, OutputError
 from headway.text.dropout import SampledEncoder
 from headway.text.packed import PackedEncoder
@@ -35,18 +36,18 @@ def tokenizer() -> Tokenizer:
 
 
 @pytest.fixture
-def work(tokenizer: Tokenizer) -> Work:
-    side = Side(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1), after=(EOS,))
-    return Work((side, side), FilterConfig())
+def work(tokenizer: Tokenizer) -> EncodingSpec:
+    side = SideSpec(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1), suffix_ids=(EOS,))
+    return EncodingSpec((side, side), FilterConfig(), 2)
 
 
 @pytest.fixture(autouse=True)
-def _five_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(building, "_PIECE", 10)
+def _five_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_builder, "_CHUNK_EXAMPLES", 10)
 
 
 def on_cores(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr(building, "num_cores", lambda: cores)
+    monkeypatch.setattr(store_builder, "num_cores", lambda: cores)
 
 
 def texts() -> Iterator[tuple[str, ...]]:
@@ -58,10 +59,10 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def expected(tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+def expected(tmp_path: Path, work: EncodingSpec, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """The files of the store, made by this process alone in one piece."""
     with monkeypatch.context() as patch:
-        patch.setattr(building, "_PIECE", 1000)
+        patch.setattr(store_builder, "_CHUNK_EXAMPLES", 1000)
         store = open_or_build(tmp_path / "expected", KEY, texts, work)
     assert store is not None
     assert (len(store), store.counts.read, store.counts.empty) == (38, 45, 7)
@@ -69,7 +70,7 @@ def expected(tmp_path: Path, work: Work, monkeypatch: pytest.MonkeyPatch) -> dic
 
 
 def test_workers_build_the_same_store_bit_for_bit(
-    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
     real = subprocess.Popen
@@ -78,7 +79,7 @@ def test_workers_build_the_same_store_bit_for_bit(
         started.append(command)
         return real(command, **options)  # type: ignore[call-overload, no-any-return]
 
-    monkeypatch.setattr("headway.data.workers.subprocess.Popen", popen)
+    monkeypatch.setattr("headway.data.store_builder.subprocess.Popen", popen)
     on_cores(monkeypatch, 2)
     heard: list[int] = []
     assert isinstance(open_or_build(tmp_path / "s", KEY, texts, work, progress=heard.append), TokenStore)
@@ -90,13 +91,13 @@ def test_workers_build_the_same_store_bit_for_bit(
 
 
 def test_workers_load_no_torch() -> None:
-    code = "import headway.data.workers, headway.text.dropout, sys; assert 'torch' not in sys.modules"
+    code = "import headway.data.store_builder, headway.text.dropout, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_what_is_done_is_not_done_again(
-    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, cores: int
+    tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     on_cores(monkeypatch, cores)
 
@@ -113,11 +114,11 @@ def test_what_is_done_is_not_done_again(
     kept = dict.fromkeys(done, 5)
     seen: dict[Path, int] = {}
 
-    def load(path: Path) -> Piece:
+    def load(path: Path) -> Chunk:
         seen[path] = path.stat().st_mtime_ns
-        return load_piece(path)
+        return load_chunk(path)
 
-    monkeypatch.setattr("headway.data.building.load_piece", load)
+    monkeypatch.setattr("headway.data.store_builder.load_chunk", load)
     open_or_build(tmp_path / "s", KEY, texts, work)
     assert len(seen) == 5
     assert seen | kept == seen
@@ -125,7 +126,7 @@ def test_what_is_done_is_not_done_again(
 
 
 def test_pieces_of_another_key_are_not_used_and_go(
-    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cores(monkeypatch, 1)
     assert open_or_build(tmp_path / "s", "another key", lambda: iter(TEXTS[:20]), work, shard=Shard(1, 2)) is None
@@ -137,7 +138,11 @@ def test_pieces_of_another_key_are_not_used_and_go(
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 1, 2)])
 def test_shards_in_any_order_make_the_same_store(
-    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]
+    tmp_path: Path,
+    work: EncodingSpec,
+    expected: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    order: tuple[int, ...],
 ) -> None:
     on_cores(monkeypatch, 1)
     *early, last = order
@@ -151,7 +156,7 @@ def test_shards_in_any_order_make_the_same_store(
 
 
 def test_shards_at_the_same_time(
-    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cores(monkeypatch, 1)
     threads = [
@@ -174,7 +179,7 @@ def test_bad_shards_are_refused(text: str) -> None:
 
 
 def test_a_damaged_piece_is_told_and_made_anew(
-    tmp_path: Path, work: Work, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cores(monkeypatch, 1)
     open_or_build(tmp_path / "s", KEY, texts, work, shard=Shard(1, 2))
@@ -186,10 +191,10 @@ def test_a_damaged_piece_is_told_and_made_anew(
     assert content(tmp_path / "s") == expected
 
 
-def test_a_piece_comes_back(tmp_path: Path, work: Work) -> None:
-    piece = work.piece(TEXTS[:9])
-    save_piece(piece, tmp_path / "new" / "piece.npz")
-    loaded = load_piece(tmp_path / "new" / "piece.npz")
+def test_a_piece_comes_back(tmp_path: Path, work: EncodingSpec) -> None:
+    piece = work.encode_chunk(TEXTS[:9])
+    save_chunk(piece, tmp_path / "new" / "piece.npz")
+    loaded = load_chunk(tmp_path / "new" / "piece.npz")
     assert loaded.counts == piece.counts
     for side in ("source", "target"):
         assert loaded.tokens[side].tolist() == piece.tokens[side].tolist()
@@ -197,29 +202,68 @@ def test_a_piece_comes_back(tmp_path: Path, work: Work) -> None:
 
 
 class TestWorkers:
-    def test_an_error_in_a_worker_is_raised_here(self, tmp_path: Path, work: Work) -> None:
+    def test_an_error_in_a_worker_is_raised_here(self, tmp_path: Path, work: EncodingSpec) -> None:
         (tmp_path / "file").write_text("")
-        with Workers(work, 1, lambda _: None) as some:
+        with _Workers(work, 1, lambda _: None) as some:
             some.submit(tmp_path / "file" / "piece.npz", TEXTS)
             with pytest.raises(OutputError, match="cannot be written"):
                 some.finish()
 
-    def test_a_worker_that_is_killed_is_told(self, tmp_path: Path, work: Work) -> None:
-        with Workers(work, 1, lambda _: None) as some:
-            some.submit(tmp_path / "piece.npz", TEXTS * 100)
-            os.kill(some._all[0].pid, signal.SIGKILL)
-            with pytest.raises(OutputError, match=r"has ended \(exit code -9; .*what is done is kept"):
+    def test_a_worker_that_is_killed_is_reported(self, tmp_path: Path, work: EncodingSpec) -> None:
+        with _Workers(work, 1, lambda _: None) as some:
+            some.submit(tmp_path / "chunk.npz", TEXTS * 100)
+            os.kill(next(iter(some._pool._processes)), signal.SIGKILL)
+            with pytest.raises(OutputError, match=r"has ended unexpectedly \(killed, .*finished chunks are kept"):
                 some.finish()
 
-    def test_none_is_left_after_an_error(self, tmp_path: Path, work: Work) -> None:
-        some = Workers(work, 2, lambda _: None)
+    def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:
+        some = _Workers(work, 2, lambda _: None)
+        processes: list[BaseProcess] = []
 
         def fail() -> None:
             with some:
                 some.submit(tmp_path / "1.npz", TEXTS)
                 some.submit(tmp_path / "2.npz", TEXTS)
+                processes.extend(some._pool._processes.values())
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
             fail()
-        assert [worker.returncode for worker in some._all] == [-signal.SIGKILL] * 2
+        assert processes
+        assert not any(process.is_alive() for process in processes)
+
+    def test_workers_end_when_their_parent_is_killed(self, tmp_path: Path) -> None:
+        """A killed parent cannot shut its pool down: each worker watches it."""
+        script = tmp_path / "parent.py"
+        script.write_text(
+            "import os, signal, time\n"
+            "from pathlib import Path\n"
+            "from headway.data.encoding import EncodingSpec, SideSpec\n"
+            "from headway.data.labels import LabelEncoder\n"
+            "from headway.data.store_builder import _Workers\n"
+            "if __name__ == '__main__':\n"
+            "    side = SideSpec(LabelEncoder(('a',)))\n"
+            "    workers = _Workers(EncodingSpec((side, side), None), 1, lambda _: None)\n"
+            "    workers.submit(Path('chunk.npz'), [('a', 'a')])\n"
+            "    workers.finish()\n"
+            "    print(*workers._pool._processes, flush=True)\n"
+            "    time.sleep(600)\n"
+        )
+        parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        end = time.monotonic() + 60
+        while _is_running(worker):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"  # ended, but nobody has asked for its exit status

@@ -1,0 +1,192 @@
+"""Builds token stores: in chunks, on all cores, in constant memory, and resumable after an interruption.
+
+While the store ``NAME`` is being built, the folder ``NAME.pieces-…`` beside it contains one file for every 65,536
+examples of the corpus (a chunk). The chunks depend on nothing but the corpus and the key, so it does not matter which
+process, on which machine, built which chunk: of n shards, shard i builds every n-th chunk. Each shard reads the whole
+corpus, which is faster than tokenizing it. The process that finds all chunks complete joins them into the store.
+Running again builds only the missing chunks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from itertools import count, islice
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait as wait_for
+from pathlib import Path
+
+from headway.data.encoding import EncodingSpec, load_chunk, save_chunk
+from headway.data.store import TokenStore, join_chunks, open_store
+from headway.errors import ConfigError, OutputError
+from headway.storage import locked
+
+__all__ = ["Shard", "num_cores", "open_or_build"]
+
+_CHUNK_EXAMPLES = 1 << 16  # some seconds of work and some megabytes
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Part ``number`` of ``total``, counted from 1. The default is the whole."""
+
+    number: int = 1
+    total: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read "2/4"."""
+        number, slash, total = text.partition("/")
+        decimal = all(part.isascii() and part.isdecimal() for part in (number, total))
+        if not (slash and decimal and 1 <= int(number) <= int(total)):
+            raise ConfigError(f"--shard {text!r}: expected I/N with 1 <= I <= N, for example 2/4 on the second of four")
+        return cls(int(number), int(total))
+
+    def owns(self, chunk: int) -> bool:
+        """Whether chunk number ``chunk``, counted from 0, belongs to this shard."""
+        return chunk % self.total == self.number - 1
+
+
+def num_cores() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def open_or_build(
+    folder: Path,
+    key: str,
+    examples: Callable[[], Iterator[tuple[str, ...]]],
+    spec: EncodingSpec,
+    *,
+    shard: Shard | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TokenStore | None:
+    """Open the store in ``folder`` if its fingerprint is ``key``; otherwise build it from ``examples()``.
+
+    Returns None if other shards still have chunks to build; this cannot happen if ``shard`` is None. ``progress`` is
+    called with the number of examples read so far.
+    """
+    if store := open_store(folder, key):
+        return store
+    home = folder.with_name(f"{folder.name}.pieces-{key[:16]}-{_CHUNK_EXAMPLES}")
+    paths = _build_chunks(home, examples(), spec, shard or Shard(), progress or (lambda _: None))
+    if not all(path.exists() for path in paths):
+        return open_store(folder, key)  # another shard may just have joined them
+    with locked(folder.with_name(f"{folder.name}.lock")):
+        store = open_store(folder, key) or join_chunks(
+            folder, key, spec.rows_per_example, spec.dtype, (load_chunk(path) for path in paths)
+        )
+        for chunks in folder.parent.glob(f"{folder.name}.pieces-*"):
+            shutil.rmtree(chunks, ignore_errors=True)
+    return store
+
+
+def _build_chunks(
+    home: Path,
+    examples: Iterator[tuple[str, ...]],
+    spec: EncodingSpec,
+    shard: Shard,
+    progress: Callable[[int], None],
+) -> list[Path]:
+    """Build the missing chunks of a shard. Returns the paths of all chunks of the corpus, in order."""
+    paths: list[Path] = []
+    cores, done = num_cores(), 0
+
+    def add(number: int) -> None:
+        nonlocal done
+        done += number
+        progress(done)
+
+    with _Workers(spec, cores, add) as workers:
+        for number in count():
+            path = home / f"{number:06}.npz"
+            if not shard.owns(number) or path.exists():
+                skipped = sum(1 for _ in islice(examples, _CHUNK_EXAMPLES))
+                if not skipped:
+                    break
+                add(skipped)
+            else:
+                chunk = list(islice(examples, _CHUNK_EXAMPLES))
+                if not chunk:
+                    break
+                if cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # nothing to share
+                    save_chunk(spec.encode_chunk(chunk), path)
+                    add(len(chunk))
+                else:
+                    workers.submit(path, chunk)
+            paths.append(path)
+        workers.finish()
+    return paths
+
+
+class _Workers:
+    """At most ``processes`` processes that tokenize chunks, started when there is work; a context manager.
+
+    They are spawned, not forked: a fork would copy the locks of PyTorch's and the tokenizers' threads. ``done`` is
+    called with the number of examples of each finished chunk.
+    """
+
+    def __init__(self, spec: EncodingSpec, processes: int, done: Callable[[int], None]) -> None:
+        self._processes, self._done = processes, done
+        self._pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_worker, (spec,))
+        self._pending: dict[Future[None], int] = {}
+
+    def submit(self, path: Path, examples: list[tuple[str, ...]]) -> None:
+        """Have ``examples`` tokenized into the chunk file ``path``; wait while all processes are busy."""
+        while len(self._pending) >= self._processes:
+            self._collect()
+        self._pending[self._pool.submit(_tokenize, path, examples)] = len(examples)
+
+    def finish(self) -> None:
+        """Wait until all chunks are written."""
+        while self._pending:
+            self._collect()
+
+    def _collect(self) -> None:
+        """Wait for at least one chunk."""
+        for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
+            examples = self._pending.pop(future)
+            try:
+                future.result()
+            except BrokenProcessPool:
+                raise OutputError(
+                    "a process that tokenizes has ended unexpectedly (killed, often because memory ran out); run the "
+                    "same command again: finished chunks are kept"
+                ) from None
+            self._done(examples)
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all processes; the chunks that they are working on are finished and kept."""
+        self._pool.shutdown(cancel_futures=True)
+
+
+_spec: EncodingSpec  # in a worker process: what it does
+
+
+def _start_worker(spec: EncodingSpec) -> None:
+    global _spec
+    _spec = spec
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """End this process when its parent has ended: a killed parent does not shut the pool down."""
+    parent = parent_process()
+    assert parent is not None
+    wait_for([parent.sentinel])
+    os._exit(1)
+
+
+def _tokenize(path: Path, examples: list[tuple[str, ...]]) -> None:
+    save_chunk(_spec.encode_chunk(examples), path)

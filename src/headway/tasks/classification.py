@@ -1,0 +1,299 @@
+"""Classification: from a text to one of several labels.
+
+The training loss is the label-smoothed cross-entropy of the labels, optionally weighted by class and with R-Drop.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from headway.bundle import ClassifierBundle, TaskConfig, load_bundle
+from headway.config import listed
+from headway.data.encoding import SideSpec
+from headway.data.labels import LabelEncoder, count_labels, read_labeled
+from headway.data.readers import Corpus
+from headway.data.store import FilterConfig, fingerprint
+from headway.data.store_builder import Shard
+from headway.errors import ConfigError, DataError
+from headway.evaluate import Score, evaluate_classes
+from headway.models.classifier import ClassifierConfig, EncoderClassifier
+from headway.models.registry import Model, ModelConfig, Output, build_model
+from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
+from headway.predict import Classifier
+from headway.storage import atomic_write
+from headway.text.dropout import SampledEncoder
+from headway.text.interface import TextTokenizer
+from headway.text.packed import PackedEncoder
+from headway.text.tokenizer import EOS
+from headway.train.prepare import CorpusEncoding, Preparation, Sampling
+from headway.train.recipe import Recipe, ValidationConfig
+from headway.train.report import Listener
+from headway.train.snapshot import checkpoint_folders
+from headway.train.stream import TokenBatch
+from headway.train.task import Objective, Prepared
+
+__all__ = [
+    "ClassificationData",
+    "ClassificationObjective",
+    "ClassificationRecipe",
+    "ClassificationTask",
+    "balanced_weights",
+]
+
+_ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # long texts are truncated instead
+_MAX_SHOWN = 3
+
+
+class ClassificationValidation(ValidationConfig):
+    """How the development set is used: classification."""
+
+    metric: Literal["accuracy", "macro_f1", "loss"] = Field(
+        "accuracy", description="The score that decides which model is the best."
+    )
+
+
+class ClassificationRecipe(Recipe):
+    """The recipe of a text classifier."""
+
+    output: ClassVar[Output] = "label"
+    default_model: ClassVar[str] = "classifier"
+
+    model: ModelConfig = Field(default_factory=ClassifierConfig)
+    validation: ClassificationValidation = Field(default_factory=ClassificationValidation)
+
+    @model_validator(mode="after")
+    def _check_classification(self) -> ClassificationRecipe:
+        corpora = [*self.data.train, *([self.data.dev] if self.data.dev else [])]
+        refused = {
+            "data.filter": self.data.filter != FilterConfig(),
+            "tokenizer.joint = false": not self.tokenizer.joint,
+            "source_language": any(corpus.source_language for corpus in corpora),
+            "target_language": any(corpus.target_language for corpus in corpora),
+            "task.target_language": self.task.target_language != TaskConfig().target_language,
+            "validation.beam_size": self.validation.beam_size != 1,
+        }
+        if wrong := [key for key, given in refused.items() if given]:
+            raise ValueError(
+                f"{wrong[0]}: classification has no target text; leave the key out (texts longer than model.max_length "
+                "are truncated)"
+            )
+        return self
+
+    @property
+    def max_examples(self) -> int | None:
+        """The maximum number of examples in a batch; texts that the model pads to one length count at that length."""
+        model, data = cast("ClassifierConfig", self.model), self.data
+        if not model.pad_to_max_length:
+            return data.max_examples
+        fitting = max(data.max_tokens // model.max_length, 1)
+        return fitting if data.max_examples is None else min(fitting, data.max_examples)
+
+
+@dataclass(frozen=True)
+class ClassificationData(Prepared):
+    """The data of a classifier. ``labels`` has the number of training texts of each label, in the order of classes."""
+
+    labels: Mapping[str, int]
+
+
+class ClassificationObjective(Objective):
+    """The label-smoothed cross-entropy of a batch of labeled texts; ``class_weights`` has a weight for each class."""
+
+    model: EncoderClassifier
+    class_weights: Tensor | None
+    per_token: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        model: EncoderClassifier,
+        label_smoothing: float,
+        r_drop: float = 0.0,
+        *,
+        class_weights: Sequence[float] | None = None,
+    ) -> None:
+        super().__init__()
+        self.model, self.compute = model, model
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
+        device = model.projection.weight.device
+        weights = None if class_weights is None else torch.tensor(class_weights, device=device)
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the loss, summed over the batch's texts. A label is stored as the single token class + 1."""
+        labels = batch.targets - 1
+        passes = 2 if self.r_drop else 1
+        logits = self.compute(batch.source.repeat(passes, 1)).float()
+        if self.r_drop:
+            first, second = logits.chunk(2)
+            losses = r_drop_loss(first, second, labels, self.label_smoothing, self.r_drop)
+        else:
+            losses = label_smoothed_cross_entropy(logits, labels, self.label_smoothing)
+        if self.class_weights is not None:
+            losses = losses * self.class_weights[labels]
+        return losses.sum()
+
+    def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the cross-entropy without smoothing and class weights, in one pass."""
+        return label_smoothed_cross_entropy(self.compute(batch.source).float(), batch.targets - 1).sum()
+
+
+def balanced_weights(counts: Mapping[str, int]) -> list[float]:
+    """Return class weights that give all classes the same total weight: n / (C n_c), on average 1.
+
+    ``counts`` are numbers of texts in the files, regardless of corpus weights.
+    """
+    total = sum(counts.values())
+    return [total / (len(counts) * count) for count in counts.values()]
+
+
+class ClassificationTask:
+    """Classification, as :class:`headway.train.task.Task` describes it."""
+
+    kind: ClassVar[str] = "classification"
+    recipe_type = ClassificationRecipe
+    command: ClassVar[str] = "classify"
+    unit: ClassVar[Literal["tokens", "texts"]] = "texts"
+
+    def prepare(
+        self, recipe: ClassificationRecipe, run: Path, listener: Listener, shard: Shard | None = None
+    ) -> ClassificationData | None:
+        """Count the labels, train the tokenizer and tokenize the corpora, or find all of it in the run folder."""
+        preparation = Preparation(recipe, run, listener, shard)
+        labels = _labels(recipe, preparation)
+        if recipe.validation.metric != "loss":
+            _read_dev(recipe)
+        source = preparation.tokenizers(read_labeled, (0,), self.kind).source
+        model = cast("ClassifierConfig", recipe.model)
+        encode = partial(_encoding, source, tuple(labels), model.max_length, preparation.folder)
+        datasets = preparation.datasets(encode, source.fingerprint, _ALL_BUT_EMPTY)
+        return None if datasets is None else ClassificationData(*datasets, source, labels)
+
+    def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> Model:
+        """Build the model, with one output per label."""
+        return build_model(recipe.model, prepared.source_tokenizer.vocab_size, len(prepared.labels))
+
+    def objective(
+        self, model: Model, recipe: ClassificationRecipe, prepared: ClassificationData
+    ) -> ClassificationObjective:
+        """Return the label-smoothed cross-entropy with the recipe's settings."""
+        training = recipe.training
+        weights = balanced_weights(prepared.labels) if training.class_weights == "balanced" else None
+        classifier = cast("EncoderClassifier", model)
+        return ClassificationObjective(classifier, training.label_smoothing, training.r_drop, class_weights=weights)
+
+    def dev_scores(self, bundle: ClassifierBundle, recipe: ClassificationRecipe) -> Sequence[Score]:
+        """Classify the development set and return accuracy, macro F1 and calibration error."""
+        if recipe.data.dev is None or recipe.validation.metric == "loss":
+            return ()
+        examples = _read_dev(recipe)
+        found = Classifier(bundle).classify([text for text, _ in examples])
+        report = evaluate_classes(
+            [each.label for each in found],
+            [label for _, label in examples],
+            bundle.labels,
+            confidences=[each.probability for each in found],
+            bootstrap=0,
+        )
+        return list(report.scores)
+
+    def bundle(self, model: Model, recipe: ClassificationRecipe, prepared: ClassificationData) -> ClassifierBundle:
+        """Return the content of the model folder."""
+        classifier = cast("EncoderClassifier", model)
+        return ClassifierBundle(recipe.task, classifier, prepared.source_tokenizer, tuple(prepared.labels))
+
+    def summary(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
+        """Return the model card's title and the size of the training data."""
+        counts = ", ".join(f"{label} {count:,}" for label, count in prepared.labels.items())
+        return (
+            f"Classification of texts as {', '.join(prepared.labels)}",
+            f"{len(prepared.train):,} texts ({prepared.train.num_tokens('source'):,} tokens; {counts})",
+        )
+
+    def predictor(self, bundle: ClassifierBundle, **settings: Any) -> Classifier:
+        """Return a :class:`Classifier`."""
+        return Classifier(bundle, **settings)
+
+
+def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:
+    """Read the development set; :class:`DataError` if it has an empty text, which cannot be classified."""
+    dev = recipe.data.dev
+    if dev is None:
+        return []
+    examples = list(read_labeled(dev, Path(recipe.data.folder)))
+    blank = next((number for number, (text, _) in enumerate(examples, start=1) if not text.strip()), None)
+    if blank is not None:
+        raise DataError(
+            f"{' + '.join(dev.files)}, example {blank:,}: the text is empty; a development set must not have empty "
+            "texts"
+        )
+    return examples
+
+
+def _encoding(
+    tokenizer: TextTokenizer,
+    labels: tuple[str, ...],
+    max_length: int,
+    folder: Path,
+    corpus: Corpus,
+    sampling: Sampling | None,
+) -> CorpusEncoding:
+    sampler = SampledEncoder(tokenizer, *sampling) if sampling else None
+    text = SideSpec(PackedEncoder(tokenizer), sampler, suffix_ids=(EOS,), max_length=max_length)
+    label = SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
+    return CorpusEncoding(partial(read_labeled, corpus, folder, labels), (text, label), labels, (max_length,))
+
+
+def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
+    """Return the number of training texts of each label, in the order of the classes.
+
+    The counts are kept in tokens/labels.json while the files are unchanged. A run that has begun keeps its order of
+    classes, whatever has become of the model folder that it started from.
+    """
+    start, run = recipe.training.start_from, preparation.run
+    folder, corpora = preparation.folder, recipe.data.train
+    contents = [(preparation.hashes.of(folder / file), corpus.fields) for corpus in corpora for file in corpus.files]
+    key, path = fingerprint(contents), run / "tokens" / "labels.json"
+    counts = _saved_labels(path, key)
+    if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
+        counts = count_labels(corpora, folder)
+        counts = counts if start is None else _ordered(counts, Path(start))
+        with atomic_write(path) as aside:
+            aside.write_text(json.dumps({"key": key, "labels": counts}, ensure_ascii=False), encoding="utf-8")
+    if single := [label for label, count in counts.items() if count < 2]:
+        shown = ", ".join(map(repr, single[:_MAX_SHOWN])) + (", …" if len(single) > _MAX_SHOWN else "")
+        preparation.listener.say(
+            f"{len(single):,} of {len(counts):,} labels have a single training text ({shown}), from which a model "
+            "learns nothing general; is the label in the first column, or named in fields?"
+        )
+    return counts
+
+
+def _saved_labels(path: Path, key: str) -> dict[str, int] | None:
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        return dict(saved["labels"]) if saved["key"] == key else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _ordered(counts: Mapping[str, int], start: Path) -> dict[str, int]:
+    """Return ``counts`` in the order of the classes of the model folder ``start``."""
+    bundle = load_bundle(start)
+    if not isinstance(bundle, ClassifierBundle) or set(bundle.labels) != set(counts):
+        labels = listed(bundle.labels) if isinstance(bundle, ClassifierBundle) else "none: it translates"
+        raise ConfigError(
+            f"training.start_from = {str(start)!r}: its labels are {labels}; those of the training data are "
+            f"{listed(list(counts))}. Fine-tuning needs the same set of labels: rename or add labels in the data, or "
+            "train a new model without start_from"
+        )
+    return {label: counts[label] for label in bundle.labels}

@@ -1,0 +1,213 @@
+"""Translation: from one sequence to another.
+
+The training loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). With
+R-Drop (Wu et al. 2021) every sentence passes through the model twice with different dropout, and the divergence between
+the two predictions is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Float
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from headway.bundle import Bundle
+from headway.data.encoding import SideSpec
+from headway.data.readers import Corpus, read_examples
+from headway.data.store import ContentHashes
+from headway.data.store_builder import Shard
+from headway.decode.options import DecodingOptions
+from headway.engine.loss import projected_cross_entropy, projected_r_drop
+from headway.errors import LengthError
+from headway.evaluate import Score, bleu
+from headway.models.registry import Model, TranslationModel, build_model
+from headway.predict import Translator
+from headway.text.dropout import SampledEncoder
+from headway.text.framing import Framing
+from headway.text.interface import TextTokenizer
+from headway.text.packed import PackedEncoder
+from headway.text.tokenizer import EOS
+from headway.train.prepare import CorpusEncoding, Preparation, Sampling, Tokenizers
+from headway.train.recipe import Recipe, ValidationConfig
+from headway.train.report import Listener
+from headway.train.stream import TokenBatch
+from headway.train.task import Objective, Prepared
+
+__all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask", "run_tokenizers"]
+
+
+class TranslationValidation(ValidationConfig):
+    """How the development set is used: translation."""
+
+    metric: Literal["bleu", "loss"] = Field("bleu", description="The score that decides which model is the best.")
+
+
+class TranslationRecipe(Recipe):
+    """The recipe of a translation model."""
+
+    validation: TranslationValidation = Field(default_factory=TranslationValidation)
+
+    @model_validator(mode="after")
+    def _check_translation(self) -> TranslationRecipe:
+        if self.training.class_weights != "none":
+            raise ValueError("training.class_weights: translation has no classes; leave the key out")
+        scratch = self.training.start_from is None  # an imported model may have one vocabulary for two tokenizers
+        if scratch and not self.tokenizer.joint and self.model.as_dict().get("tie") == "all":
+            raise ValueError(
+                "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
+                "each has its own vocabulary; set model.tie to 'target' or 'none'"
+            )
+        return self
+
+
+@dataclass(frozen=True)
+class TranslationData(Prepared):
+    """The data of a translation model. ``imported_framing`` is that of an imported model that training starts from."""
+
+    target_tokenizer: TextTokenizer
+    imported_framing: Framing | None = None
+
+
+class TranslationObjective(Objective):
+    """The label-smoothed cross-entropy of a batch's real target tokens, optionally with R-Drop."""
+
+    model: TranslationModel
+
+    def __init__(self, model: TranslationModel, label_smoothing: float, r_drop: float = 0.0) -> None:
+        super().__init__()
+        self.model, self.compute = model, model.hidden
+        self.label_smoothing, self.r_drop = label_smoothing, r_drop
+
+    def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
+        if not self.r_drop:
+            return self._cross_entropy(batch, self.label_smoothing)
+        states = self.compute(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
+        twice, weight = _append_bias(states, self.model.projection)
+        first, second = (half.index_select(0, batch.positions) for half in twice.chunk(2))
+        return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
+
+    def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
+        """Return the cross-entropy without smoothing, in one pass."""
+        return self._cross_entropy(batch, 0.0)
+
+    def _cross_entropy(self, batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
+        states = self.compute(batch.source, batch.shifted).flatten(0, 1).index_select(0, batch.positions)
+        hidden, weight = _append_bias(states, self.model.projection)
+        return projected_cross_entropy(hidden, weight, batch.targets, smoothing)
+
+
+def _append_bias(
+    hidden: Float[Tensor, "N D"], projection: nn.Linear
+) -> tuple[Float[Tensor, "N E"], Float[Tensor, "V E"]]:
+    """Return hidden states and a weight whose product includes the projection's bias, as one more dimension of ones."""
+    if projection.bias is None:
+        return hidden, projection.weight
+    ones = hidden.new_ones(hidden.size(0), 1)
+    return torch.cat([hidden, ones], 1), torch.cat([projection.weight, projection.bias.unsqueeze(1)], 1)
+
+
+class TranslationTask:
+    """Translation, as :class:`headway.train.task.Task` describes it."""
+
+    kind: ClassVar[str] = "translation"
+    recipe_type = TranslationRecipe
+    command: ClassVar[str] = "translate"
+    unit: ClassVar[Literal["tokens", "texts"]] = "tokens"
+
+    def prepare(
+        self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
+    ) -> TranslationData | None:
+        """Train the tokenizers and tokenize the corpora, or find both in the run folder."""
+        preparation = Preparation(recipe, run, listener, shard)
+        tokenizers = preparation.tokenizers(read_examples)
+        encode = partial(_encoding, tokenizers, Path(recipe.data.folder))
+        datasets = preparation.datasets(encode, tokenizers.source.fingerprint, recipe.data.filter)
+        if datasets is None:
+            return None
+        return TranslationData(*datasets, tokenizers.source, tokenizers.target, tokenizers.imported_framing)
+
+    def build_model(self, recipe: TranslationRecipe, prepared: TranslationData) -> Model:
+        """Build the model; :class:`LengthError` if its positions are too few for the data."""
+        vocab_sizes = prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
+        model = build_model(recipe.model, *vocab_sizes)
+        for name, dataset in {"training": prepared.train, "development": prepared.dev}.items():
+            if dataset is None or model.max_length is None:
+                continue
+            longest = int(max(dataset.source_lengths.max(), dataset.target_lengths.max()))
+            if longest > model.max_length:
+                raise LengthError(
+                    f"model.max_length = {model.max_length}: the {name} data have a sequence of {longest} tokens with "
+                    "its end symbol; raise model.max_length, lower data.filter.max_length (training data), or choose "
+                    "positions = 'sinusoidal'"
+                )
+        return model
+
+    def objective(self, model: Model, recipe: TranslationRecipe, prepared: TranslationData) -> TranslationObjective:
+        """Return the label-smoothed cross-entropy with the recipe's settings."""
+        training = recipe.training
+        return TranslationObjective(cast("TranslationModel", model), training.label_smoothing, training.r_drop)
+
+    def dev_scores(self, bundle: Bundle, recipe: TranslationRecipe) -> Sequence[Score]:
+        """Translate the development set and return its BLEU."""
+        dev, validation = recipe.data.dev, recipe.validation
+        if dev is None or validation.metric == "loss":
+            return ()
+        examples = list(read_examples(dev, Path(recipe.data.folder)))
+        translations = Translator(bundle).translate(
+            [source for source, _ in examples],
+            DecodingOptions(beam_size=validation.beam_size),
+            source_language=dev.source_language,
+            target_language=dev.target_language,
+        )
+        return [bleu([translation.text for translation in translations], [target for _, target in examples])]
+
+    def bundle(self, model: Model, recipe: TranslationRecipe, prepared: TranslationData) -> Bundle:
+        """Return the content of the model folder."""
+        source, target = prepared.source_tokenizer, prepared.target_tokenizer
+        return Bundle(recipe.task, cast("TranslationModel", model), source, target, prepared.imported_framing)
+
+    def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
+        """Return the model card's title and the size of the training data."""
+        data = prepared.train
+        sources, targets = data.num_tokens("source"), data.num_tokens("target")
+        return (
+            f"Translation from {recipe.task.source_language} to {recipe.task.target_language}",
+            f"{len(data):,} pairs ({sources:,} source and {targets:,} target tokens)",
+        )
+
+    def predictor(self, bundle: Bundle, **settings: Any) -> Translator:
+        """Return a :class:`Translator`."""
+        return Translator(bundle, **settings)
+
+
+def run_tokenizers(recipe: Recipe, run: Path, listener: Listener, hashes: ContentHashes | None = None) -> Tokenizers:
+    """Train the tokenizers of a run, or find them in its folder, without tokenizing the corpora."""
+    return Preparation(recipe, run, listener, hashes=hashes).tokenizers(read_examples)
+
+
+def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Sampling | None) -> CorpusEncoding:
+    frame = tokenizers.framing.frame(source_language=corpus.source_language, target_language=corpus.target_language)
+
+    def encoders(tokenizer: TextTokenizer) -> tuple[PackedEncoder, SampledEncoder | None]:
+        return PackedEncoder(tokenizer), SampledEncoder(tokenizer, *sampling) if sampling else None
+
+    source = encoders(tokenizers.source)
+    # A joint vocabulary has one encoder, which caches the words of both sides.
+    target = source if tokenizers.target is tokenizers.source else encoders(tokenizers.target)
+    return CorpusEncoding(
+        partial(read_examples, corpus, folder),
+        (
+            SideSpec(*source, prefix_ids=frame.source_prefix, suffix_ids=frame.source_suffix),
+            SideSpec(*target, prefix_ids=frame.target_prefix, suffix_ids=(EOS,)),
+        ),
+        tokenizers.target.fingerprint,
+        (asdict(frame),) if tokenizers.imported_framing else (),
+    )

@@ -1,0 +1,99 @@
+"""Averages of weights: a moving average during training, and the mean of checkpoints afterwards.
+
+The moving average follows the weights after each step s:
+
+    average <- d average + (1 - d) weight        with d = min(decay, (1 + s) / (10 + s))
+
+The averaged iterate is less noisy than the last one (Polyak and Juditsky 1992). Here the weights of old iterates decay
+exponentially, because early iterates are poor. The decay starts low so that the random initial weights are soon
+forgotten: the rule is that of TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. As a function of the step
+it needs no state.
+
+The mean of the last checkpoints is that of Vaswani et al. 2017, section 6.1: the last 5, for the big models 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+
+from headway.bundle import load_bundle, load_weights, named_weights
+from headway.errors import CheckpointError
+from headway.train.snapshot import average_weights, counted_checkpoints
+
+__all__ = ["MovingAverage", "average_checkpoints"]
+
+
+class MovingAverage:
+    """The exponential moving average of a model's weights. It starts as a copy of them."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._model = model
+        self._weights = [_local(parameter.detach()) for parameter in model.parameters()]
+        self._averages = [weight.clone() for weight in self._weights]
+
+    @torch.no_grad()
+    def update(self, step: int, taken: Bool[Tensor, ""]) -> None:
+        """Follow the weights after ``step``, counted from 1, unless the step was not ``taken``.
+
+        ``taken`` is a tensor on the weights' device, so the host does not wait for it.
+        """
+        approach = taken * (1 - min(self.decay, (1 + step) / (10 + step)))
+        torch._foreach_lerp_(self._averages, self._weights, [approach] * len(self._averages))
+
+    @contextmanager
+    def in_model(self) -> Iterator[None]:
+        """Put the averaged weights into the model, and its own weights back on leaving."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        # Values are exchanged, not tensors: compiled kernels and shards keep their addresses.
+        for weight, average in zip(self._weights, self._averages, strict=True):
+            own = weight.clone()
+            weight.copy_(average)
+            average.copy_(own)
+
+    def named_weights(self) -> dict[str, Tensor]:
+        """Return a copy of the averaged weights under the public names of the model's weights."""
+        with self.in_model():
+            return {name: tensor.clone() for name, tensor in named_weights(self._model).items()}
+
+    def load(self, weights: dict[str, Tensor], origin: Path) -> None:
+        """Restore what :meth:`named_weights` returned; :class:`BundleError` names ``origin`` if it does not fit."""
+        with self.in_model():
+            load_weights(self._model, weights, origin)
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """Return this process's shard of a tensor, or the tensor itself if it is not sharded."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
+
+
+def average_checkpoints(run: Path, last: int, output: Path) -> int:
+    """Write the mean of the ``last`` newest checkpoints of ``run`` as a model folder; return how many there were."""
+    newest = counted_checkpoints(run / "checkpoints")[:last]
+    if not newest:
+        raise CheckpointError(f"{run}: no checkpoints; expected a run folder of `headway train`")
+    template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)
+    if template is None:
+        raise CheckpointError(
+            f"{run}: no model folder beside the checkpoints yet; let training reach its first validation"
+        )
+    bundle = load_bundle(template)
+    load_weights(bundle.model, average_weights(newest), newest[0])
+    steps = ", ".join(path.name for path in newest)
+    card = (template / "README.md").read_text(encoding="utf-8")
+    bundle.save(output, f"{card}\nWeights: the mean of {steps}; the scores above are those of `{template.name}`.\n")
+    return len(newest)

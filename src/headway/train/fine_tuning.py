@@ -1,0 +1,147 @@
+"""Fine-tuning: training that starts from a model folder, and weights that are frozen.
+
+The model may be Headway's own or an imported one. What the recipe leaves out is taken from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, TypeVar
+
+from torch import nn
+
+from headway.bundle import load_bundle, load_weights, named_weights, read_model_config, read_task, read_tokenizers
+from headway.config import nearest, read_toml
+from headway.errors import ConfigError
+from headway.models.registry import Model
+from headway.train.prepare import Tokenizers, tokenizer_settings
+from headway.train.recipe import Recipe
+from headway.train.snapshot import checkpoint_folders
+
+__all__ = ["begun_recipe", "complete_recipe", "freeze", "load_start"]
+
+RecipeT = TypeVar("RecipeT", bound=Recipe)
+
+# The smallest output bias that training starts from: e^-200 is zero in float32. Imported models forbid tokens with
+# -10,000 and less, which would dominate the means that label smoothing and Adafactor compute.
+_MIN_BIAS = -200.0
+
+
+def begun_recipe(recipe: RecipeT, run: Path) -> RecipeT | None:
+    """Return the recipe that ``run`` began with, or None if training has not begun there."""
+    path = run / "recipe.toml"
+    if not path.exists() or not checkpoint_folders(run / "checkpoints"):
+        return None
+    return type(recipe).parse(read_toml(path), str(path))
+
+
+def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
+    """Return ``recipe`` with missing keys filled in from the model that it starts from and from the run's own recipe.
+
+    From a model: [model], tokenizer.joint and the languages of [task]. Once ``run`` has begun, they are taken from the
+    run's own recipe, whatever has become of the model's folder. A run that has begun also keeps its learning rate if
+    ``recipe`` does not set one, so that it resumes even if the default has changed since.
+    """
+    start, begun = recipe.training.start_from, begun_recipe(recipe, run)
+    if begun and "learning_rate" not in recipe.optimizer.model_fields_set:
+        rate = {"learning_rate": begun.optimizer.learning_rate}
+        recipe = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=rate)})
+    if start is None:
+        return recipe
+    theirs = begun.as_dict() if begun else _sections(Path(start))
+    sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
+    given = {
+        name: section.model_dump(mode="json", include=section.model_fields_set) for name, section in sections.items()
+    }
+    if given["model"].keys() == {"kind"}:  # always set, so alone it means nothing
+        given["model"] = {}
+    task, kind = theirs["task"]["kind"], theirs["model"]["kind"]
+    if task != recipe.task.kind:
+        raise ConfigError(f"training.start_from = {start!r}: the model there is for {task}; set task.kind = {task!r}")
+    if given["model"].get("kind", kind) != kind:
+        raise ConfigError(
+            f"training.start_from = {start!r}: the model there is a {kind}; set model.kind = {kind!r}, or leave "
+            "[model] out of the recipe"
+        )
+    merged = {name: {**theirs[name], **given[name]} for name in sections}
+    origin = run / "recipe.toml" if begun else start
+    return type(recipe).parse({**recipe.as_dict(), **merged}, f"recipe, with missing keys taken from {origin}")
+
+
+def _sections(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the recipe sections that describe the model in ``folder``."""
+    sections = {"task": read_task(folder).as_dict(), "model": read_model_config(folder).as_dict()}
+    return {**sections, "tokenizer": tokenizer_settings(Tokenizers(*read_tokenizers(folder)))}
+
+
+def load_start(model: Model, folder: Path) -> None:
+    """Load the weights of the model folder into ``model``, which must have the same configuration except dropout.
+
+    That the labels are the same is checked when the data are prepared.
+    """
+    start = load_bundle(folder).model
+    ours, theirs = model.config.as_dict(), start.config.as_dict()
+    may_differ = {key for key in ours if key.endswith("dropout")}
+    if ours.get("positions") != "learned":  # without a table of positions the limit is no part of the weights
+        may_differ.add("max_length")
+    differing = [
+        f"{key} is {ours[key]!r}, there {theirs.get(key, 'not set')!r}"
+        for key in ours
+        if key not in may_differ and ours[key] != theirs.get(key)
+    ]
+    if differing:
+        raise ConfigError(
+            f"training.start_from = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Give the "
+            "recipe the model's own values"
+        )
+    weights = named_weights(start)
+    if (bias := weights.get("projection.bias")) is not None:
+        weights["projection.bias"] = bias.clamp(min=_MIN_BIAS)
+    load_weights(model, weights, folder)
+
+
+def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Exclude every weight that matches a pattern from training; ``*`` and ``?`` work as in file names.
+
+    Patterns are matched with the names in a state dict, which are also those in a model folder. Tied weights have
+    several names; each of them freezes the weight. Query, key and value of an attention are one matrix in training, so
+    they can only be frozen together.
+
+    Raises:
+        ConfigError: A pattern matches nothing, freezes only a part of a matrix, or nothing is left to train.
+    """
+    names = _weight_names(model)
+    known = [name for own in names.values() for name in own]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in known):
+            raise ConfigError(f"training.freeze: {pattern!r} matches no weight; {_hint(pattern, known)}")
+    for parameter, own in names.items():
+        matched = {name for name in own if any(fnmatchcase(name, pattern) for pattern in patterns)}
+        whole = any(size == parameter.numel() for name, size in own.items() if name in matched)
+        if matched and not whole and len(matched) < len(own):
+            raise ConfigError(
+                f"training.freeze would freeze {', '.join(sorted(matched))} without "
+                f"{', '.join(sorted(own.keys() - matched))}, but they are one matrix in training: freeze all or none"
+            )
+        parameter.requires_grad_(not matched)
+    if not any(parameter.requires_grad for parameter in names):
+        raise ConfigError("training.freeze leaves no weight to train; freeze fewer")
+
+
+def _weight_names(model: nn.Module) -> dict[nn.Parameter, dict[str, int]]:
+    """Return, for each parameter, the state-dict names of the whole or its parts with their numbers of elements."""
+    names: dict[nn.Parameter, dict[str, int]] = {parameter: {} for parameter in model.parameters()}
+    owners = {parameter.untyped_storage().data_ptr(): parameter for parameter in names}
+    for name, tensor in model.state_dict().items():
+        if (owner := owners.get(tensor.untyped_storage().data_ptr())) is not None:
+            names[owner][name] = tensor.numel()
+    return names
+
+
+def _hint(pattern: str, known: list[str]) -> str:
+    """Suggest the nearest name or part of the model, or the largest parts if none is near."""
+    parts = {".".join(name.split(".")[:depth]) + ".*" for name in known for depth in range(1, name.count(".") + 1)}
+    close = difflib.get_close_matches(pattern, [*known, *parts], n=1)
+    return nearest(pattern, close or {name.split(".")[0] + ".*" for name in known})

@@ -1,0 +1,282 @@
+"""The format of a checkpoint: a snapshot of the training state in the folder ``checkpoints/step-N``.
+
+    model.safetensors      the weights
+    optimizer.safetensors  the optimizer's moments, each named WEIGHT/MOMENT
+    ema.safetensors        the moving average of the weights, if the recipe asks for one
+    state.json             format version, position in the data, validation score, and a checksum of each file
+
+With sharded training, a folder ``shards`` replaces the first three (:mod:`headway.train.distributed`). Any number of
+processes can read either form.
+
+A checkpoint appears whole or not at all. Random numbers need no state: they are seeded by (seed, step, micro-batch).
+:mod:`headway.train.checkpoints` decides when checkpoints are written and which are kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from headway.bundle import load_weights, placed_like, read_weights, write_weights
+from headway.errors import BundleError, CheckpointError
+from headway.storage import atomic_write_folder, checksum
+
+__all__ = [
+    "DamageError",
+    "Progress",
+    "Snapshot",
+    "average_weights",
+    "checkpoint_folders",
+    "counted_checkpoints",
+    "header_of",
+    "intact_headers",
+    "load",
+    "moments",
+    "read",
+    "read_header",
+    "step_of",
+    "write",
+    "write_header",
+]
+
+FORMAT = 1
+SHARDS = "shards"
+_WEIGHTS, _MOMENTS, _EMA, _STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionError, BundleError)
+
+
+@dataclass
+class Progress:
+    """The numbers of the training state.
+
+    Attributes:
+        step: Number of steps taken.
+        epoch: Epoch of the next batch, counted from 0.
+        batch: Position of the next batch in its epoch, counted from 0.
+        best: The best validation score; higher is better.
+        best_step: The step of the best score.
+        stale: Number of validations since the best score.
+        elapsed_s: Seconds spent in training steps, over all resumptions.
+        loss: Loss summed over ``loss_targets`` since the last line of metrics.
+        loss_targets: Number of targets in ``loss``.
+        skipped: Number of skipped steps since the last line of metrics.
+        skipped_in_a_row: Number of skipped steps up to now, without a normal one in between.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    elapsed_s: float = 0.0
+    loss: float = 0.0
+    loss_targets: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The content of a checkpoint.
+
+    Attributes:
+        progress: The numbers of the training state.
+        weights: The weights by their public names.
+        moments: The optimizer's tensors; see :func:`moments`.
+        ema: The moving average of the weights.
+        score: The validation score of these weights, if they were validated; higher is better.
+        regular: False if an interruption caused the snapshot: a run without it would not have this checkpoint.
+        counted: False if the snapshot was taken only for its score: it is not among the newest, which are averaged.
+    """
+
+    progress: Progress
+    weights: dict[str, Tensor]
+    moments: dict[str, Tensor]
+    ema: dict[str, Tensor] | None = None
+    score: float | None = None
+    regular: bool = True
+    counted: bool = True
+
+
+def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return the optimizer's tensors, named WEIGHT/MOMENT."""
+    return {
+        f"{name}/{key}": tensor
+        for name, parameter in model.named_parameters()
+        for key, tensor in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def write(folder: Path, snapshot: Snapshot) -> Path:
+    """Write ``step-N`` into ``folder``, whole or not at all; :class:`OutputError` if it cannot be written."""
+    tensors = {_WEIGHTS: snapshot.weights, _MOMENTS: snapshot.moments}
+    if snapshot.ema is not None:
+        tensors[_EMA] = snapshot.ema
+    path = folder / f"step-{snapshot.progress.step}"
+    with atomic_write_folder(path) as aside:
+        for name, content in tensors.items():
+            write_weights(content, aside / name)
+        write_header(aside, header_of(snapshot))
+    return path
+
+
+def header_of(snapshot: Snapshot) -> dict[str, Any]:
+    """Return the content of state.json, except checksums."""
+    facts = {"regular": snapshot.regular, "counted": snapshot.counted, "score": snapshot.score}
+    return {"format": FORMAT, **facts, "progress": asdict(snapshot.progress)}
+
+
+def write_header(folder: Path, header: dict[str, Any]) -> None:
+    """Write state.json, the last file of a checkpoint, with the checksums of all other files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    state = {**header, "checksums": {path.relative_to(folder).as_posix(): checksum(path) for path in files}}
+    state["checksum"] = _digest(state)
+    (folder / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
+
+
+class DamageError(Exception):
+    """A checkpoint is damaged; the message says how."""
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    """Turn damage into :class:`DamageError`; a file that cannot be read now may be intact, so it is another error."""
+    try:
+        yield
+    except _DAMAGE as error:
+        raise DamageError(str(error)) from None
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error.strerror or error}); run the same command again when it can be"
+        ) from None
+
+
+def read(path: Path) -> Snapshot:
+    """Read a checkpoint and verify its checksums; :class:`DamageError` if it is damaged."""
+    header = read_header(path)
+    with _damage_reported(path):
+        for name, expected in header["checksums"].items():
+            if checksum(path / name) != expected:
+                raise ValueError(f"{name} does not match its checksum")
+        known = {field.name for field in fields(Progress)}
+        sharded = any(name.startswith(f"{SHARDS}/") for name in header["checksums"])
+        tensors = _read_shards(path / SHARDS) if sharded else _read_files(path, header["checksums"])
+        return Snapshot(
+            progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
+            weights=tensors["weights"],
+            moments=tensors["moments"],
+            ema=tensors.get("ema"),
+            score=header.get("score"),
+            regular=header.get("regular", True),
+            counted=header.get("counted", True),
+        )
+
+
+def _read_files(path: Path, names: Iterable[str]) -> dict[str, dict[str, Tensor]]:
+    files = {"weights": _WEIGHTS, "moments": _MOMENTS} | ({"ema": _EMA} if _EMA in names else {})
+    return {part: read_weights(path / name) for part, name in files.items()}
+
+
+def _read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Return the unsharded tensors, whatever number of processes wrote the shards."""
+    from torch.distributed.checkpoint.filesystem import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+    from torch.distributed.checkpoint.state_dict_loader import load
+
+    reader = FileSystemReader(folder)
+    flat = {
+        name: torch.empty(each.size, dtype=each.properties.dtype)
+        for name, each in reader.read_metadata().state_dict_metadata.items()
+        if isinstance(each, TensorStorageMetadata)
+    }
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # on purpose: no_dist
+        load(flat, storage_reader=reader, no_dist=True)
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in flat.items():
+        part, _, name = key.partition("/")
+        parts.setdefault(part, {})[name] = tensor
+    return parts
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the content of state.json; :class:`CheckpointError` if a newer Headway wrote it."""
+    with _damage_reported(path):
+        header: dict[str, Any] = json.loads((path / _STATE).read_text(encoding="utf-8"))
+        if header.pop("checksum", None) not in (None, _digest(header)):
+            raise ValueError(f"{_STATE} does not match its checksum")
+        version = int(header["format"])
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{path}: written by a newer Headway (format {version}, this one reads up to {FORMAT}); "
+            "update Headway to resume, or start over with --fresh"
+        )
+    return header
+
+
+def load(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load weights and moments, read from ``origin``, into the model and its optimizer."""
+    load_weights(model, snapshot.weights, origin / _WEIGHTS)
+    parameters = dict(model.named_parameters())
+    counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
+    for name, tensor in snapshot.moments.items():
+        weight, _, key = name.rpartition("/")
+        if weight not in parameters:
+            raise CheckpointError(
+                f"{origin / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
+            )
+        on_host = key == "step" and not counts_on_device  # the host reads it at every step
+        if not on_host:
+            tensor = placed_like(tensor, parameters[weight]) if tensor.dim() else tensor.to(parameters[weight].device)
+        optimizer.state[parameters[weight]][key] = tensor
+
+
+def checkpoint_folders(folder: Path) -> list[Path]:
+    """Return the checkpoint folders, newest first."""
+    found = [path for path in folder.glob("step-*") if path.name[5:].isdecimal()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the checkpoints whose state.json is intact, with its content."""
+    for path in paths:
+        with suppress(DamageError):
+            yield path, read_header(path)
+
+
+def counted_checkpoints(folder: Path) -> list[Path]:
+    """Return the checkpoints that were not taken only for their score, newest first."""
+    return [path for path, header in intact_headers(checkpoint_folders(folder)) if header.get("counted", True)]
+
+
+def step_of(path: Path) -> int:
+    """Return the step after which a checkpoint was taken."""
+    return int(path.name.removeprefix("step-"))
+
+
+def average_weights(paths: list[Path]) -> dict[str, Tensor]:
+    """Return the mean weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        try:
+            weights = read(path).weights
+        except DamageError as error:
+            raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
+        for name, tensor in weights.items():
+            total[name] = total[name] + tensor.double() if name in total else tensor.double()
+    return {name: (tensor / len(paths)).float() for name, tensor in total.items()}
+
+
+def _digest(header: dict[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(header, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,34 @@
+"""What tests of training share: a listener that remembers messages, and preparing without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from headway.data.store_builder import Shard
+from headway.tasks import task_of
+from headway.train.fine_tuning import complete_recipe
+from headway.train.recipe import Recipe
+from headway.train.report import Listener, Silence
+
+
+class Heard(Silence):
+    """Remembers the messages."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def say(self, message: str) -> None:
+        self.messages.append(message)
+
+
+def prepare(recipe: Recipe, run: Path, listener: Listener) -> Any:
+    """Build the tokenizers and stores of a run, and return its data."""
+    prepared = prepare_shard(recipe, run, listener, Shard())
+    assert prepared is not None
+    return prepared
+
+
+def prepare_shard(recipe: Recipe, run: Path, listener: Listener, shard: Shard) -> Any:
+    """Build one shard's part of the stores; None if parts of other shards are missing."""
+    return task_of(recipe).prepare(complete_recipe(recipe, run), run, listener, shard)
