@@ -276,6 +276,7 @@ class TestResumeIsRefused:
 
 
 class TestValidation:
+    @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
     def test_best_by_loss_is_the_checkpoint_with_the_lowest(self, corpus: Path, tmp_path: Path) -> None:
         changes: Sections = {
             "optimizer": {"learning_rate": 0.5, "warmup_steps": 1},  # too high: the loss goes up and down
@@ -431,6 +432,7 @@ def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: P
 
 
 class TestFailures:
+    @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
     def test_losses_that_stay_infinite_end_training_with_the_last_good_weights(
         self, corpus: Path, tmp_path: Path
     ) -> None:

@@ -120,9 +120,10 @@ class Preparation:
         for number, corpus in enumerate(data.train):
             sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed) if data.bpe_dropout else None
             store = self._store(f"train-{number}", corpus, encode(corpus, sampling), source_key, filters, sampling)
-            counts = store.counts if store else "some parts are left to other shards"
+            counts = store.counts if store is not None else "some parts are left to other shards"
             self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
-            stores += [store] if store else []
+            if store is not None:  # an empty store is false
+                stores.append(store)
         dev = self._store("dev", data.dev, encode(data.dev, None), source_key, None, None) if data.dev else None
         if dev and data.dev and dev.counts.cut:
             self.listener.say(f"{' + '.join(data.dev.files)}: {dev.counts}")
