@@ -63,7 +63,7 @@ def test_long_texts_are_cut_before_their_end_symbol_and_counted() -> None:
     assert piece.tokens["source"].tolist() == [5, 97, 98, 9, 5, 97, 98, 9, 5, 97, 9]
     assert piece.lengths["source"].tolist() == [4, 4, 3]
     assert (piece.counts.kept, piece.counts.empty, piece.counts.cut) == (3, 1, 1)
-    assert str(piece.counts).endswith("; 1 of them cut to the longest that the model reads")
+    assert str(piece.counts).endswith("; 1 of them truncated to the model's maximum length")
 
 
 FORMS = {

@@ -21,6 +21,7 @@ from headway.train.optim import (
     clip_and_step,
     depends_on_length,
     learning_rate,
+    learning_rate_warning,
     make_optimizer,
 )
 from headway.train.snapshot import Progress
@@ -293,3 +294,37 @@ class TestStepIfFinite:
         give_gradients(layer, 0)
         optimizer.step()
         assert not torch.equal(layer.weight, before)
+
+
+class TestDefaultLearningRate:
+    def test_the_paper_s_factor_is_one_and_other_schedules_peak_at_7e_4(self) -> None:
+        """Equation 3 with d_model 512 and 4,000 warm-up steps peaks at (512 x 4000)^-0.5, which is near 7e-4."""
+        paper, other = OptimizerConfig(schedule="paper"), OptimizerConfig()
+        assert paper.learning_rate == 1.0
+        assert learning_rate(4000, 100_000, paper, 512) == pytest.approx((512 * 4000) ** -0.5)
+        assert learning_rate(4000, 100_000, other, 512) == 7e-4
+        assert OptimizerConfig(schedule="paper", learning_rate=2.0).learning_rate == 2.0
+
+    def test_a_resolved_recipe_writes_the_number(self) -> None:
+        saved = OptimizerConfig(schedule="paper").as_dict()
+        assert saved["learning_rate"] == 1.0
+        old = {**saved, "learning_rate": 7e-4}  # written before the default depended on the schedule
+        assert OptimizerConfig.parse(old, "recipe").learning_rate == 7e-4
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            (
+                {"schedule": "paper", "learning_rate": 7e-4},
+                "learn next to nothing; with schedule = 'paper' it is a factor",
+            ),
+            ({"learning_rate": 5.0}, "will probably diverge; usual values are near 0.0007"),
+            ({"schedule": "paper"}, None),
+            ({}, None),
+            ({"kind": "adafactor", "learning_rate": 1.0}, None),
+        ],
+    )
+    def test_nonsense_is_warned_of(self, settings: dict[str, Any], message: str | None) -> None:
+        warning = learning_rate_warning(OptimizerConfig.parse(settings, "test"), 512)
+        assert (warning is None) == (message is None)
+        assert message is None or (warning is not None and message in warning)

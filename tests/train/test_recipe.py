@@ -58,14 +58,14 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("data.train=[]", r"data\.train"),
         ("validation.beam_size=0", r"validation\.beam_size = 0: .*greater than or equal to 1"),
         ("tokenizer.joint=false", "model.tie = 'all' shares one embedding"),
-        ("checkpoints.average=6", r"average = 6 needs as many checkpoints; keep = 5"),
+        ("checkpoints.average=6", r"average = 6 needs that many checkpoints, but keep = 5"),
         ("checkpoints.keep=0", r"checkpoints\.keep = 0"),
         ("optimizer.kind=sgd", r"optimizer\.kind = 'sgd': .*'adam' or 'adafactor'"),
         ("optimizer.final_fraction=2", r"optimizer\.final_fraction = 2: .*less than or equal to 1"),
         ("optimizer.halve_every=0", r"optimizer\.halve_every = 0: .*greater than or equal to 1"),
         ("optimizer.weight_decay=-1", r"optimizer\.weight_decay = -1: .*greater than or equal to 0"),
         ("model.layer_dropout=1", r"model\.layer_dropout = 1: .*less than 1"),
-        ("data.segmentations=4", r"data\.segmentations counts what bpe_dropout draws"),
+        ("data.segmentations=4", r"data\.segmentations counts the samples of bpe_dropout"),
         ("task.kind=summary", r"task\.kind = 'summary'"),
     ],
 )
@@ -80,7 +80,7 @@ def test_what_is_refused(tmp_path: Path, assignment: str, message: str) -> None:
     ("assignment", "message"),
     [
         ("optimizer.kind=adafactor", r"cannot split Adafactor's state; set optimizer\.kind to 'adam'"),
-        ("model.layer_dropout=0.2", r"layer_dropout = 0\.2 lets processes leave out different blocks"),
+        ("model.layer_dropout=0.2", r"layer_dropout = 0\.2 makes each process skip different blocks"),
         ("training.compile=on", r"which compile = 'on' would join; set training\.compile to 'auto' or 'off'"),
     ],
 )

@@ -41,7 +41,7 @@ def test_the_weights_are_those_of_the_folder(folder: Path) -> None:
 
 
 def test_weights_of_the_same_shape_may_not_mean_something_else(folder: Path) -> None:
-    expected = r"start_from = .*is built otherwise: num_heads is 4, there 2; norm is 'pre', there 'post'"
+    expected = r"start_from = .*differs: num_heads is 4, there 2; norm is 'pre', there 'post'"
     with pytest.raises(ConfigError, match=expected):
         load_start(model(num_heads=4, norm="pre"), folder)
 
