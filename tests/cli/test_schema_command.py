@@ -16,7 +16,7 @@ from headway.bundle import load_bundle
 from headway.cli.schema import bundle_schema, glossary_schema, recipe_schema
 from headway.errors import ConfigError, HeadwayError
 from headway.models.registry import ARCHITECTURES
-from headway.train.recipe import Recipe
+from headway.tasks import parse_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 SCHEMA = Draft202012Validator(recipe_schema())
@@ -25,7 +25,7 @@ MINIMAL: dict[str, Any] = {"data": {"train": [{"files": ["a", "b"]}], "dev": {"f
 
 def accepted(data: dict[str, Any]) -> bool:
     try:
-        Recipe.parse(data, "test")
+        parse_recipe(data, "test")
     except ConfigError:
         return False
     return True

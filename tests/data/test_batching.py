@@ -36,10 +36,10 @@ class Growing(Numbers):
     """Segmentation k repeats a text's numbers k + 1 times."""
 
     def __init__(self, segmentations: int) -> None:
-        self.segmentations = segmentations
+        self.num_segmentations = segmentations
 
     def encode(self, texts: Sequence[str]) -> Packed:
-        return super().encode([" ".join([text] * (k + 1)) for text in texts for k in range(self.segmentations)])
+        return super().encode([" ".join([text] * (k + 1)) for text in texts for k in range(self.num_segmentations)])
 
 
 def store(folder: Path, pairs: list[tuple[list[int], list[int]]], segmentations: int = 1) -> TokenStore:

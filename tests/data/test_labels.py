@@ -29,7 +29,7 @@ class Letters:
 class Twice:
     """Each text once as it is and once backwards."""
 
-    segmentations = 2
+    num_segmentations = 2
 
     def encode(self, texts: Sequence[str]) -> Packed:
         return Letters().encode([each for text in texts for each in (text, text[::-1])])

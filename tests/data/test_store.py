@@ -37,7 +37,7 @@ class Numbers:
 class Reversing(Numbers):
     """Two segmentations: as it is, and from the end."""
 
-    segmentations = 2
+    num_segmentations = 2
 
     def encode(self, texts: Sequence[str]) -> Packed:
         return super().encode([way for text in texts for way in (text, " ".join(reversed(text.split())))])
@@ -203,7 +203,7 @@ class TestFilters:
         assert store.counts.kept == len(store) == 3
         assert store.lengths("source").tolist() == [3, 31, 31]  # with the end symbol
         assert str(store.counts) == (
-            "3 of 9 examples kept (left out: 3 with an empty side, 2 too long, 1 by length ratio)"
+            "3 of 9 examples kept (removed: 3 with an empty side, 2 too long, 1 by length ratio)"
         )
 
     def test_without_filters_all_stay(self, tmp_path: Path) -> None:

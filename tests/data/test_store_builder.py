@@ -38,7 +38,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def work(tokenizer: Tokenizer) -> EncodingSpec:
     side = SideSpec(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1), suffix_ids=(EOS,))
-    return EncodingSpec((side, side), FilterConfig(), 2)
+    return EncodingSpec((side, side), FilterConfig())
 
 
 @pytest.fixture(autouse=True)
@@ -72,18 +72,18 @@ def expected(tmp_path: Path, work: EncodingSpec, monkeypatch: pytest.MonkeyPatch
 def test_workers_build_the_same_store_bit_for_bit(
     tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    started: list[list[str]] = []
-    real = subprocess.Popen
+    submitted: list[Path] = []
+    real = _Workers.submit
 
-    def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
-        started.append(command)
-        return real(command, **options)  # type: ignore[call-overload, no-any-return]
+    def submit(self: _Workers, path: Path, examples: list[tuple[str, ...]]) -> None:
+        submitted.append(path)
+        real(self, path, examples)
 
-    monkeypatch.setattr("headway.data.store_builder.subprocess.Popen", popen)
+    monkeypatch.setattr(_Workers, "submit", submit)
     on_cores(monkeypatch, 2)
     heard: list[int] = []
     assert isinstance(open_or_build(tmp_path / "s", KEY, texts, work, progress=heard.append), TokenStore)
-    assert len(started) == 2
+    assert len(submitted) == 5
     assert content(tmp_path / "s") == expected
     assert heard[-1] == 45
     assert all(later > earlier for earlier, later in pairwise(heard))

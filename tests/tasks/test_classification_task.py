@@ -166,7 +166,7 @@ def test_texts_over_the_limit_are_cut(folder: Path) -> None:
     chosen = recipe(folder, {"model": {"max_length": 4}})
     prepared = prepare(chosen, folder / "run", heard)
     assert int(prepared.train.source_lengths.max()) == 4
-    assert any("of them cut to the longest that the model reads" in message for message in heard.messages)
+    assert any("of them truncated to the model's maximum length" in message for message in heard.messages)
 
 
 class TestRefusals:
@@ -179,10 +179,10 @@ class TestRefusals:
             ),
             (
                 {"validation": {"metric": "bleu"}},
-                "validation.metric = 'bleu': classification has accuracy, macro_f1, loss",
+                "validation.metric = 'bleu': input should be 'accuracy', 'macro_f1' or 'loss'",
             ),
-            ({"data": {"filter": {"max_length": 9}}}, "data.filter: a text that is classified has no other side"),
-            ({"tokenizer": {"joint": False}}, "tokenizer.joint = false: a text that is classified"),
+            ({"data": {"filter": {"max_length": 9}}}, "data.filter: classification has no target text"),
+            ({"tokenizer": {"joint": False}}, "tokenizer.joint = false: classification has no target text"),
             ({"model": {"d_modle": 3}}, "unknown key 'model.d_modle'; did you mean 'd_model'?"),
             ({"model": {"kind": "clasifier"}}, "model.kind = 'clasifier': did you mean 'classifier'?"),
         ],
@@ -215,6 +215,7 @@ class TestRefusals:
             train(chosen, folder / "second")
 
 
+@pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
 def test_training_starts_from_a_classifier(folder: Path) -> None:
     first = train(recipe(folder, {"validation": {"metric": "loss"}, "training": {"steps": 20}}), folder / "first")
     chosen = recipe(

@@ -78,7 +78,7 @@ def test_auto_stays_what_it_was(
     assert silent(tmp_path, step=0).precision == precision
     assert silent(tmp_path, step=3).precision == precision
     capable(monkeypatch, not began_capable)
-    with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and stays with it.*--fresh"):
+    with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and keeps it.*--fresh"):
         assert record_start(tmp_path, CPU, "auto", step=5).precision == precision
     assert silent(tmp_path, step=0).precision != precision  # nothing is trained yet: a beginning
 
@@ -105,7 +105,7 @@ def test_what_changes_the_last_bits_is_named(tmp_path: Path, name: str, before: 
     (entry,) = entries(tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps([{**entry, name: before}]))
     message = message.replace("+", r"\+")
-    with pytest.warns(UserWarning, match=f"resuming where {message}.*not bit for bit"):
+    with pytest.warns(UserWarning, match=rf"the environment has changed \({message}.*not bit-equal"):
         record_start(tmp_path, CPU, "float32", step=1)
     silent(tmp_path, "float32", step=2)  # as at the last start
 

@@ -176,7 +176,8 @@ class TestComparison:
         assert message is not None
         assert re.search(
             r"needs about 2\.5 GiB: .*8 rows x \(10 source \+ 20 target tokens\), but there are 2\.0 GiB; "
-            r"lower data\.max_tokens and raise training\.accumulate in turn, or choose a smaller model",
+            r"lower data\.max_tokens \(and raise training\.accumulate to keep the step size\), "
+            r"or choose a smaller model",
             message,
         )
 

@@ -158,7 +158,9 @@ class TestReuse:
     def test_another_corpus_under_a_trained_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
         train(recipe(corpus), tmp_path / "run")
         (corpus / "train.de").write_text("anders\n" * 20)
-        with pytest.raises(CheckpointError, match=r"its tokenizer was trained on other files than .* holds now"):
+        with pytest.raises(
+            CheckpointError, match=r"its tokenizer was trained on files that differ from those in .* now"
+        ):
             prepare(recipe(corpus), tmp_path / "run", Silence())
 
 
@@ -171,7 +173,7 @@ def recipe_before(changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any
 class TestShards:
     def test_shards_make_what_one_makes(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         prepare(recipe(corpus), tmp_path / "one", Silence())
-        monkeypatch.setattr("headway.data.store_builder._PIECE", 8)
+        monkeypatch.setattr("headway.data.store_builder._CHUNK_EXAMPLES", 8)
         monkeypatch.setattr("headway.data.store_builder.num_cores", lambda: 1)
         heard = Heard()
         assert prepare_shard(recipe(corpus), tmp_path / "two", heard, Shard(2, 2)) is None
@@ -224,7 +226,7 @@ def test_preparing_for_a_gpu_needs_none(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_the_rehearsal_leaves_random_numbers_and_takes_long_examples_in_part(corpus: Path, tmp_path: Path) -> None:
-    heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 3})
+    heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 7})
     prepared, before = prepare(chosen, tmp_path / "run", Silence()), torch.get_rng_state()
     rehearse(task_of(chosen), chosen, prepared, heard)
     assert len(heard.messages) == 1
@@ -430,7 +432,11 @@ class TestStartFrom:
         [
             (["<2en>"], both_ways, r"its vocabulary has no tag <2de> \(it has <2en>\), and none can be added"),
             ([], both_ways, r"its vocabulary has no tag <2de> \(it has none\)"),
-            (["<2en>"], recipe, "the model is told the target language by <2en>; set target_language in every corpus"),
+            (
+                ["<2en>"],
+                recipe,
+                "the model expects the target language as one of the tags <2en>; set target_language in every corpus",
+            ),
         ],
     )
     def test_tags_must_fit(

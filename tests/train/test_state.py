@@ -295,7 +295,7 @@ class TestDamage:
             case _:
                 path.unlink()
         trainee = Trainee(99)
-        with pytest.warns(UserWarning, match=r"step-2 is damaged \(.+\); going on from step-1 instead"):
+        with pytest.warns(UserWarning, match=r"step-2 is damaged \(.+\); resuming from step-1 instead"):
             assert trainee.restore(folder) == Progress(step=1)
         earlier = Trainee(0)
         earlier.step(0)
@@ -321,7 +321,7 @@ class TestDamage:
             str(folder / "step-3"),
             str(folder / "step-2"),
         ]
-        assert all("going on from step-1 instead" in str(each.message) for each in caught)
+        assert all("resuming from step-1 instead" in str(each.message) for each in caught)
 
     def test_no_flipped_byte_of_the_state_gives_a_wrong_position(self, folder: Path) -> None:
         """A flip between values changes nothing and may pass; any other is noticed."""
@@ -341,7 +341,7 @@ class TestDamage:
     def test_what_cannot_be_read_now_is_not_taken_for_damage(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A disk or network that fails for a moment must not cost the checkpoint: going on from another removes it."""
+        """A disk or network that fails for a moment must not cost the checkpoint: resuming from another removes it."""
         trainee = Trainee(1)
         for step in (1, 2):
             trainee.save(tmp_path, Progress(step=step))

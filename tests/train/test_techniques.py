@@ -113,6 +113,7 @@ def test_the_model_to_use_is_the_one_that_scores_best(corpus: Path, tmp_path: Pa
     assert result.model == tmp_path / min(losses, key=losses.__getitem__)
 
 
+@pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
 def test_the_best_checkpoints_are_kept_beside_the_newest(corpus: Path, tmp_path: Path) -> None:
     """A learning rate that is far too high makes the loss go up and down, whatever random numbers there are."""
     wild: dict[str, dict[str, Any]] = {
@@ -136,6 +137,7 @@ def test_frozen_weights_stay(corpus: Path, tmp_path: Path) -> None:
     assert not {name for name in stayed if name.startswith("decoder.") and "bias" not in name}
 
 
+@pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
 def test_fine_tuning_starts_from_a_model_with_its_tokenizer(corpus: Path, tmp_path: Path) -> None:
     train(recipe(corpus), tmp_path / "first")
     start = tmp_path / "first" / "best"

@@ -136,11 +136,11 @@ def _translations_of(
 
 
 def _labeled_texts(data: Path, fields: str | None) -> tuple[list[str], list[str]]:
-    from headway.data.labels import read_labelled
+    from headway.data.labels import read_labeled
     from headway.data.readers import Corpus
 
     corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
-    examples = list(read_labelled(corpus, Path()))
+    examples = list(read_labeled(corpus, Path()))
     return [text for text, _ in examples], [label for _, label in examples]
 
 

@@ -37,6 +37,9 @@ class TextEncoder(Protocol):
 class SubwordSampler(Protocol):
     """Tokenizes each text in several ways: ``encode`` returns all rows of the first text, then all of the next."""
 
+    @property
+    def num_segmentations(self) -> int: ...  # noqa: D102
+
     def encode(self, texts: Sequence[str]) -> Packed: ...  # noqa: D102
 
 
@@ -66,18 +69,22 @@ class EncodingSpec:
     Attributes:
         sides: The specifications of source and target.
         filters: Limits on lengths. None keeps every example (development sets).
-        rows_per_example: Number of rows stored for each example: the segmentations that samplers return.
     """
 
     sides: tuple[SideSpec, SideSpec]
     filters: FilterConfig | None
-    rows_per_example: int = 1
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of token ids in the store."""
         largest = max(side.encoder.vocab_size for side in self.sides)
         return np.dtype(np.uint16 if largest <= 1 << 16 else np.uint32)
+
+    @property
+    def rows_per_example(self) -> int:
+        """Number of rows stored for each example: the segmentations that a sampler returns."""
+        sampler = self.sides[0].sampler
+        return sampler.num_segmentations if sampler else 1
 
     def encode_chunk(self, examples: Sequence[tuple[str, ...]]) -> Chunk:
         """Tokenize consecutive examples."""

@@ -246,6 +246,8 @@ class ContentHashes:
             settled = time.time_ns() - stat.st_mtime_ns > _SETTLED_NS
             with path.open("rb") as file:
                 digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+        except FileNotFoundError:
+            raise DataError(f"{path}: no such file; expected a corpus file") from None
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
         if settled:

@@ -74,7 +74,7 @@ class SampledEncoder:
                 f"tokenizer is {tokenizer.kind!r}; set data.bpe_dropout = 0, or train from scratch with tokenizer.kind "
                 "= 'bpe'"
             )
-        self.segmentations = segmentations
+        self.num_segmentations = segmentations
         self._tokenizer, self._probability, self._seed = tokenizer, probability, seed
         self._chunks: dict[str, _Chunk] = {}
 
@@ -86,9 +86,9 @@ class SampledEncoder:
         words = single_spaced(text)
         if words is None:
             whole = _Chunk(text, self._tokenizer)
-            return [self._sample(whole, number) for number in range(self.segmentations)]
+            return [self._sample(whole, number) for number in range(self.num_segmentations)]
         chunks = [self._chunk(words[0]), *[self._chunk(" " + word) for word in words[1:]]]
-        picks = iter(Random(f"{self._seed} {text}").randbytes(len(chunks) * self.segmentations))
+        picks = iter(Random(f"{self._seed} {text}").randbytes(len(chunks) * self.num_segmentations))
         return [
             b"".join(
                 [
@@ -96,7 +96,7 @@ class SampledEncoder:
                     for chunk, pick in zip(chunks, picks, strict=False)  # the picks go on
                 ]
             )
-            for _ in range(self.segmentations)
+            for _ in range(self.num_segmentations)
         ]
 
     def _chunk(self, text: str) -> _Chunk:

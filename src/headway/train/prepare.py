@@ -158,7 +158,7 @@ class Preparation:
             self.run / "tokens" / name,
             key,
             encoding.examples,
-            EncodingSpec(encoding.sides, filters, sampling[1] if sampling else 1),
+            EncodingSpec(encoding.sides, filters),
             shard=self._shard,
             progress=partial(self.listener.work, "examples tokenized"),
         )
