@@ -14,6 +14,7 @@ from torch import Tensor
 from headway import kernels
 from headway.decode.topk import top_tokens
 from headway.engine import Precision, SearchTransformer, choose_precision, for_search, unsupported_reason, vocabulary
+from headway.engine.search_model import search_form
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
 from headway.models.transformer import Transformer, TransformerConfig
@@ -335,3 +336,9 @@ def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
     model.config = Extended.parse(model.config.as_dict(), "test")
     assert (unsupported_reason(model) or "").startswith("window = None has no form")
     assert for_search(model, "int8") is model
+
+
+def test_the_search_form_of_a_model_is_told_with_its_reason() -> None:
+    assert search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
+    plain = search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
+    assert plain.startswith("plain: score = 'dot' has no form")

@@ -1,4 +1,4 @@
-"""Attention over open places."""
+"""Attention of decoding steps over the cache entries that a mask allows. True means "may attend"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def placed(numbers: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("mask_each", [False, True])
 @pytest.mark.parametrize("count", [1, 7, 8, 11])
-def test_attention_over_open_places_is_softmax_of_products(
+def test_attention_is_the_softmax_of_products_over_allowed_entries(
     key_width: int, value_width: int, beams: int, mask_each: bool, count: int
 ) -> None:
     random = np.random.default_rng(0)
@@ -32,38 +32,38 @@ def test_attention_over_open_places_is_softmax_of_products(
     rows = random.standard_normal((sentences * beams, heads * key_width + 7), dtype=np.float32)
     keys = random.standard_normal((sentences * heads, capacity, key_width)).astype(np.float16)
     values = random.standard_normal((sentences * heads, capacity, value_width)).astype(np.float16)
-    shut = random.random((sentences, beams if mask_each else 1, capacity)) < 0.5
-    shut[:, :, 0] = False
+    allowed = random.random((sentences, beams if mask_each else 1, capacity)) < 0.5
+    allowed[:, :, 0] = True
     homes = random.permutation(sentences + 1)[:sentences]
     query = torch.from_numpy(rows[:, : heads * key_width]).view(sentences, beams, heads, key_width).transpose(1, 2)
     by_sentence = torch.from_numpy(keys).float().view(sentences, heads, capacity, key_width)[:, :, :count]
-    mask = torch.from_numpy(shut)[:, None, :, :count]
-    scores = (query @ by_sentence.transpose(2, 3)).masked_fill(mask, -torch.inf)
+    mask = torch.from_numpy(allowed)[:, None, :, :count]
+    scores = (query @ by_sentence.transpose(2, 3)).masked_fill(~mask, -torch.inf)
     by_sentence = torch.from_numpy(values).float().view(sentences, heads, capacity, value_width)[:, :, :count]
     expected = scores.softmax(-1) @ by_sentence
     out = np.empty((sentences * beams, heads * value_width), dtype=np.float32)
-    everywhere_shut = np.repeat(shut.all(1), heads, axis=0)
-    keys[everywhere_shut], values[everywhere_shut] = np.nan, np.nan  # what is shut is not looked at
+    never_allowed = np.repeat(~allowed.any(1), heads, axis=0)
+    keys[never_allowed], values[never_allowed] = np.nan, np.nan  # masked entries are not read
     at_home = [np.zeros((sentences + 1, heads, *x.shape[1:])) for x in (keys, values)]
     for places, x in zip(at_home, (keys, values), strict=True):
         places[homes] = x.reshape(sentences, heads, *x.shape[1:])
     kept_keys, kept_values = (placed(x.reshape(-1, *x.shape[2:])) for x in at_home)
-    attend(rows, heads, key_width, kept_keys, kept_values, homes, count, shut.astype(np.int16), out)
+    attend(rows, heads, key_width, kept_keys, kept_values, homes, count, allowed, out)
     torch.testing.assert_close(torch.from_numpy(out), expected.transpose(1, 2).reshape(sentences * beams, -1))
 
 
-def test_an_empty_mask_opens_all_places() -> None:
+def test_an_empty_mask_allows_all_entries() -> None:
     random = np.random.default_rng(2)
     rows = random.standard_normal((4, 16), dtype=np.float32)
     keys, values = (placed(random.standard_normal((4, 5, 8))) for _ in range(2))
     found, expected = (np.empty((4, 16), dtype=np.float32) for _ in range(2))
-    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.zeros((0, 0, 0), dtype=np.int16), found)
-    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.zeros((2, 1, 5), dtype=np.int16), expected)
+    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.zeros((0, 0, 0), dtype=np.bool_), found)
+    attend(rows, 2, 8, keys, values, np.arange(2), 5, np.ones((2, 1, 5), dtype=np.bool_), expected)
     assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 16])
-def test_scores_that_are_all_infinite_are_seen(count: int) -> None:
+def test_infinite_scores_give_nan(count: int) -> None:
     keys, values = placed(np.full((1, count, 8), np.inf)), placed(np.ones((1, count, 8)))
     out = np.empty((1, 8), dtype=np.float32)
     attend(
@@ -74,43 +74,43 @@ def test_scores_that_are_all_infinite_are_seen(count: int) -> None:
         values,
         np.arange(1),
         count,
-        np.zeros((1, 1, count), dtype=np.int16),
+        np.ones((1, 1, count), dtype=np.bool_),
         out,
     )
     assert np.isnan(out).all()
 
 
-def test_a_query_to_which_no_place_is_open_gets_zeros() -> None:
+def test_a_query_that_may_attend_to_nothing_gets_zeros() -> None:
     keys = values = placed(np.ones((1, 3, 4)))
     out = np.empty((2, 4), dtype=np.float32)
-    mask = np.array([[[1, 1, 1], [0, 1, 1]]], dtype=np.int16)
+    mask = np.array([[[False, False, False], [True, False, False]]])
     attend(np.ones((2, 4), dtype=np.float32), 1, 4, keys, values, np.arange(1), 3, mask, out)
     assert np.array_equal(out, [[0] * 4, [1] * 4])
 
 
-def test_what_is_shut_between_places_changes_no_bit() -> None:
+def test_masked_entries_between_allowed_ones_change_no_bit() -> None:
     random = np.random.default_rng(1)
     rows = random.standard_normal((2, 8), dtype=np.float32)
     keys, values = (placed(random.standard_normal((2, 9, 4))) for _ in range(2))
-    spread = np.zeros((2, 1, 9), dtype=np.int16)
-    spread[:, :, ::2] = -1
+    spread = np.zeros((2, 1, 9), dtype=np.bool_)
+    spread[:, :, 1::2] = True
     found, expected = (np.empty((2, 4), dtype=np.float32) for _ in range(2))
     attend(rows, 1, 4, keys, values, np.arange(2), 9, spread, found)
     packed_keys, packed_values = (np.ascontiguousarray(x[:, 1::2]) for x in (keys, values))
-    attend(rows, 1, 4, packed_keys, packed_values, np.arange(2), 4, np.zeros((2, 1, 4), dtype=np.int16), expected)
+    attend(rows, 1, 4, packed_keys, packed_values, np.arange(2), 4, np.ones((2, 1, 4), dtype=np.bool_), expected)
     assert np.array_equal(found, expected)
 
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf, 1e6])
-def test_damaged_keys_and_values_are_seen(damage: float) -> None:
-    """What 16 bits do not hold becomes infinite, not something else."""
+def test_damaged_keys_and_values_give_values_that_are_not_finite(damage: float) -> None:
+    """A number beyond the range of 16-bit floats becomes infinite."""
     rows = np.ones((1, 24), dtype=np.float32)
     rows[0, 9] = rows[0, 20] = damage
     keys, values = np.zeros((1, 2, padded_width(8)), dtype=np.int16), np.zeros((1, 2, padded_width(8)), dtype=np.int16)
     write_kv(rows, 8, 8, 1, keys, np.arange(1), 1)
     write_kv(rows, 16, 8, 1, values, np.arange(1), 1)
     out = np.empty((1, 8), dtype=np.float32)
-    attend(rows, 1, 8, keys, values, np.arange(1), 2, np.zeros((1, 1, 2), dtype=np.int16), out)
+    attend(rows, 1, 8, keys, values, np.arange(1), 2, np.ones((1, 1, 2), dtype=np.bool_), out)
     assert not np.isfinite(out[0, 4])
 
 

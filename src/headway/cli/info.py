@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from headway.text.interface import TextTokenizer
 
 __all__ = ["info"]
@@ -21,8 +18,11 @@ def info(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
     form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print it.")] = "text",
 ) -> None:
-    """Tell what is in a model folder: task, architecture, vocabulary, weights."""
+    """Describe a model folder: its task, architecture, vocabularies and weights, and the form in which it runs."""
     from headway.bundle import ClassifierBundle, load_bundle
+    from headway.engine.accelerate import forward_form
+    from headway.engine.search_model import search_form
+    from headway.models.registry import architecture_of
 
     bundle = load_bundle(model)
     weights = sum(parameter.numel() for parameter in bundle.model.parameters())
@@ -38,7 +38,8 @@ def info(
                 "target tokenizer": _about(bundle.target_tokenizer),
             }
         ),
-        "forward pass": _forward_pass(bundle.model),
+        "forward pass": forward_form(bundle.model),
+        **({"search": search_form(bundle.model)} if architecture_of(bundle.model.config).output == "tokens" else {}),
         "weights": weights,
         "bytes": sum(file.stat().st_size for file in model.iterdir()),
     }
@@ -52,19 +53,6 @@ def info(
             if isinstance(value, int) and not isinstance(value, bool)
             else f"{key:<{width}}  {value}"
         )
-
-
-def _forward_pass(model: nn.Module) -> str:
-    """Say how many layers have their fast form in training, scoring and classification, and why others are plain."""
-    from headway import kernels
-    from headway.engine.accelerate import accelerate, explain
-
-    if not kernels.available():
-        return "plain: the compiled kernels do not run on this machine"
-    forms = explain(accelerate(model))
-    plain = Counter(f"{form.layer} ({form.reason})" for form in forms if form.reason is not None)
-    fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
-    return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast
 
 
 def _about(tokenizer: TextTokenizer) -> str:

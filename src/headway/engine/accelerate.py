@@ -12,6 +12,7 @@ Replace layers before a model is wrapped by DDP or FSDP.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +20,7 @@ from typing import TypeVar
 from torch import nn
 from torch.nn import functional as F
 
+from headway import kernels
 from headway.engine.attention import KernelMultiHeadAttention
 from headway.engine.dropout import AutocastDropout, KernelDropout
 from headway.engine.feed_forward import KernelFeedForward
@@ -35,7 +37,7 @@ from headway.nn.positions import RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import Score
 
-__all__ = ["LayerForm", "accelerate", "explain"]
+__all__ = ["LayerForm", "accelerate", "explain", "forward_form"]
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
@@ -126,6 +128,16 @@ def explain(model: nn.Module) -> list[LayerForm]:
             reason = f"unknown type {type(module).__name__}"
         forms.append(LayerForm(name, replacement.plain.__name__, reason))
     return forms
+
+
+def forward_form(model: nn.Module) -> str:
+    """Replace the layers of ``model`` by their fast forms, and say how many have one and why the others are plain."""
+    if not kernels.available():
+        return "plain: the compiled kernels do not run on this machine"
+    forms = explain(accelerate(model))
+    plain = Counter(f"{form.layer} ({form.reason})" for form in forms if form.reason is not None)
+    fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
+    return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]]:

@@ -108,7 +108,6 @@ def for_search(model: Any, precision: Precision = "float32", *, shortlist: Short
 
 def unsupported_reason(model: Any) -> str | None:
     """Return why a model cannot be converted for search, or None if it can. Such models search in their own form."""
-    ending = "has no form that is optimized for search; the model searches in its own form, in float32"
     if _plain_type(model) is not Transformer:
         kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
         return (
@@ -133,6 +132,12 @@ def unsupported_reason(model: Any) -> str | None:
         if module._forward_hooks or module._forward_pre_hooks:
             return f"{name or 'the model'}, with a hook that must be called, {ending}"
     return None
+
+
+def search_form(model: Any) -> str:
+    """Say whether searches use an optimized form of ``model``, and why not if they do not."""
+    reason = unsupported_reason(model)
+    return "optimized, in float32, bfloat16 or int8" if reason is None else f"plain: {reason}"
 
 
 def _plain_type(module: object) -> type:
