@@ -23,6 +23,7 @@ from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import attention as plain_attention
 from headway.nn.attention import MultiHeadAttention
+from headway.nn.attention_observer import observe_attention, record_attention
 from headway.nn.blocks import BlockConfig, EncoderBlock, FeedForward, PostNorm
 from headway.nn.dropout import Dropout
 from headway.nn.loss import label_smoothed_cross_entropy, projected_cross_entropy
@@ -198,9 +199,7 @@ def test_without_kernels_an_accelerated_model_computes_the_plain_results(monkeyp
 # Hooks.
 
 
-@pytest.mark.parametrize(
-    "place", ["attention.weights", "attention.projection", "feed_forward.dropout", "feed_forward.inner"]
-)
+@pytest.mark.parametrize("place", ["attention.projection", "feed_forward.dropout", "feed_forward.inner"])
 def test_hooks_on_parts_of_a_fused_layer_are_called(place: str) -> None:
     layer, x, calls = accelerate(block(feed_forward_dropout=0.1)).train(), torch.randn(2, 3, 8), []
     mask = torch.ones(1, 3, 3, dtype=torch.bool)
@@ -219,28 +218,26 @@ def fused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.usefixtures("fused")
-def test_a_hook_sees_the_weights_and_changes_no_bit() -> None:
+def test_an_observer_sees_the_weights_and_changes_no_bit() -> None:
     module = accelerate(MultiHeadAttention(8, 2)).eval()
     assert type(module) is KernelMultiHeadAttention
     x, memory, mask = torch.randn(3, 4, 8), torch.randn(3, 6, 8), torch.rand(3, 4, 6) < 0.6
     mask[..., 0] = True
     without = module(x, memory, mask=mask)
-    seen: list[Tensor] = []
-    handle = module.weights.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    with_hook = module(x, memory, mask=mask)
-    handle.remove()
+    with record_attention(module) as seen:
+        observed = module(x, memory, mask=mask)
     module(x, memory, mask=mask)
     assert len(seen) == 1
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(3, 2, 4))
     assert (seen[0].masked_select(~mask.unsqueeze(1)) == 0).all()
-    assert torch.equal(with_hook, without)
+    assert torch.equal(observed, without)
 
 
 @pytest.mark.usefixtures("fused")
-def test_a_hook_may_replace_the_weights() -> None:
+def test_an_observer_may_replace_the_weights() -> None:
     module, x = accelerate(MultiHeadAttention(8, 2)), torch.randn(1, 4, 8)
-    module.weights.register_forward_hook(lambda _module, _inputs, weights: torch.zeros_like(weights))
-    torch.testing.assert_close(module(x), module.output.bias.expand(1, 4, 8))
+    with observe_attention(lambda _module, weights: torch.zeros_like(weights)):
+        torch.testing.assert_close(module(x), module.output.bias.expand(1, 4, 8))
 
 
 # Attention functions.

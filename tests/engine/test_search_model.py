@@ -324,7 +324,7 @@ def test_modules_that_are_not_known_exactly_make_a_model_plain() -> None:
     model.decoder.blocks[0].feed_forward.activation = torch.tanh  # type: ignore[union-attr]
     assert "decoder.blocks.0.feed_forward, with the activation" in (unsupported_reason(model) or "")
     model = make()
-    model.decoder.blocks[1].get_submodule("cross_attention.weights").register_forward_hook(lambda *_: None)
+    model.decoder.blocks[1].get_submodule("cross_attention.output").register_forward_hook(lambda *_: None)
     assert "with a hook that must be called" in (unsupported_reason(model) or "")
 
 

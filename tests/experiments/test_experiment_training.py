@@ -166,8 +166,8 @@ def test_every_attention_is_examined(make_translator: Callable[..., Translator])
     """Also of an encoder that is deeper than the decoder."""
     model = make_translator(encoder_layers=3).bundle.model
     assert isinstance(model, Transformer)
-    taps = [(kind, layer) for kind, layer, _ in what_heads_see._taps(model)]
-    assert taps == [
+    found = [(kind, layer) for kind, layer, _ in what_heads_see._attentions(model)]
+    assert found == [
         *(("encoder self-attention", layer) for layer in range(3)),
         ("decoder self-attention", 0),
         ("cross-attention", 0),
@@ -178,9 +178,9 @@ def test_a_removed_head_adds_nothing() -> None:
     layer, x = MultiHeadAttention(8, 2), torch.randn(3, 4, 8)
     layer.output.weight.data[:, :4] = 0  # the first head's part: without it nothing changes
     whole = layer(x)
-    with without_head(layer.weights, 0):
+    with without_head(layer, 0):
         torch.testing.assert_close(layer(x), whole)
-    with without_head(layer.weights, 1):  # and then nothing is left but the bias
+    with without_head(layer, 1):  # and then nothing is left but the bias
         torch.testing.assert_close(layer(x), layer.output.bias.expand_as(x))
     assert torch.equal(layer(x), whole)
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from headway.engine.accelerate import accelerate
-from headway.inspection.capture import capture, numbers_in, taps
+from headway.inspection.capture import attention_modules, capture, numbers_in
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import BlockConfig, DecoderBlock, EncoderBlock, MultiHeadAttention, RecurrentAttention
+from headway.nn.attention_observer import attention_is_observed
 from headway.nn.pooling import AttentionPooling
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 0, 0]])
@@ -61,7 +64,6 @@ class TestEveryModel:
         found = seen.maps
         assert torch.equal(logits(model), before)
         assert len(seen.maps) == len(found)  # nothing was seen after the end
-        assert not any(module._forward_hooks for module in model.modules())
 
     @torch.inference_mode()
     def test_rows_are_shares_of_what_may_be_attended_to(self, make: object) -> None:
@@ -119,7 +121,7 @@ def test_a_part_alone_is_what_it_is_or_unknown() -> None:
     options = BlockConfig(d_model=8, num_heads=2, d_ff=8)
 
     def kinds(module: nn.Module) -> list[tuple[str, str | None]]:
-        return [(name, kind) for name, kind, _ in taps(module)]
+        return [(name, kind) for name, kind, _ in attention_modules(module)]
 
     assert kinds(EncoderBlock(options)) == [("attention", "encoder")]
     assert kinds(DecoderBlock(options)) == [("attention", "decoder"), ("cross_attention", "cross")]
@@ -144,11 +146,29 @@ def test_how_much_will_pass_is_known_before(make: object) -> None:
     assert numbers_in(model, SOURCE.size(1), TARGET.size(1)) == expected
 
 
-def test_only_identities_called_weights_are_taps() -> None:
+def test_other_models_are_not_recorded() -> None:
+    model, other = transformer(), transformer()
+    with capture(model) as seen:
+        logits(other)
+    assert seen.maps == ()
+
+
+def test_each_thread_records_its_own_passes() -> None:
+    """Threads that share a model record what each of them computes, also at the same time."""
     model = transformer()
-    model.add_module("spare", nn.Identity())
-    model.add_module("weights_of_old", nn.Identity())
-    assert len(taps(model)) == 2 + 3 + 3
+    sources = [torch.tensor([[5 + at, 6, 7, 2]]) for at in range(4)]
+
+    @torch.inference_mode()
+    def recorded(source: Tensor) -> list[Tensor]:
+        with capture(model) as seen:
+            for _ in range(3):
+                model(source, TARGET[:1])
+        return [each.weights for each in seen.maps]
+
+    alone = [recorded(source) for source in sources]
+    with ThreadPoolExecutor(4) as threads:
+        for one, other in zip(alone, threads.map(recorded, sources), strict=True):
+            assert all(map(torch.equal, one, other))
 
 
 @torch.inference_mode()
@@ -187,11 +207,11 @@ def test_decoding_step_by_step_gives_the_map_of_the_whole_target(make: object) -
 
 
 @torch.inference_mode()
-def test_the_hooks_go_when_the_model_fails() -> None:
+def test_nothing_is_observed_after_a_model_failed() -> None:
     model = transformer()
     with pytest.raises(IndexError), capture(model):
         model(torch.tensor([[99]]), TARGET[:1])
-    assert not any(module._forward_hooks for module in model.modules())
+    assert not attention_is_observed()
 
 
 @torch.inference_mode()

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from headway.errors import ConfigError
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.nn.attention import attention_weights
+from headway.nn.attention_observer import record_attention
 from headway.nn.blocks import EncoderBlock
 from headway.nn.pooling import PoolingKind
 from headway.nn.positions import sinusoids
@@ -122,11 +123,11 @@ class TestOnePosition:
         expected = model.projection(memory[torch.arange(3), torch.tensor(places)])
         torch.testing.assert_close(model(source), expected)
 
-    def test_the_tap_sees_its_weights(self) -> None:
-        model, seen = make(pooling="last"), []
+    def test_an_observer_sees_its_weights(self) -> None:
+        model = make(pooling="last")
         block = model.encoder.blocks[0]
         assert isinstance(block, EncoderBlock)
-        with block.attention.weights.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights)):
+        with record_attention(block.attention) as seen:
             model(rows(*TEXTS))
         assert seen[0].shape == (3, 2, 1, 6)
 

@@ -1,5 +1,6 @@
 import copy
 import math
+from concurrent.futures import ThreadPoolExecutor
 from typing import get_args
 
 import pytest
@@ -16,6 +17,7 @@ from headway.nn import (
     padding_mask,
     scaled_dot_product_attention,
 )
+from headway.nn.attention_observer import attention_is_observed, observe_attention, record_attention
 from headway.nn.scores import ScoreKind
 
 X = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]])
@@ -225,27 +227,45 @@ def test_names_that_are_missing_or_foreign_are_refused(change: dict[str, Tensor 
         module.load_state_dict(state)
 
 
-def test_a_hook_sees_the_weights_and_changes_nothing() -> None:
+def test_an_observer_sees_the_weights_and_changes_nothing() -> None:
     module = MultiHeadAttention(8, 2).eval()
     x, memory = torch.randn(3, 4, 8), torch.randn(3, 6, 8)
     mask = random_mask(3, 4, 6)
     without = module(x, memory, mask=mask)
-    seen: list[Tensor] = []
-    handle = module.weights.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    with_hook = module(x, memory, mask=mask)
-    handle.remove()
+    with record_attention(module) as seen:
+        observed = module(x, memory, mask=mask)
     module(x, memory, mask=mask)
     assert len(seen) == 1
     assert seen[0].shape == (3, 2, 4, 6)
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(3, 2, 4))
     assert (seen[0].masked_select(~mask.unsqueeze(1)) == 0).all()
-    assert torch.equal(with_hook, without)
+    assert torch.equal(observed, without)
 
 
-def test_a_hook_may_put_other_weights_in_place() -> None:
+def test_an_observer_may_replace_the_weights() -> None:
     module, x = MultiHeadAttention(8, 2), torch.randn(1, 4, 8)
-    module.weights.register_forward_hook(lambda _module, _inputs, weights: torch.zeros_like(weights))
-    torch.testing.assert_close(module(x), module.output.bias.expand(1, 4, 8))
+    with observe_attention(lambda _module, weights: torch.zeros_like(weights)):
+        torch.testing.assert_close(module(x), module.output.bias.expand(1, 4, 8))
+
+
+def test_observers_nest_and_the_inner_one_receives_what_the_outer_one_returns() -> None:
+    module, x = MultiHeadAttention(8, 2), torch.randn(1, 4, 8)
+    with observe_attention(lambda _module, weights: torch.zeros_like(weights)):
+        with record_attention(module) as seen:
+            module(x)
+        module(x)
+    module(x)
+    assert [each.abs().sum().item() for each in seen] == [0.0]
+
+
+def test_an_observer_sees_only_its_own_thread() -> None:
+    module, x = MultiHeadAttention(8, 2), torch.randn(1, 4, 8)
+    with record_attention(module) as seen, ThreadPoolExecutor(1) as other:
+        other.submit(module, x).result()
+        assert not other.submit(attention_is_observed).result()
+        assert attention_is_observed()
+    assert seen == []
+    assert not attention_is_observed()
 
 
 def test_heads_must_divide_the_width_unless_their_own_width_is_given() -> None:

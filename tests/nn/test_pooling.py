@@ -7,8 +7,9 @@ from typing import get_args
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from headway.nn.attention_observer import record_attention
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 
 X = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [5.0, 9.0]]])
@@ -83,18 +84,12 @@ class TestEveryKind:
         assert torch.autograd.gradcheck(lambda x: pooling(x, mask), (x,))
 
 
-def test_the_tap_sees_the_weights_and_changes_nothing() -> None:
+def test_an_observer_sees_the_weights_and_changes_nothing() -> None:
     pooling, x = AttentionPooling(4), torch.randn(2, 3, 4)
     mask = torch.tensor([[True, True, False], [True, True, True]])
-    seen: list[Tensor] = []
     before = pooling(x, mask)
-
-    def keep(_module: nn.Module, _inputs: object, weights: Tensor) -> None:
-        seen.append(weights)
-
-    hook = pooling.weights.register_forward_hook(keep)
-    assert torch.equal(pooling(x, mask), before)
-    hook.remove()
+    with record_attention(pooling) as seen:
+        assert torch.equal(pooling(x, mask), before)
     assert seen[0].shape == (2, 1, 1, 3)
     torch.testing.assert_close(seen[0].sum(-1), torch.ones(2, 1, 1))
     assert seen[0][0, 0, 0, 2] == 0

@@ -6,14 +6,18 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.registry import TranslationModel
 from headway.models.transformer import Transformer
-from headway.nn.blocks import DecoderBlock
+from headway.nn.attention_observer import attention_is_observed, record_attention
 from headway.predict import Candidate, Translator
-from headway.predict.alignment import aligning_layer, attention_maps, hard_alignment, word_pairs, words_of
+from headway.predict.alignment import (
+    attention_maps,
+    default_alignment_layer,
+    hard_alignment,
+    to_word_alignment,
+    tokens_to_words,
+)
 from headway.text.tokenizer import BOS, EOS
 
 Make = Callable[..., Translator]
@@ -21,36 +25,27 @@ SOURCES = [[10, 11, 12, EOS], [13, EOS], [14, 15, EOS]]
 TARGETS = [[20, 21], [22, 23, 24], []]
 
 
-def tap_of(model: TranslationModel, layer: int) -> nn.Module:
-    assert isinstance(model, Transformer)
-    block = model.decoder.blocks[layer]
-    assert isinstance(block, DecoderBlock)
-    return block.cross_attention.weights
-
-
 @pytest.mark.parametrize("layer", [None, 0, 1, 2, -1])
 def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, layer: int | None) -> None:
-    """The second way: one token at a time, alone in its batch, hooked at the block. None is the last of 3."""
+    """The second way: one token at a time, alone in its batch, recorded at the block. None is the last of 3."""
     model = make_translator(decoder_layers=3).bundle.model
     assert isinstance(model, Transformer)
-    together = attention_maps(model, SOURCES, TARGETS, begin=BOS, layer=layer)
+    together = attention_maps(model, SOURCES, TARGETS, bos=BOS, layer=layer)
     for source, target, found in zip(SOURCES, TARGETS, together, strict=True):
-        seen: list[Tensor] = []
-        tap = tap_of(model, 2 if layer is None else layer)
-        handle = tap.register_forward_hook(lambda _m, _i, weights: seen.append(weights))  # noqa: B023
-        state = model.start([source])
-        for token in [BOS, *target][: len(target)]:
-            model.step(state, torch.tensor([token])).logits()
-        handle.remove()
+        block = model.decoder.blocks[2 if layer is None else layer]
+        with record_attention(block.get_submodule("cross_attention")) as seen:
+            state = model.start([source])
+            for token in [BOS, *target][: len(target)]:
+                model.step(state, torch.tensor([token])).logits()
         assert found.shape == (len(target), len(source))
         for row, weights in zip(found, seen, strict=True):
             assert torch.allclose(row, weights[0].mean(0).squeeze(0), atol=1e-6)
             assert float(row.sum()) == pytest.approx(1, abs=1e-5)
-    assert not tap_of(model, 2)._forward_hooks  # nothing is left behind
+    assert not attention_is_observed()  # nothing is left behind
 
 
 def test_which_block_aligns_depends_on_depth() -> None:
-    assert [aligning_layer(blocks) for blocks in (1, 2, 3, 4, 6, 12)] == [0, 1, 2, 2, 4, 10]
+    assert [default_alignment_layer(blocks) for blocks in (1, 2, 3, 4, 6, 12)] == [0, 1, 2, 2, 4, 10]
 
 
 @pytest.mark.parametrize("layer", [3, -4])
@@ -58,7 +53,7 @@ def test_a_block_that_is_not_there(make_translator: Make, layer: int) -> None:
     with pytest.raises(
         ConfigError, match=rf"alignment layer {layer}: this model's decoder has 3 blocks; expected 0 to 2"
     ):
-        attention_maps(make_translator(decoder_layers=3).bundle.model, SOURCES, TARGETS, begin=BOS, layer=layer)
+        attention_maps(make_translator(decoder_layers=3).bundle.model, SOURCES, TARGETS, bos=BOS, layer=layer)
 
 
 def test_the_hard_alignment_is_the_greatest_weight() -> None:
@@ -70,17 +65,21 @@ def test_the_hard_alignment_is_the_greatest_weight() -> None:
 
 class TestWords:
     def test_tokens_that_join_to_the_text(self) -> None:
-        assert words_of(["das", " ", " Ha", "us", ".", "\n", "<0xF0>", "<0x9F>"], joined=True) == (
+        assert tokens_to_words(["das", " ", " Ha", "us", ".", "\n", "<0xF0>", "<0x9F>"], joined=True) == (
             ["das", "Haus.", "<0xF0><0x9F>"],
             [0, None, 1, 1, 1, None, 2, 2],
         )
-        assert words_of([], joined=True) == ([], [])
+        assert tokens_to_words([], joined=True) == ([], [])
 
     def test_tokens_that_are_words(self) -> None:
-        assert words_of(["das", "Haus"], joined=False) == (["das", "Haus"], [0, 1])
+        assert tokens_to_words(["das", "Haus"], joined=False) == (["das", "Haus"], [0, 1])
 
     def test_pairs_of_words(self) -> None:
-        assert word_pairs([(0, 0), (2, 1), (1, 2), (2, 3)], [0, None, 1], [0, 0, 1, 1]) == [(0, 0), (1, 0), (1, 1)]
+        assert to_word_alignment([(0, 0), (2, 1), (1, 2), (2, 3)], [0, None, 1], [0, 0, 1, 1]) == [
+            (0, 0),
+            (1, 0),
+            (1, 1),
+        ]
 
 
 class TestTranslations:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from headway.errors import ConfigError, DataError
+from headway.nn.attention_observer import attention_is_observed
 from headway.predict.attribution import Attribution
 from headway.predict.classifier import Classifier
 from headway.text.tokenizer import EOS
@@ -105,7 +106,7 @@ class TestParts:
         assert classifier.classify(TEXT) == before
         model = classifier.bundle.model
         assert all(parameter.grad is None for parameter in model.parameters())
-        assert not any(module._forward_hooks for module in model.modules())
+        assert not attention_is_observed()
 
 
 class TestErrors:

@@ -65,7 +65,6 @@ _REPLACEMENTS = (
             "query_outer": of_type(type(None), nn.Linear),
             "key_outer": of_type(type(None), nn.Linear),
             "rotary": of_type(type(None), RotaryPositions),
-            "weights": of_type(nn.Identity),
             "dropout": _DROPOUT,
         },
     ),

@@ -22,6 +22,7 @@ from headway.engine.replacement import has_hooks
 from headway.kernels.arrays import numbers, seen, takes
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, for_all_heads
+from headway.nn.attention_observer import attention_is_observed, observed
 
 _LANES = 16  # keys whose weights fill a vector
 
@@ -31,7 +32,7 @@ __all__ = ["KernelMultiHeadAttention", "attention_weights", "scaled_dot_product_
 class KernelMultiHeadAttention(MultiHeadAttention):
     """:class:`~headway.nn.attention.MultiHeadAttention`, as one operation in training and by fast parts otherwise.
 
-    With a hook on ``weights`` the weights are computed explicitly. A hook that only observes changes no bit in
+    If attention is observed, the weights are computed explicitly. An observer that replaces none changes no bit in
     evaluation mode.
     """
 
@@ -65,12 +66,12 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         mask = None if mask is None else for_all_heads(mask)
         needs_weights = self.score is not None or (self.training and self.dropout.p > 0)
-        if needs_weights or has_hooks(self.weights):
+        if needs_weights or attention_is_observed():
             score = None if self.score is None else self.score.compare
             weights = attention_weights(query, kv.keys, mask, score)
-            observed = self.weights(weights)
-            if observed is not weights or needs_weights or not _fused_pays(query, kv.keys):
-                return self.join(self.dropout(observed) @ kv.values)
+            used = observed(self, weights)
+            if used is not weights or needs_weights or not _fused_pays(query, kv.keys):
+                return self.join(self.dropout(used) @ kv.values)
         return self.join(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
@@ -81,7 +82,8 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             and takes(x)
             and takes(source)
             and all(variant is None for variant in variants)
-            and not has_hooks(self.projection, self.weights, self.dropout)
+            and not attention_is_observed()
+            and not has_hooks(self.projection, self.dropout)
             and len(set(self.widths)) == 1
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
             and not self.dropout.p

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import torch
 from matplotlib.axes import Axes
@@ -39,17 +39,23 @@ from headway.experiments.experiment import Claim, Experiment, Numbers, Settings,
 from headway.experiments.figures import label, panels
 from headway.experiments.training import encoded, loaded, result_key, train_variant, translated
 from headway.models.transformer import Transformer
-from headway.nn.blocks import DecoderBlock
-from headway.predict.alignment import aligning_layer, attention_maps, word_pairs, words_of
+from headway.nn.attention_observer import observe_attention, record_attention
+from headway.predict.alignment import (
+    alignment_module,
+    attention_maps,
+    default_alignment_layer,
+    to_word_alignment,
+    tokens_to_words,
+)
 from headway.text.tokenizer import BOS, EOS
 
 CHEAP = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
 SENTENCES = 200  # sentences that are aligned, and translated without each head
 CROSS = "cross-attention"
 KINDS = {
-    r"encoder\.blocks\.(\d+)\.attention\.weights": "encoder self-attention",
-    r"decoder\.blocks\.(\d+)\.attention\.weights": "decoder self-attention",
-    r"decoder\.blocks\.(\d+)\.cross_attention\.weights": CROSS,
+    r"encoder\.blocks\.(\d+)\.attention": "encoder self-attention",
+    r"decoder\.blocks\.(\d+)\.attention": "decoder self-attention",
+    r"decoder\.blocks\.(\d+)\.cross_attention": CROSS,
 }
 
 CLAIMS = (
@@ -113,17 +119,17 @@ def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callab
     layers = range(len(bundle.model.decoder.blocks))
     attention, diagonal, found = _agreement([list(_aligned(bundle, pairs, layer)) for layer in layers], pairs, links)
     heads = []
-    for kind, layer, tap in _taps(bundle.model):
+    for kind, layer, module in _attentions(bundle.model):
         scores = []
         for head in range(bundle.model.config.num_heads):
-            with without_head(tap, head):
+            with without_head(module, head):
                 scores.append(score())
         heads.append({"kind": kind, "layer": layer, "bleu": scores})
     return {"bleu": score(), "heads": heads, "attention": attention, "diagonal": diagonal, "links": found}
 
 
-def _taps(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
-    """Yield the kind, layer and ``weights`` module of every attention, kind by kind."""
+def _attentions(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
+    """Yield the kind, layer and module of every attention, kind by kind."""
     modules = dict(model.named_modules())
     for pattern, kind in KINDS.items():
         for name, module in modules.items():
@@ -132,19 +138,18 @@ def _taps(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
 
 
 @contextmanager
-def without_head(tap: nn.Module, head: int) -> Iterator[None]:
+def without_head(attention: nn.Module, head: int) -> Iterator[None]:
     """Set the weights of ``head`` to zero inside the context, so that it contributes nothing."""
 
-    def remove(_module: nn.Module, _inputs: tuple[Tensor, ...], weights: Tensor) -> Tensor:
+    def remove(module: nn.Module, weights: Tensor) -> Tensor | None:
+        if module is not attention:
+            return None
         kept = weights.clone()
         kept[:, head] = 0
         return kept
 
-    handle = tap.register_forward_hook(remove)
-    try:
+    with observe_attention(remove):
         yield
-    finally:
-        handle.remove()
 
 
 def _dictionary(text: ExperimentCorpus) -> set[Pair]:
@@ -196,17 +201,17 @@ def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[
     """
     tokenizers, frame = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.framing.frame()
     rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
-    maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], begin=BOS, layer=layer)
+    maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], bos=BOS, layer=layer)
     # The special tokens around a sentence are not words.
     said = slice(len(frame.target_prefix), None)
     for row, weights in zip(rows, maps, strict=True):
         read = slice(len(frame.source_prefix), len(row[0]) - len(frame.source_suffix))
         best = enumerate(weights[said, read].argmax(1).tolist())
         (_, sources), (_, targets) = (
-            words_of(each.display(ids), joined=each.kind != "whitespace")
+            tokens_to_words(each.display(ids), joined=each.kind != "whitespace")
             for each, ids in zip(tokenizers, (row[0][read], row[1][said]), strict=True)
         )
-        yield set(word_pairs(((source, target) for target, source in best), sources, targets))
+        yield set(to_word_alignment(((source, target) for target, source in best), sources, targets))
 
 
 def _example(pairs: Sequence[Pair]) -> Pair:
@@ -219,15 +224,10 @@ def _maps(bundle: Bundle, pair: Pair) -> Numbers:
     """Return the cross-attention of every head in the layer used for alignment, for one pair."""
     ((source, target),) = encoded(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
-    blocks = cast("list[DecoderBlock]", list(bundle.model.decoder.blocks))
-    layer = aligning_layer(len(blocks))
-    seen: list[Tensor] = []
-    handle = blocks[layer].cross_attention.weights.register_forward_hook(lambda *args: seen.append(args[2]))
-    try:
-        device = next(bundle.model.parameters()).device
+    layer = default_alignment_layer(len(bundle.model.decoder.blocks))
+    with record_attention(alignment_module(bundle.model, layer)) as seen:
+        device = bundle.model.device
         bundle.model(torch.tensor([source], device=device), torch.tensor([[BOS, *target[:-1]]], device=device))
-    finally:
-        handle.remove()
     sides = (bundle.source_tokenizer, source), (bundle.target_tokenizer, target)
     tokens = [["(end)" if id_ == EOS else each.display([id_])[0] for id_ in ids] for each, ids in sides]
     return {"source": tokens[0], "target": tokens[1], "layer": layer, "weights": seen[0][0].float().tolist()}
@@ -251,7 +251,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     return (
         judge_greater(
             difference(
-                [run["attention"][aligning_layer(len(run["attention"]))] for run in runs],
+                [run["attention"][default_alignment_layer(len(run["attention"]))] for run in runs],
                 [run["diagonal"] for run in runs],
             ),
             "share of dictionary links that attention finds, minus that of the diagonal",

@@ -1,9 +1,8 @@
 """Record the attention weights of a model while it computes.
 
-Every attention module of Headway passes its weights through ``self.weights``, an identity. :func:`capture` puts a
-forward hook on each of them and removes the hooks afterwards. No value changes: an observed model returns the same bits
-(where a fused kernel is used, it still computes the output, and the weights are computed beside it), and an unobserved
-model pays nothing. :func:`numbers_in` tells in advance how many weights there will be.
+:func:`capture` observes the attention layers (:mod:`headway.nn.attention_observer`) in the calling thread only. It
+changes no value: an observed model returns the same bits. If a fused kernel computes the output, the weights are
+computed in addition. :func:`numbers_in` returns in advance how many weights there will be.
 
 Shapes: B batch, H heads, T queries, S keys.
 """
@@ -11,9 +10,9 @@ Shapes: B batch, H heads, T queries, S keys.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -21,14 +20,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.nn.attention import MultiHeadAttention
+from headway.nn.attention_observer import observe_attention
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.pooling import AttentionPooling
 from headway.nn.recurrent_decoders import RecurrentAttention
 
-__all__ = ["KINDS", "Capture", "CapturedMap", "Kind", "capture", "numbers_in", "taps"]
+__all__ = ["KINDS", "Capture", "CapturedMap", "Kind", "attention_modules", "capture", "numbers_in"]
 
 Kind = Literal["encoder", "decoder", "cross", "pooling"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+_ATTENTION = (MultiHeadAttention, RecurrentAttention, AttentionPooling)
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,14 @@ class CapturedMap:
 class Capture:
     """Attention weights recorded so far."""
 
-    def __init__(self, found: list[tuple[str, Kind | None]]) -> None:
-        self._taps = found
-        self._seen: dict[str, list[Tensor]] = {name: [] for name, _ in found}
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = dict(model.named_modules())
+        self._seen: dict[nn.Module, list[Tensor]] = {module: [] for module in self._modules.values()}
 
-    def record(self, name: str, weights: Float[Tensor, "B H T S"]) -> None:
-        """Store the weights that a module has just computed."""
-        self._seen[name].append(weights.detach().float().cpu())
+    def record(self, module: nn.Module, weights: Float[Tensor, "B H T S"]) -> None:
+        """Store the weights that a module has just computed, unless it is outside the model."""
+        if module in self._seen:
+            self._seen[module].append(weights.detach().float().cpu())
 
     @property
     def maps(self) -> tuple[CapturedMap, ...]:
@@ -69,32 +72,26 @@ class Capture:
         """
         maps = list[CapturedMap]()
         for kind in (*KINDS, None):
-            names = [name for name, of_kind in self._taps if of_kind == kind]
+            ran = [name for name, module in self._modules.items() if self._seen[module]]
             maps += [
-                CapturedMap(name, kind, layer, _joined(self._seen[name]))
-                for layer, name in enumerate(names, start=1)
-                if self._seen[name]
+                CapturedMap(name, kind, layer, _joined(self._seen[self._modules[name]]))
+                for layer, name in enumerate((name for name in ran if _kind(name, self._modules) == kind), start=1)
             ]
         return tuple(maps)
 
 
 @contextmanager
 def capture(model: nn.Module) -> Iterator[Capture]:
-    """Record the attention of ``model`` inside the context; the yielded object contains the maps."""
-    found = taps(model)
-    seen = Capture([(name, kind) for name, kind, _ in found])
-    with ExitStack() as hooks:
-        for name, _, tap in found:
-            handle = tap.register_forward_hook(_recorder(seen, name))
-            hooks.callback(handle.remove)
+    """Record the attention of ``model`` in this thread inside the context; the yielded object contains the maps."""
+    seen = Capture(model)
+    with observe_attention(seen.record):
         yield seen
 
 
-def taps(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
-    """Return the name, kind and ``weights`` submodule of each attention module."""
+def attention_modules(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
+    """Return the name and kind of each attention module, and the module."""
     modules = dict(model.named_modules())
-    names = [name.rpartition(".") for name, module in modules.items() if isinstance(module, nn.Identity)]
-    return [(name, _kind(name, modules), modules[name + dot + own]) for name, dot, own in names if own == "weights"]
+    return [(name, _kind(name, modules), each) for name, each in modules.items() if isinstance(each, _ATTENTION)]
 
 
 def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
@@ -106,20 +103,11 @@ def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
         "pooling": source,
         None: max(source, target) ** 2,
     }
-    modules = dict(model.named_modules())
-    total = 0
-    for name, kind, _ in taps(model):
-        module = modules[name]
-        total += sizes[kind] * (module.num_heads if isinstance(module, MultiHeadAttention) else 1)
-    return total
-
-
-def _recorder(seen: Capture, name: str) -> Any:
-    return lambda _module, _inputs, weights: seen.record(name, weights)
+    return sum(sizes[kind] * getattr(module, "num_heads", 1) for _, kind, module in attention_modules(model))
 
 
 def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
-    """Tell the kind of an attention module by its type, or for multi-head attention by its block."""
+    """Return the kind of an attention module: by its type, or for multi-head attention by its block."""
     block, _, own = name.rpartition(".")
     match modules[name], modules[block]:
         case AttentionPooling(), _:

@@ -18,7 +18,7 @@ from headway.errors import BundleError, ConfigError, DataError, LengthError
 from headway.inspection.capture import capture
 from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_size
 from headway.predict import Translator
-from headway.predict.alignment import aligning_layer, hard_alignment
+from headway.predict.alignment import default_alignment_layer, hard_alignment
 from headway.text.framing import Frame
 from headway.text.interface import TextTokenizer
 from headway.text.tokenizer import BOS, EOS
@@ -179,7 +179,7 @@ def _aligned(
         raise ConfigError(
             f"alignment layer {asked}: expected 0 to {len(cross) - 1}, or from the end -1 to -{len(cross)}"
         )
-    chosen = cross[aligning_layer(len(cross)) if asked is None else asked]
+    chosen = cross[default_alignment_layer(len(cross)) if asked is None else asked]
     rows = chosen.weights.mean(0)[targets.start : targets.stop, own]
     pairs = hard_alignment(rows, [""] * rows.size(1)).pairs
     return chosen.layer, tuple((source + own.start, target + targets.start) for source, target in pairs)

@@ -51,6 +51,7 @@ class Architecture:
         output: What the model predicts: the tokens of a target sequence, or one label for the whole source.
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
         shardable_blocks: Return the modules that FSDP2 shards one by one; None if the model cannot be sharded.
+        cross_attentions: Return the decoder's attention layers over the source, one per block; empty if it has none.
         presets: Named settings of the configuration, for the documentation.
     """
 
@@ -59,6 +60,7 @@ class Architecture:
     output: Output
     compilable: bool = True
     shardable_blocks: Callable[[Model], list[nn.Module]] | None = None
+    cross_attentions: Callable[[Model], list[nn.Module]] = lambda _model: []
     presets: dict[str, dict[str, Any]] | None = None
 
 
@@ -67,11 +69,31 @@ def _transformer_blocks(model: Model) -> list[nn.Module]:
     return [*transformer.encoder.blocks, *transformer.decoder.blocks]
 
 
+def _transformer_cross_attentions(model: Model) -> list[nn.Module]:
+    return [block.get_submodule("cross_attention") for block in cast("Transformer", model).decoder.blocks]
+
+
+def _recurrent_attention(model: Model) -> list[nn.Module]:
+    return [layer for name, layer in cast("RecurrentModel", model).decoder.named_children() if name == "attention"]
+
+
 ARCHITECTURES: dict[str, Architecture] = {
     "transformer": Architecture(
-        TransformerConfig, Transformer, "tokens", shardable_blocks=_transformer_blocks, presets=PRESETS
+        TransformerConfig,
+        Transformer,
+        "tokens",
+        shardable_blocks=_transformer_blocks,
+        cross_attentions=_transformer_cross_attentions,
+        presets=PRESETS,
     ),
-    "recurrent": Architecture(RecurrentConfig, RecurrentModel, "tokens", compilable=False, presets=recurrent.PRESETS),
+    "recurrent": Architecture(
+        RecurrentConfig,
+        RecurrentModel,
+        "tokens",
+        compilable=False,
+        cross_attentions=_recurrent_attention,
+        presets=recurrent.PRESETS,
+    ),
     "classifier": Architecture(ClassifierConfig, EncoderClassifier, "label"),
 }
 

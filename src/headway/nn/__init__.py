@@ -6,6 +6,7 @@ target or query positions, D model, H heads, K per head, F feed-forward, V vocab
 
 from headway.deprecation import renamed
 from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights, scaled_dot_product_attention
+from headway.nn.attention_observer import observe_attention, record_attention
 from headway.nn.blocks import (
     BlockConfig,
     DecoderBlock,
@@ -66,8 +67,10 @@ __all__ = [
     "causal_mask",
     "label_smoothed_cross_entropy",
     "make_score",
+    "observe_attention",
     "padding_mask",
     "projected_cross_entropy",
+    "record_attention",
     "scaled_dot_product_attention",
     "sinusoids",
 ]

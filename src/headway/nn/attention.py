@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
+from headway.nn.attention_observer import observed
 from headway.nn.dropout import Dropout
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
@@ -89,8 +90,7 @@ class KeysValues:
 class MultiHeadAttention(nn.Module):
     """Attention with ``num_heads`` heads, each with its own learned projections (section 3.2.2).
 
-    The weights can be observed through ``self.weights``, an identity: a forward hook on it receives each (B, H, T, S)
-    weight matrix, and the weights that it returns, if any, are used instead.
+    :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the (B, H, T, S) weights.
 
     Args:
         d_model: Width of inputs and outputs.
@@ -137,7 +137,6 @@ class MultiHeadAttention(nn.Module):
         self.query_outer = nn.Linear(self.widths[0], self.widths[0], bias=bias) if hidden else None
         self.key_outer = nn.Linear(self.widths[1], self.widths[1], bias=bias) if hidden else None
         self.rotary = RotaryPositions(self.d_key) if rotary else None
-        self.weights = nn.Identity()
         self.dropout = Dropout(dropout)
         self.register_state_dict_post_hook(_split_projection)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_join_projection)  # type: ignore[no-untyped-call]
@@ -196,7 +195,7 @@ class MultiHeadAttention(nn.Module):
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         mask = None if mask is None else for_all_heads(mask)
         score = None if self.score is None else self.score.compare
-        weights = self.weights(attention_weights(query, kv.keys, mask, score))
+        weights = observed(self, attention_weights(query, kv.keys, mask, score))
         return self.join(self.dropout(weights) @ kv.values)
 
     def join(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:

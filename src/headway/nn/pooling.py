@@ -19,6 +19,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headway.nn.attention_observer import observed
+
 __all__ = ["AttentionPooling", "Pooling", "PoolingKind"]
 
 PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
@@ -54,7 +56,7 @@ class Pooling(nn.Module):
 class AttentionPooling(nn.Module):
     """A mean whose weights are learned: how well each position answers one question, the vector u.
 
-    ``self.weights`` is an identity: a forward hook on it sees the (B, 1, 1, S) weights.
+    :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the (B, 1, 1, S) weights.
     """
 
     def __init__(self, d_model: int) -> None:
@@ -62,7 +64,6 @@ class AttentionPooling(nn.Module):
         self.width = d_model
         self.inner = nn.Linear(d_model, d_model)
         self.question = nn.Linear(d_model, 1, bias=False)
-        self.weights = nn.Identity()
         for layer in (self.inner, self.question):
             nn.init.xavier_uniform_(layer.weight)
         nn.init.zeros_(self.inner.bias)
@@ -75,7 +76,7 @@ class AttentionPooling(nn.Module):
         else:
             counts = mask.any(1, keepdim=True)
             weights = scores.masked_fill(~mask & counts, -math.inf).softmax(1) * counts
-        weights = self.weights(weights[:, None, None])
+        weights = observed(self, weights[:, None, None])
         pooled: Tensor = (weights.squeeze(1) @ x).squeeze(1)
         return pooled
 

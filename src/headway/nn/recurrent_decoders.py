@@ -31,6 +31,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.nn.attention_observer import observed
 from headway.nn.dropout import Dropout
 from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of, linear
 from headway.nn.scores import Score, ScoreKind, make_score
@@ -140,13 +141,13 @@ class RecurrentState(Generic[MemoryT]):
 class RecurrentAttention(nn.Module):
     """The mean of a sentence's states, weighted by the softmax of their scores with a query: attend(q) of this file.
 
-    The decoders show all weights of a call, (B, 1, T, S), to the identity ``weights``, as multi-head attention does.
+    :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the weights (B, 1, T, S) of each call.
+    In training, T is 1 if each step needs the context of the step before.
     """
 
     def __init__(self, d_model: int, score: ScoreKind, score_hidden: int | None = None) -> None:
         super().__init__()
         self.score: Score = make_score(score, d_model, hidden=score_hidden)
-        self.weights = nn.Identity()
 
     def remember(self, encoded: Encoded) -> Annotations:
         """What is kept of the sentences."""
@@ -159,7 +160,7 @@ class RecurrentAttention(nn.Module):
     ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
         """The context of each query, and the weights; the rows of a sentence are query positions of its one memory."""
         queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
-        weights = (self.score.compare(queries, memory.keys) + memory.bias).softmax(-1)
+        weights = observed(self, (self.score.compare(queries, memory.keys) + memory.bias).softmax(-1))
         return (weights.squeeze(1) @ memory.states).view(query.shape), weights
 
 
@@ -307,7 +308,6 @@ class BahdanauDecoder(Decoder[Annotations]):
             states.append(before[0])
             contexts.append(context)
             weights.append(seen)
-        self.attention.weights(torch.cat(weights, 2))
         state.weights = weights[-1].flatten(0, 2)
         state.layers = (before, *state.layers[1:])
         h, c = self.run(torch.stack(states, 1), state, first=1), torch.cat(contexts, 1)
@@ -351,7 +351,6 @@ class LuongDecoder(Decoder[Annotations]):
         """As at the head of the class."""
         if not self.d_fed:
             out, weights = self._attend(self.run(y, state), state.memory)
-            self.attention.weights(weights)
             state.weights = weights.reshape(*y.shape[:2], -1)[:, -1]
             return out
         layer, outs, seen = layers_of(self.layers)[0], [], []
@@ -361,7 +360,6 @@ class LuongDecoder(Decoder[Annotations]):
             state.fed = out.squeeze(1)
             outs.append(out)
             seen.append(weights)
-        self.attention.weights(torch.cat(seen, 2))
         state.weights = seen[-1].flatten(0, 2)
         return torch.cat(outs, 1)
 

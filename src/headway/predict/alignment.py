@@ -1,9 +1,9 @@
-"""Alignments out of attention: which source token a target token comes from.
+"""Alignments from attention: the source token that each target token comes from.
 
-In a trained decoder, attention over the memory looks at the source words that are being translated. Which block's does,
-as a mean over its heads, depends on depth (:func:`aligning_layer`). The attention with which a token was predicted
-counts, and a token is aligned to the source token of greatest weight. One teacher-forced pass over finished targets
-gives all of it, so search itself pays nothing.
+In a trained decoder, the attention over the source looks at the words that are being translated. Which block aligns
+best depends on the depth (:func:`default_alignment_layer`). A token is aligned to the source token with the largest
+weight, averaged over the heads, in the step that predicted it. The weights come from one teacher-forced pass over the
+finished targets, so alignment does not slow down the search.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.errors import ConfigError
-from headway.models.registry import TranslationModel
-from headway.models.transformer import Transformer
-from headway.nn.blocks import DecoderBlock
+from headway.models.registry import TranslationModel, architecture_of
+from headway.nn.attention_observer import record_attention
+from headway.nn.masks import pad_sequences
 from headway.predict.results import Alignment
+from headway.text.tokenizer import PAD
 
-__all__ = ["aligning_attention", "aligning_layer", "attention_maps", "hard_alignment", "word_pairs", "words_of"]
+__all__ = [
+    "alignment_module",
+    "attention_maps",
+    "default_alignment_layer",
+    "hard_alignment",
+    "to_word_alignment",
+    "tokens_to_words",
+]
 
 
 @torch.inference_mode()
@@ -32,63 +39,61 @@ def attention_maps(
     sources: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     *,
-    begin: int,
+    bos: int,
     layer: int | None,
 ) -> list[Float[Tensor, "T S"]]:
-    """For each pair the attention, averaged over heads, with which each target token was predicted.
+    """Return, for each pair, the attention with which each target token was predicted, averaged over the heads.
 
     Args:
-        model: One that attends: a Transformer, or a recurrent model with attention, which has one layer of it.
-        sources: As the model reads them, with their end symbols.
-        targets: Without begin and end symbol.
-        begin: The begin symbol.
-        layer: The decoder block, counted from 0 or, negative, from the end; None: :func:`aligning_layer`'s.
+        model: A model whose decoder attends to the source.
+        sources: As the model reads them, EOS included.
+        targets: Without BOS and EOS.
+        bos: The token that targets start from.
+        layer: The decoder block, as :func:`alignment_module` counts them.
 
     Raises:
-        ConfigError: There is no such block, or no attention.
+        ConfigError: The block does not exist, or the model has no attention.
     """
-    seen: list[Tensor] = []
-    tap = aligning_attention(model, layer)
-    handle = tap.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights.float().mean(1)))
-    try:
-        device = next(model.parameters()).device
-        model.hidden(_padded(sources, device), _padded([[begin, *target] for target in targets], device))
-    finally:
-        handle.remove()
-    sizes = [(len(target), len(source)) for source, target in zip(sources, targets, strict=True)]
-    return [weights[:length, :width].cpu() for weights, (length, width) in zip(seen[0], sizes, strict=True)]
+    with record_attention(alignment_module(model, layer)) as seen:
+        model.hidden(*(pad_sequences(rows, PAD, model.device) for rows in (sources, [[bos, *row] for row in targets])))
+    # Recurrent decoders may attend once per step.
+    maps = torch.cat(seen, dim=2).float().mean(1).cpu()
+    return [each[: len(target), : len(source)] for each, source, target in zip(maps, sources, targets, strict=True)]
 
 
-def aligning_layer(blocks: int) -> int:
-    """Which of so many decoder blocks aligns unless another is asked for, counted from 0: of up to three the last, else
-    the last but one.
+def default_alignment_layer(num_layers: int) -> int:
+    """Return the decoder block used for alignment by default, counted from 0: the last of up to three blocks, otherwise
+    the second-to-last.
 
-    In decoders of six blocks the last but one agrees with people's word alignments best (Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models", section 4.2). In shallow ones it is the last, by far: of
-    the links that a dictionary tells (``headway experiment what-heads-see``), the blocks of Multi30k models of two
-    found 25 and 88 %, of a half-trained one of three 11, 42 and 51 %.
+    In decoders of six blocks the second-to-last agrees best with human word alignments (Garg et al. 2019, "Jointly
+    Learning to Align and Translate with Transformer Models", section 4.2). In shallow ones the last is best by far: of
+    the links in a dictionary (``headway experiment what-heads-see``), the two blocks of Multi30k models found 25 and 88
+    %, and the three blocks of a half-trained model 11, 42 and 51 %.
     """
-    return blocks - (1 if blocks <= 3 else 2)
+    return num_layers - (1 if num_layers <= 3 else 2)
 
 
-def aligning_attention(model: TranslationModel, layer: int | None) -> nn.Module:
-    """The module through which the attention weights of the chosen layer pass.
+def alignment_module(model: TranslationModel, layer: int | None) -> nn.Module:
+    """Return the attention layer of a decoder block, for alignment.
+
+    ``layer`` is counted from 0, or from the end if negative. None means :func:`default_alignment_layer`.
 
     Raises:
-        ConfigError: There is no such block, or no attention.
+        ConfigError: The block does not exist, or the model has no attention.
     """
-    if not isinstance(model, Transformer):
-        if model.config.attention == "none":
-            raise ConfigError("alignment: this recurrent model has no attention that could tell; train one with it")
-        return model.get_submodule("decoder.attention.weights")
-    blocks = cast("list[DecoderBlock]", list(model.decoder.blocks))
-    chosen = aligning_layer(len(blocks)) if layer is None else layer
-    if not -len(blocks) <= chosen < len(blocks):
+    attentions = architecture_of(model.config).cross_attentions(model)
+    count = len(attentions)
+    if not count:
         raise ConfigError(
-            f"alignment layer {layer}: this model's decoder has {len(blocks)} blocks; expected 0 to {len(blocks) - 1}, "
-            f"or from the end -1 to -{len(blocks)}"
+            f"alignment: this {model.config.kind} model has no attention over the source; train one that has"
         )
-    return blocks[chosen].cross_attention.weights
+    chosen = default_alignment_layer(count) if layer is None else layer
+    if not -count <= chosen < count:
+        raise ConfigError(
+            f"alignment layer {layer}: this model's decoder has {count} blocks; expected 0 to {count - 1}, "
+            f"or from the end -1 to -{count}"
+        )
+    return attentions[chosen]
 
 
 def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]) -> Alignment:
@@ -98,7 +103,7 @@ def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]
     return Alignment(tuple(source_tokens), tuple((source, target) for target, source in enumerate(best)), rows)
 
 
-def words_of(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], list[int | None]]:
+def tokens_to_words(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], list[int | None]]:
     """The words that tokens make, and for each token the word in which it starts; None for white space alone.
 
     Args:
@@ -115,14 +120,9 @@ def words_of(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], list[in
     ]
 
 
-def word_pairs(
+def to_word_alignment(
     pairs: Iterable[tuple[int, int]], source_words: Sequence[int | None], target_words: Sequence[int | None]
 ) -> list[tuple[int, int]]:
-    """The pairs of words that hold aligned tokens, in order; :func:`words_of` tells which word a token is in."""
+    """The pairs of words that hold aligned tokens, in order; :func:`tokens_to_words` returns the word of each token."""
     found = {(source_words[source], target_words[target]) for source, target in pairs}
     return sorted((source, target) for source, target in found if source is not None and target is not None)
-
-
-def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], device=device)

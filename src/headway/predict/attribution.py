@@ -21,8 +21,9 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle
 from headway.models.classifier import EncoderClassifier
+from headway.nn.attention_observer import record_attention
 from headway.nn.pooling import AttentionPooling
-from headway.predict.alignment import words_of
+from headway.predict.alignment import tokens_to_words
 from headway.text.tokenizer import BOS, EOS, PAD
 
 __all__ = ["Attribution", "Explanation", "attribute"]
@@ -89,15 +90,14 @@ def _gradient_times_input(
 def _pooling_weights(model: EncoderClassifier, source: Int[Tensor, "1 S"]) -> Float[Tensor, " S2"] | None:
     if not isinstance(model.pooling, AttentionPooling):
         return None
-    seen: list[Tensor] = []
-    with model.pooling.weights.register_forward_hook(lambda _module, _inputs, weights: seen.append(weights)):
+    with record_attention(model.pooling) as seen:
         model(source)
     return seen[0].flatten().cpu()
 
 
 def _words(tokens: Sequence[Attribution], *, joined: bool) -> tuple[Attribution, ...]:
     """Words with the sums of their tokens; a token of white space alone belongs to none."""
-    words, starts = words_of([token.text for token in tokens], joined=joined)
+    words, starts = tokens_to_words([token.text for token in tokens], joined=joined)
     values, weights = [0.0] * len(words), [0.0] * len(words)
     for token, word in zip(tokens, starts, strict=True):
         if word is not None:

@@ -9,6 +9,7 @@ from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Hypothesis, Request, length_batches, search_all
 from headway.errors import ConfigError
 from headway.hardware import return_freed_memory
+from headway.nn.attention_observer import attention_is_observed
 from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.members import Members
 from headway.predict.phrases import groups, holds_word, spelling_in
@@ -143,7 +144,7 @@ class Finder:
         for batch in length_batches(sources, self.max_tokens, self.max_tokens):
             targets = [found[row][place].tokens for row, place in (places[index] for index in batch)]
             maps = attention_maps(
-                self.bundle.model, [sources[index] for index in batch], targets, begin=BOS, layer=self.alignment_layer
+                self.bundle.model, [sources[index] for index in batch], targets, bos=BOS, layer=self.alignment_layer
             )
             for index, attention in zip(batch, maps, strict=True):
                 row, place = places[index]
@@ -157,8 +158,9 @@ class Finder:
         """The hypotheses of each request, best first, found in batches of like length; none where rules forbid all."""
         if options.coverage_penalty and any(member.shortlist for member in self.members.each):
             raise ConfigError("a coverage penalty is computed by the model as it was trained; leave the shortlist out")
-        # A coverage penalty asks what is attended to; only the model itself tells.
-        model = self.members.model if options.coverage_penalty else self.members.searcher
+        # Only the model itself can return or show its attention.
+        plain = options.coverage_penalty or attention_is_observed()
+        model = self.members.model if plain else self.members.searcher
         tokenizer = self.bundle.target_tokenizer
         rows = max(options.beam_size, options.n_best)
         if options.beam_size > tokenizer.vocab_size:

@@ -14,7 +14,7 @@ from headway.engine import Precision, Shortlist, choose_precision
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, HeadwayError
 from headway.interop.onnx import OnnxModel, is_onnx_folder
-from headway.predict.alignment import aligning_attention, word_pairs, words_of
+from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.failing import without_errors
 from headway.predict.finding import Finder, Work
 from headway.predict.joining import join_translation
@@ -139,7 +139,7 @@ class Translator(TextTranslator):
         """See :meth:`TextTranslator.translate_each`."""
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
         if alignment:
-            aligning_attention(self.bundle.model, self.alignment_layer)  # where there is none, before the search
+            alignment_module(self.bundle.model, self.alignment_layer)  # where there is none, before the search
         sources = [Source(text) if isinstance(text, str) else text for text in texts]
         task = self.bundle.task
         limits = Limits(
@@ -217,9 +217,9 @@ class Translator(TextTranslator):
         if candidate.alignment is None:
             raise ConfigError("this candidate has no alignment; translate with alignment=True")
         joined = self.bundle.source_tokenizer.kind != "whitespace", self.bundle.target_tokenizer.kind != "whitespace"
-        source_words, in_source = words_of(candidate.alignment.source_tokens, joined=joined[0])
-        target_words, in_target = words_of(candidate.tokens, joined=joined[1])
-        pairs = word_pairs(candidate.alignment.pairs, in_source, in_target)
+        source_words, in_source = tokens_to_words(candidate.alignment.source_tokens, joined=joined[0])
+        target_words, in_target = tokens_to_words(candidate.tokens, joined=joined[1])
+        pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
         return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
 
 
