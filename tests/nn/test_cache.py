@@ -124,6 +124,20 @@ def test_entries_that_no_beam_can_reach_are_dropped() -> None:
     assert watched.cache.filled < 120 * 4 / 2
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_a_window_bounds_the_memory_whatever_the_length(beams: int) -> None:
+    """No beam is reordered here. Entries are dropped once there are 1.5 times as many as 32, or as are in use."""
+    watched, window = Watched(beams, window=10), 10
+    watched.admit([0, 1, 0])
+    most = 0
+    for _ in range(300):
+        watched.step()
+        most = max(most, watched.cache.keys[0].size(1))
+    used = window * beams
+    assert watched.cache.filled <= 1.5 * max(32, used) + beams
+    assert most <= 1.5 * max(32, used) + 32 * beams + beams
+
+
 def test_a_cache_may_run_empty_and_fill_again() -> None:
     watched = Watched(2)
     watched.admit([0, 0])

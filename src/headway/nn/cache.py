@@ -50,7 +50,8 @@ class KVCache:
         layers: The shape of each layer.
         dtype: Of keys and values.
         device: Where they are stored.
-        window: How many of its newest entries a beam may attend to; None means all.
+        window: How many of its newest entries a beam may attend to; None means all. Older entries are dropped, so that
+            the number of stored entries depends on the window and not on the length.
 
     Attributes:
         keys: For each layer (P * H, >= C, K).
@@ -129,6 +130,8 @@ class KVCache:
 
     def advance(self) -> None:
         """Add a position to each sequence: one entry for each beam, which :meth:`append` fills in."""
+        if self.window is not None and self.filled >= self._look_for_unused_at:
+            self._drop_unused()
         start, self.filled = self.filled, self.filled + self.beams
         if self.filled > self.visible.size(2):
             self._reserve(self.num_sequences, start + _GROWTH * self.beams, start)
