@@ -14,7 +14,7 @@ Dimensions: B batch, S source positions, D model, C classes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -152,15 +152,13 @@ class EncoderClassifier(nn.Module):
         if self.convolution is not None:
             x = self.convolution(x, mask)
         keys = None if mask is None else mask.unsqueeze(1)
-        config = self.config
-        if config.pooling not in ("first", "last") or not config.encoder_layers or config.positions == "rotary":
+        blocks = cast("list[EncoderBlock]", list(self.encoder.blocks))
+        if self.config.pooling not in ("first", "last") or not blocks or blocks[-1].attention.is_positional:
             pooled: Tensor = self.pooling(self.encoder(x, keys), mask)
             return pooled
-        *blocks, last = self.encoder.blocks
-        for block in blocks:
+        for block in blocks[:-1]:
             x = block(x, keys)
-        assert isinstance(last, EncoderBlock)
-        read: Tensor = self.encoder.norm(_one_position(last, self.pooling(x, mask).unsqueeze(1), x, keys))
+        read: Tensor = self.encoder.norm(_one_position(blocks[-1], self.pooling(x, mask).unsqueeze(1), x, keys))
         return read.squeeze(1)
 
     def _mask(self, framed: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:

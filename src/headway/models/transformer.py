@@ -33,7 +33,7 @@ from headway.nn.blocks import (
     NumHeads,
     SublayerDropout,
 )
-from headway.nn.cache import KVCache, LayerSpec
+from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.masks import causal_mask, pad_sequences, padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
@@ -188,9 +188,7 @@ class Transformer(nn.Module):
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TransformerState:
         """Encode the sources and begin decoding, with ``beams`` rows for each."""
         memory = self._memory(sources)
-        layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in memory]
-        prefix, of_source = (KVCache(layers, dtype=memory[0].keys.dtype, device=self.device) for _ in range(2))
-        state = TransformerState(prefix, of_source)
+        state = TransformerState(*self.decoder.caches(memory))
         self._admit(state, sources, memory, beams)
         return state
 

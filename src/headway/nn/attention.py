@@ -151,6 +151,11 @@ class MultiHeadAttention(nn.Module):
             if bias is not None:
                 nn.init.zeros_(bias)
 
+    @property
+    def is_positional(self) -> bool:
+        """Whether what a query attends to depends on its position in the sequence, besides ``mask``."""
+        return self.rotary is not None
+
     def forward(
         self,
         x: Float[Tensor, "B T D"],

@@ -27,7 +27,7 @@ from torch.nn import functional as F
 
 from headway.config import Config
 from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights
-from headway.nn.cache import KVCache
+from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.scores import ScoreKind
 
@@ -409,6 +409,12 @@ class DecoderStack(nn.Module):
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
         """Return the memory's keys and values for each block."""
         return [block.cross_attention.keys_values(memory) for block in self._blocks()]
+
+    def caches(self, memory: list[KeysValues]) -> tuple[KVCache, KVCache]:
+        """Return empty caches for :meth:`step`: of the prefixes, and of memories like the given one."""
+        layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in memory]
+        dtype, device = memory[0].keys.dtype, memory[0].keys.device
+        return KVCache(layers, dtype=dtype, device=device), KVCache(layers, dtype=dtype, device=device)
 
     def step(
         self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, seen: list[Tensor] | None = None
