@@ -13,7 +13,7 @@ Replace layers before a model is wrapped by DDP or FSDP.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -148,5 +148,13 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
         if module in by_place:
             yield name, module, by_place[module]
         else:
-            matching = (each for each in _REPLACEMENTS if isinstance(module, each.plain))
-            yield from ((name, module, each) for each in matching)
+            matching = [each for each in _REPLACEMENTS if isinstance(module, each.plain)]
+            if matching:
+                yield name, module, _best(module, matching)
+
+
+def _best(module: nn.Module, matching: Sequence[Replacement]) -> Replacement:
+    """Return the replacement that ``module`` has or can have; if there is none, the first."""
+    done = (each for each in matching if type(module) is each.fast)
+    possible = (each for each in matching if type(module) is each.plain and each.refusal(module) is None)
+    return next(done, None) or next(possible, matching[0])
