@@ -450,6 +450,21 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, Imported], tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
+def test_an_option_that_no_format_handles_is_refused_unless_it_has_its_default(form: str, tmp_path: Path) -> None:
+    class Extended(TransformerConfig):
+        clamp: int | None = None
+
+    bundle = headways("bpe")
+    bundle.model.config = Extended.parse({**bundle.model.config.as_dict(), "clamp": 3}, "test")
+    with pytest.raises(ConfigError, match=f"clamp = 3 cannot be exported to {form}, which has no such option"):
+        export_to(form, bundle, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+    bundle.model.config = Extended.parse(headways("bpe").model.config.as_dict(), "test")
+    export_to("huggingface", bundle, tmp_path / "out")
+    assert (tmp_path / "out").exists()
+
+
 def test_a_failed_export_leaves_what_was_there(
     imported: dict[str, Imported], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
