@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-all check soak lint format clean
+.PHONY: quickstart test test-all test-settings check soak lint format clean
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
@@ -17,6 +17,10 @@ check: test
 # What takes minutes: fuzzing and the longer comparisons.
 test-all: $(VENV)/.ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
+
+# The suite once in each setting that stands for other processors or environments (tests/settings.py lists them).
+test-settings: $(VENV)/.ready
+	$(BIN)/python tests/settings.py $(SETTINGS) $(if $(TESTS),--tests $(TESTS))
 
 # Kills training 50 times, resumes it, and compares it with an undisturbed run. It needs Multi30k: make soak DATA=FOLDER.
 soak: $(VENV)/.ready

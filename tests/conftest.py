@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -21,9 +23,16 @@ settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    """Tiny tensors gain nothing from threads, and one thread makes every sum repeatable."""
-    torch.set_num_threads(1)
+def _few_threads() -> None:
+    """Use one thread, because tiny tensors gain nothing from more; ``tests/settings.py`` also tries two."""
+    torch.set_num_threads(int(os.environ.get("HEADWAY_TEST_THREADS", "1")))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _children_receive_interrupts() -> None:
+    """Undo an ignored SIGINT (``nohup make test &``): child processes would inherit it and never see Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

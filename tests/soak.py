@@ -76,9 +76,9 @@ class Killer:
         advance = self.random.randint(0, max(2 * (self.steps - begin) // (kills_left + 1), 0))
         target = min(begin + advance, max(self.steps - _LAST_STEPS, 0))
         before = set(self.unfinished())
-        process = self.start()
+        process, holder = self.start(), self.run / "lock.pid"
         reached = [
-            lambda: (self.run / "lock").exists() and (self.run / "lock").read_text().strip() == str(process.pid),
+            lambda: holder.exists() and holder.read_text().strip() == str(process.pid),
             lambda: self.saved() >= target,
         ]
         if inside:

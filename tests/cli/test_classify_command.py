@@ -171,12 +171,14 @@ class TestEvaluate:
     def test_each_form_is_refused_for_the_other_kind(self, folder: Path, translates: Path, data: Path) -> None:
         translation = ("--source", data, "--reference", data)
         assert_refused(
-            run("evaluate", folder, *translation), "--source: .* classifies texts; evaluate it with --data F.tsv"
+            run("evaluate", folder, *translation),
+            "--source does not apply: .* classifies texts; evaluate it with --data F.tsv",
         )
         assert_refused(run("evaluate", folder), "classifies texts; give labeled texts with --data F.tsv")
         assert_refused(run("evaluate", folder, "--data", data, "--beam-size", 2), "without a search; leave its options")
         assert_refused(
-            run("evaluate", translates, "--data", data), "--data: .* translates, .* --source F --reference F"
+            run("evaluate", translates, "--data", data),
+            "--data does not apply: .* translates; .* --source F --reference F",
         )
         assert_refused(run("evaluate", translates), "translates; give a test set with --source F --reference F")
 

@@ -370,7 +370,7 @@ class TestBadCorpora:
             ("train.en", b"the\n" * 3 + b"caf\xe9\n", r"train\.en, line 4: byte 4 .* is not UTF-8; expected UTF-8"),
             ("dev.en", b"one\n", r"dev\.de has 3 lines but .*dev\.en has 1 line"),
             ("dev.de", None, r"dev\.de: no such file"),
-            ("train.de", None, r"train\.de: cannot be read \(No such file"),
+            ("train.de", None, r"train\.de: no such file; expected a corpus file"),
         ],
     )
     def test_bad_files(self, data: Path, tmp_path: Path, name: str, content: bytes | None, message: str) -> None:

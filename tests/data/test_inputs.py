@@ -55,7 +55,7 @@ def test_a_damaged_memory_is_no_obstacle(tmp_path: Path, damage: str) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"gone\.txt: cannot be read \(No such file or directory\); expected a corpus"):
+    with pytest.raises(DataError, match=r"gone\.txt: no such file; expected a corpus file"):
         ContentHashes(tmp_path / "memory.json").of(tmp_path / "gone.txt")
 
 

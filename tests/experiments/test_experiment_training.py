@@ -67,7 +67,7 @@ def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypat
 def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settings) -> None:
     text = experiment_corpus(quick)
     wild: dict[str, dict[str, Any]] = {"optimizer": {"learning_rate": 1e30}, "training": {"steps": 30}}
-    with pytest.raises(DivergenceError):
+    with pytest.warns(UserWarning, match="will probably diverge"), pytest.raises(DivergenceError):
         train_variant(quick, text, 1, wild)
     words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
     assert vocabulary_size(quick, text, 1, wild) == len(words) + 4  # padding, unknown, begin and end

@@ -152,7 +152,7 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         ("nllb", {"target_language": "tlh"}, {}, r"must be told which: got 'tlh'; give one of deu_Latn, eng_Latn"),
         ("marian", {"source_language": "de"}, {}, "source language 'de': this model has one source language"),
         ("marian", {}, {"data": {"bpe_dropout": 0.1}}, "only Headway's own bpe tells .* 'sentencepiece'"),
-        ("marian", {}, {"model": {"norm": "pre"}}, r"built otherwise: norm is 'pre', there 'post'"),
+        ("marian", {}, {"model": {"norm": "pre"}}, r"the recipe's \[model\] differs: norm is 'pre', there 'post'"),
         (
             "marian",
             {},
