@@ -87,12 +87,18 @@ class Bundle:
 
     output: ClassVar[Output] = "tokens"
     purpose: ClassVar[str] = "translates"
+    labels: ClassVar[tuple[str, ...]] = ()
 
     task: TaskConfig
     model: TranslationModel
     source_tokenizer: TextTokenizer
     target_tokenizer: TextTokenizer
     imported_framing: Framing | None = None
+
+    @property
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizer of each side: source and target."""
+        return {"source": self.source_tokenizer, "target": self.target_tokenizer}
 
     @property
     def framing(self) -> Framing:
@@ -139,6 +145,11 @@ class ClassifierBundle:
     model: EncoderClassifier
     tokenizer: TextTokenizer
     labels: tuple[str, ...]
+
+    @property
+    def tokenizers(self) -> dict[str, TextTokenizer]:
+        """The tokenizer of the only side: the source."""
+        return {"source": self.tokenizer}
 
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""

@@ -29,13 +29,13 @@ def export(
     ] = None,
 ) -> None:
     """Write a model for another toolkit."""
-    from headway.bundle import Bundle, load_bundle
+    from headway.bundle import load_bundle
     from headway.interop.exporting import export_to
     from headway.predict.shortlisting import read_shortlist
 
     folder = folder_to_write(output or beside(model, to), model)
     languages = {"source_language": source_language, "target_language": target_language}
     bundle = load_bundle(model)
-    shortlist = read_shortlist(bundle, model) if isinstance(bundle, Bundle) else None
+    shortlist = read_shortlist(bundle, model)
     export_to(to, bundle, folder, quantization=quantization, shortlist=shortlist, **languages)
     print(f"{folder}: {model} for {to}")

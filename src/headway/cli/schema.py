@@ -90,11 +90,15 @@ def glossary_schema() -> Json:
 
 
 def _model(definitions: Json, key: str) -> Json:
-    """Return the schema of a model's section: one of the architectures, a Transformer or classifier without ``kind``.
+    """Return the schema of a model's section: one of the architectures.
 
-    The parser also accepts ``preset`` instead of the sizes that it stands for.
+    ``kind`` may be left out for the architecture that is the default of a task. The parser also accepts ``preset``
+    instead of the sizes that it stands for.
     """
     from headway.models.registry import ARCHITECTURES
+    from headway.tasks import TASKS
+
+    defaults = {task.recipe_type.default_model for task in TASKS.values()}
 
     options: list[Json] = []
     for kind, architecture in ARCHITECTURES.items():
@@ -103,8 +107,7 @@ def _model(definitions: Json, key: str) -> Json:
             definitions[name]["properties"]["preset"] = {
                 "enum": sorted(architecture.presets), "description": "Sizes that this name stands for."
             }  # fmt: skip
-        optional = kind in ("transformer", "classifier")
-        options.append({"$ref": f"#/$defs/{name}"} | ({} if optional else {"required": ["kind"]}))
+        options.append({"$ref": f"#/$defs/{name}"} | ({} if kind in defaults else {"required": ["kind"]}))
     return {"anyOf": options, "description": f"The {key}: one architecture and its options."}
 
 

@@ -17,24 +17,25 @@ __all__ = ["tokenize"]
 
 def tokenize(
     model: Annotated[Path, typer.Argument(help="A model folder.")],
-    text: Annotated[str | None, typer.Argument(help="A text; default: the lines of standard input.")] = None,
-    side: Annotated[Literal["source", "target"], typer.Option(help="Whose vocabulary.")] = "source",
+    text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of standard input.")] = None,
+    side: Annotated[Literal["source", "target"], typer.Option(help="Which vocabulary to use.")] = "source",
     merges: Annotated[bool, typer.Option("--merges", help="Show the merges in the order in which they apply.")] = False,
-    ids: Annotated[bool, typer.Option("--ids", help="Show the numbers of the tokens.")] = False,
+    ids: Annotated[bool, typer.Option("--ids", help="Show the token ids.")] = False,
 ) -> None:
-    """Show how a text is cut into tokens.
+    """Show how a text is tokenized.
 
-    Tokens stand between bars; a space that belongs to a token is shown as ␣. Byte-pair encoding starts from the bytes
-    of each word, which are all tokens, so nothing is unknown; then it joins neighbours, always the pair learned first.
+    Tokens are separated by bars; a space that belongs to a token is shown as ␣. Byte-pair encoding starts from the
+    bytes of each word. Each byte is a token, so nothing is unknown. It then merges neighbors, always the pair that was
+    learned first.
     """
-    from headway.bundle import ClassifierBundle, load_bundle
+    from headway.bundle import load_bundle
     from headway.cli.line_io import input_lines
+    from headway.errors import ConfigError
 
     bundle = load_bundle(model)
-    if isinstance(bundle, ClassifierBundle):
-        tokenizer = bundle.tokenizer
-    else:
-        tokenizer = bundle.source_tokenizer if side == "source" else bundle.target_tokenizer
+    tokenizer = bundle.tokenizers.get(side)
+    if tokenizer is None:
+        raise ConfigError(f"--side {side}: {model} is a model that {bundle.purpose}, so it has no {side} text")
     for line in [text] if text is not None else input_lines(None):
         if merges:
             for _, steps in groupby(tokenizer.merges_applied(line), key=lambda step: step.word):
@@ -45,7 +46,7 @@ def tokenize(
 
 
 def _print_merges(steps: list[MergeStep]) -> None:
-    """The merges of one word, below the bytes that it starts from."""
+    """Print the bytes of a word, then its merges."""
     first = steps[0]
     start = [
         part

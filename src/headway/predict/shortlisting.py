@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from headway.bundle import Bundle
+from headway.bundle import AnyBundle, Bundle
 from headway.engine import Shortlist
 from headway.errors import BundleError, ConfigError, DataError
 from headway.predict.members import no_faster_form
@@ -67,7 +67,7 @@ def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
         save_file(arrays, aside, {"vocabularies": shortlist.vocabularies})
 
 
-def read_shortlist(bundle: Bundle, folder: Path) -> Shortlist | None:
+def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
     """That in the model's folder; None: it has none.
 
     Raises:
@@ -87,8 +87,8 @@ def read_shortlist(bundle: Bundle, folder: Path) -> Shortlist | None:
     return found
 
 
-def _vocabularies(bundle: Bundle) -> str:
-    return f"{bundle.source_tokenizer.fingerprint} {bundle.target_tokenizer.fingerprint}"
+def _vocabularies(bundle: AnyBundle) -> str:
+    return " ".join(tokenizer.fingerprint for tokenizer in bundle.tokenizers.values())
 
 
 def shortlist_coverage(
