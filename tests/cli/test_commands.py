@@ -349,7 +349,7 @@ class TestOtherCommands:
 
     def test_average(self, trained: Trained, tmp_path: Path) -> None:
         ended = run("average", trained.folder, "--last", 2, "-o", tmp_path / "mean")
-        assert ended == Ended(0, f"{tmp_path / 'mean'}: the mean of 2 checkpoints\n", "")
+        assert ended == Ended(0, f"{tmp_path / 'mean'}: average of 2 checkpoints\n", "")
         mean, ours = (Bundle.load(folder).model.state_dict() for folder in (tmp_path / "mean", trained.model))
         assert all(torch.equal(mean[name], ours[name]) for name in mean)
 

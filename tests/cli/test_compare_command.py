@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,22 @@ def test_files_are_compared_as_the_functions_compare_their_lines(files: dict[str
         {str(files["bad"]): WORSE, str(files["good"]): REFERENCES}, REFERENCES, samples=200, trials=300, differences=5
     )
     assert json.loads(ended.out) == json.loads(json.dumps(asdict(table)))
+
+
+def test_the_seed_of_the_tests_is_not_the_seed_of_sampling(files: dict[str, Path]) -> None:
+    words = (
+        "compare",
+        files["bad"],
+        files["good"],
+        "--reference",
+        files["reference"],
+        "--samples",
+        200,
+        "--trials",
+        200,
+    )
+    signatures = [re.findall("seed:\\d+", run(*words, "--test-seed", seed).out) for seed in (1, 2)]
+    assert [set(each) for each in signatures] == [{"seed:1"}, {"seed:2"}]
 
 
 def test_the_table_names_systems_signatures_and_differences(files: dict[str, Path]) -> None:
@@ -87,6 +104,10 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
         (("good", "short", "--reference", "reference"), r"short\.txt: "),
         (("good", "bad", "--reference", "reference", "--fields", "1,2"), "--fields is for --data"),
         (("good", "bad", "--data", "reference", "--metric", "bleu"), "--metric is for translations"),
+        (("good", "bad", "--data", "reference", "--beam-size", "2"), "a search option is for translations"),
+        (("good", "bad", "--reference", "reference", "--source", "good"), "--source is for model folders, but every"),
+        (("good", "bad", "--reference", "reference", "--precision", "int8"), "--precision is for model folders, but"),
+        (("good", "bad", "--reference", "reference", "--seed", "1"), "--seed is an option of sampling; add --sample"),
         (("good", "bad", "--reference", "reference", "--metric", "blue"), "did you mean 'bleu'"),
     ],
 )  # fmt: skip

@@ -21,13 +21,13 @@ def test_draws_in_the_working_directory_and_says_so(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("curves", trained) == Ended(0, "", "drawn: curves.png\n")
+    assert run("curves", trained) == Ended(0, "", "written: curves.png\n")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_several_runs_and_options(trained: Path, tmp_path: Path) -> None:
     output = tmp_path / "new" / "picture.svg"
-    assert run("curves", trained, trained, "-o", output, "--x", "minutes") == Ended(0, "", f"drawn: {output}\n")
+    assert run("curves", trained, trained, "-o", output, "--x", "minutes") == Ended(0, "", f"written: {output}\n")
     assert "minutes of training" in output.read_text(encoding="utf-8")
 
 

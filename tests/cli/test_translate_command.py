@@ -419,8 +419,10 @@ class TestRerank:
         assert [row["text"] for row in objects(run(*words, "--format", "json").out)] == best
 
     def test_mistakes(self, folder: Path, lists: list[object], tmp_path: Path) -> None:
-        assert_refused(run("rerank", *lists), "rank by models or by --mbr")
-        assert_refused(run("rerank", folder / "one", "--mbr", *lists), "rank by models or by --mbr")
+        assert_refused(run("rerank", *lists), "give either one or more model folders, or --mbr")
+        assert_refused(
+            run("rerank", folder / "one", "--mbr", *lists), "give either one or more model folders, or --mbr"
+        )
         assert_refused(run("rerank", folder / "one", *lists[2:]), "give its file with --source")
         assert_refused(run("rerank", folder / "one", "--weight", 1, "--weight", 1, *lists), "2 weights for 1 models")
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n4\t-0.5\tdas\n", encoding="utf-8")
@@ -428,10 +430,10 @@ class TestRerank:
         (tmp_path / "nbest.txt").write_text("2\t-0.5\tdas\n1\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", "--mbr", *lists[2:]), "candidates for line 1 come after those for 2; sort")
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n3\t-0.5\tdas\n", encoding="utf-8")
-        assert_refused(run("rerank", "--mbr", "--best", *lists[2:]), "expected candidates for line 2, got those for 3")
+        assert_refused(run("rerank", "--mbr", "--best", *lists[2:]), "for line 2, got candidates for line 3")
         assert run("rerank", "--mbr", *lists[2:]).out == "1\t100.0000\tdas\n3\t100.0000\tdas\n"
         for words in (["--weight", 2], ["--length-penalty", 0], ["--to", "en"], ["--from", "de"], lists[:2]):
-            assert_refused(run("rerank", "--mbr", *words, *lists[2:]), rf"{words[0]} is for models; with --mbr")
+            assert_refused(run("rerank", "--mbr", *words, *lists[2:]), rf"{words[0]} is for models, but --mbr")
         assert_refused(run("rerank", "--mbr", "--best", "--format", "json", *lists[2:]), "--best writes lines of text")
         for wrong in ("1\tnan\tdas\n", "1\tinf\tdas\n"):
             (tmp_path / "nbest.txt").write_text(wrong, encoding="utf-8")

@@ -290,7 +290,7 @@ def test_the_command_learns_one(
     words = ["shortlist", str(tmp_path / "m"), "--source", str(tmp_path / "a"), "--target", str(tmp_path / "b")]
     app(words, standalone_mode=False)
     out = capsys.readouterr().out
-    assert "chooses among" in out
-    assert "they hold 100.0% of the tokens" in out
+    assert "target tokens on average" in out
+    assert "these cover 100.0% of the tokens" in out
     app(["translate", str(tmp_path / "m"), "das Haus", "--shortlist", "--max-length", "5"], standalone_mode=False)
     assert capsys.readouterr().out

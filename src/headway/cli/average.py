@@ -12,9 +12,9 @@ __all__ = ["average"]
 
 def average(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
-    last: Annotated[int, typer.Option(help="How many of the newest checkpoints.", min=1)] = 5,
+    last: Annotated[int, typer.Option(help="Number of newest checkpoints to average.", min=1)] = 5,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The model folder to write; default RUN/average.")
+        Path | None, typer.Option("-o", "--output", help="The model folder to write. Default: RUN/average.")
     ] = None,
 ) -> None:
     """Average a run's newest checkpoints into a model folder."""
@@ -22,4 +22,4 @@ def average(
 
     folder = output or run / "average"
     count = average_checkpoints(run, last, folder)
-    print(f"{folder}: the mean of {count} checkpoints")
+    print(f"{folder}: average of {count} checkpoints")

@@ -3,43 +3,32 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.line_io import (
-    LineReader,
-    Report,
-    input_name,
-    merge_errors,
-    one_line,
-    output_file,
-    read_line_batches,
-    show_progress,
-)
+from headway.cli import options
+from headway.cli.line_io import LineReader, Report, convert_lines, one_line, text_batches
+from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict.attribution import Explanation
-    from headway.predict.classifier import Classification
+    from headway.predict import Classification, Explanation, Source
 
-__all__ = ["classify", "label_line"]
+__all__ = ["classify", "label_line", "read_labeled_file"]
 
 _MAX_WORDS = 5  # of an explanation in text output
 
 
 def classify(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of the input.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("-i", "--input", help="Texts, one per line. Default: standard input.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
-    ] = None,
+    model: options.ModelFolder,
+    text: options.TextArgument = None,
+    source: options.TextInputOption = None,
+    output: options.OutputOption = None,
     form: Annotated[
-        Literal["text", "json"],
+        options.Form,
         typer.Option("--format", help="text: label and probability, separated by a tab; json: one object per line."),
     ] = "text",
     explain: Annotated[
@@ -50,42 +39,33 @@ def classify(
             "strongest words in text, all words and tokens in json. Slower.",
         ),
     ] = False,
-    on_error: Annotated[
-        Literal["stop", "mark"],
-        typer.Option(help="mark: a line that cannot be classified becomes an empty line and is reported."),
-    ] = "stop",
+    on_error: options.OnErrorOption = "stop",
 ) -> None:
     """Classify a text, or each line of a file: one line in, one line out.
 
     A file is read about two thousand lines at a time, so that texts of similar length are classified together. Lines
     from a pipe are classified as they arrive.
     """
-    from headway.errors import ConfigError, HeadwayError
-    from headway.predict.classifier import load_classifier
+    from headway.predict import load_classifier
 
-    if text is not None and source is not None:
-        raise ConfigError("TEXT and --input exclude each other; give one of them")
+    name, batches = text_batches(text, source)
     classifier = load_classifier(model)
-    name = "TEXT" if text is not None else input_name(source)
-    reader = LineReader(name, "text")
-    report = Report(name, on_error)
 
-    batches = [[text.encode(errors="surrogateescape")]] if text is not None else read_line_batches(source)
-    with show_progress("classifying", source, prints=output is None) as advance, output_file(output) as file:
-        for batch in batches:
-            texts = reader.sources(batch, report.lines + 1)
-            readable = [each.text for each in texts if not isinstance(each, HeadwayError)]
-            found = merge_errors(texts, classifier.classify_each(readable))
-            report.add(found)
-            for each, line in zip(found, texts, strict=True):
-                if isinstance(each, HeadwayError) or isinstance(line, HeadwayError):
-                    file.write(json.dumps({"error": str(each)}, ensure_ascii=False) + "\n" if form == "json" else "\n")
-                    continue
-                why = classifier.explain(line.text, each.label) if explain else None
-                file.write(_as_json(line.text, each, why) if form == "json" else label_line(each, why))
-            file.flush()
-            advance(len(batch), sum(map(len, batch)) + len(batch))
-    report.finish()
+    def convert(sources: Sequence[Source]) -> list[Classification | HeadwayError]:
+        return classifier.classify_each([each.text for each in sources])
+
+    def write(_: int, line: Source | HeadwayError, found: Classification | HeadwayError) -> str:
+        if isinstance(found, HeadwayError) or isinstance(line, HeadwayError):
+            return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if form == "json" else "\n"
+        why = classifier.explain(line.text, found.label) if explain else None
+        if form == "text":
+            return label_line(found, why)
+        whole = {"text": line.text, **asdict(found)} | ({} if why is None else {"explanation": asdict(why)})
+        return json.dumps(whole, ensure_ascii=False) + "\n"
+
+    report = Report(name, on_error, lambda found: ["truncated"] * found.truncated)
+    reader = LineReader(name, "text")
+    convert_lines(batches, reader, report, convert, write, what="classifying", source=source, output=output)
 
 
 def label_line(found: Classification, why: Explanation | None = None) -> str:
@@ -97,8 +77,13 @@ def label_line(found: Classification, why: Explanation | None = None) -> str:
     return "\t".join(cells) + "\n"
 
 
-def _as_json(text: str, found: Classification, why: Explanation | None) -> str:
-    whole = {"text": text, **asdict(found)}
-    if why is not None:
-        whole["explanation"] = asdict(why)
-    return json.dumps(whole, ensure_ascii=False) + "\n"
+def read_labeled_file(
+    data: Path, fields: str | None, labels: Sequence[str] | None = None
+) -> tuple[list[str], list[str]]:
+    """Return the texts and the labels of the options --data and --fields. ``labels``, if given, may occur."""
+    from headway.data.labels import read_labeled
+    from headway.data.readers import Corpus
+
+    corpus = Corpus.parse({"files": [str(data)], "fields": fields.split(",") if fields else None}, "--data")
+    examples = list(read_labeled(corpus, Path(), labels))
+    return [text for text, _ in examples], [label for _, label in examples]

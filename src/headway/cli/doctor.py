@@ -16,7 +16,7 @@ def doctor(
         typer.Option("--compile", help="Compile the int8 kernels now, so that the first translation need not wait."),
     ] = False,
 ) -> None:
-    """Report what this machine offers: versions, device, precision and the measured rate of matrix products."""
+    """Report versions, device, default precisions and the measured speed of matrix products on this machine."""
     from importlib.metadata import version
 
     import torch

@@ -21,16 +21,19 @@ __all__ = ["experiment"]
 
 def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(NAMES)}; or all.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the report, figures and numbers.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Output folder for the report, figures and numbers.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Small made-up data: minutes for all of them, no --data and no --model.")
+        bool,
+        typer.Option(
+            "--quick", help="Use small synthetic data instead of --data and --model; all experiments take minutes."
+        ),
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="The folder that holds multi30k and other corpora, for the full form.")
+        Path | None, typer.Option(help="Full form: a folder that contains corpora such as multi30k.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Repetitions where chance plays a part.", min=1)] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of repetitions of experiments that depend on chance.", min=1)] = 3,
     model: Annotated[
-        Path | None, typer.Option(help="A model folder for experiments that look at one trained model (full form).")
+        Path | None, typer.Option(help="Full form: a model folder, for experiments on a trained model.")
     ] = None,
 ) -> None:
     """Measure claims about the Transformer: a verdict on each, and one HTML report with figures and numbers.
@@ -48,7 +51,7 @@ def experiment(
     chosen = [load_experiment(each) for each in names]
     _refuse_idle_options(chosen, quick=quick, data=data, model=model)
     if data is not None and not data.is_dir():
-        raise ConfigError(f"--data {data}: no such folder; expected one that holds corpora such as multi30k")
+        raise ConfigError(f"--data {data}: no such folder; expected a folder that contains corpora such as multi30k")
     settings = Settings(
         quick=quick,
         seeds=tuple(range(1, seeds + 1)),
@@ -83,7 +86,7 @@ def experiment(
 
 
 def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
-    """What would do nothing is a mistake; of several experiments, one that takes it is enough."""
+    """Refuse options that no chosen experiment uses."""
     from headway.errors import ConfigError
     from headway.experiments import load_experiment
 
@@ -92,19 +95,19 @@ def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Pat
             continue
         if quick:
             raise ConfigError(
-                f"{option} {value}: --quick measures small models that it trains on made-up data, so this would do "
-                "nothing; leave out one of the two"
+                f"{option} {value}: has no effect with --quick, which trains small models on synthetic data; leave out "
+                "one of the two"
             )
         if not any(getattr(each, takes) for each in chosen):
             known = [name for name in NAMES if getattr(load_experiment(name), takes)]
             raise ConfigError(
-                f"{option} {value}: {chosen[0].name} takes none, so this would do nothing; leave it out. Those that "
-                f"take it: {', '.join(known)}"
+                f"{option} {value}: has no effect on {chosen[0].name}; leave it out (experiments that use it: "
+                f"{', '.join(known)})"
             )
 
 
 def _command(experiment: Experiment, settings: Settings) -> str:
-    """What repeats one experiment."""
+    """Return the command that repeats one experiment."""
     words = ["headway", "experiment", experiment.name, "-o", "OUTPUT", "--seeds", str(len(settings.seeds))]
     words += ["--quick"] if settings.quick else []
     words += ["--data", str(settings.data)] if settings.data is not None and experiment.data else []

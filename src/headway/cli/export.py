@@ -7,28 +7,30 @@ from typing import Annotated
 
 import typer
 
+from headway.cli import options
 from headway.cli.folders import beside, folder_to_write
 
 __all__ = ["export"]
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: options.ModelFolder,
     to: Annotated[str, typer.Option("--to", help="huggingface, ctranslate2 or onnx.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The folder to write; default: MODEL-FORMAT.")
+        Path | None, typer.Option("-o", "--output", help="The folder to write. Default: MODEL-FORMAT.")
     ] = None,
     quantization: Annotated[
-        str | None, typer.Option(help="Type of a CTranslate2 folder's weights, such as int8; default: float32.")
+        str | None,
+        typer.Option(help="Data type of CTranslate2 weights, such as int8. Default: float32."),
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option(help="What the exported tokenizer tells a model of several source languages.")
+        str | None, typer.Option(help="Source language that the exported tokenizer selects, if the model has several.")
     ] = None,
     target_language: Annotated[
-        str | None, typer.Option(help="What the exported tokenizer tells a model of several target languages.")
+        str | None, typer.Option(help="Target language that the exported tokenizer selects, if the model has several.")
     ] = None,
 ) -> None:
-    """Write a model for another toolkit."""
+    """Convert a model to the format of another toolkit."""
     from headway.bundle import load_bundle
     from headway.interop.exporting import export_to
     from headway.predict.shortlisting import read_shortlist
@@ -38,4 +40,4 @@ def export(
     bundle = load_bundle(model)
     shortlist = read_shortlist(bundle, model)
     export_to(to, bundle, folder, quantization=quantization, shortlist=shortlist, **languages)
-    print(f"{folder}: {model} for {to}")
+    print(f"{folder}: {model} in the format of {to}")

@@ -1,4 +1,4 @@
-"""Where commands write model folders: under which name, and over what they may be written."""
+"""Names of the model folders that commands write, and checks that nothing else is overwritten."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ __all__ = ["beside", "folder_to_write"]
 
 
 def beside(folder: Path, suffix: str) -> Path:
-    """FOLDER-suffix next to a folder, also where that is called "." or ".."."""
+    """Return FOLDER-suffix beside ``folder``, which may also be "." or ".."."""
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.parent / f"{named.name}-{suffix}"
 
 
 def folder_to_write(folder: Path, source: Path) -> Path:
-    """``folder``, if nothing is lost but an older model when it is replaced by one that is made of ``source``.
+    """Return ``folder`` if a model converted from ``source`` may replace it: at most an older model would be lost.
 
     Raises:
-        ConfigError: It is or holds ``source`` or where the command runs, or something that is not a model.
+        ConfigError: The folder is or contains ``source`` or the working directory, or contains files but no model.
     """
     whole = folder.resolve()
     if source.resolve().is_relative_to(whole):
-        raise ConfigError(f"{folder}: what is read from is in it and would be lost; give another folder (-o)")
+        raise ConfigError(f"{folder}: contains {source}, which would be lost; give another folder (-o)")
     if Path.cwd().is_relative_to(whole):
-        raise ConfigError(f"{folder}: the command runs in it, so it cannot be replaced; give another folder (-o)")
+        raise ConfigError(f"{folder}: is or contains the working directory; give another folder (-o)")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / "config.json").is_file():
         raise ConfigError(
-            f"{folder}: holds files, but no model (config.json), and would be replaced; give a new folder (-o), or "
-            "empty it"
+            f"{folder}: contains files, but no model (config.json), and would be replaced; give a new folder (-o), or "
+            "empty this one"
         )
     return folder

@@ -13,18 +13,18 @@ __all__ = ["import_"]
 
 
 def import_(
-    source: Annotated[str, typer.Argument(help="huggingface:FOLDER, a folder with config.json, weights, tokenizer.")],
+    source: Annotated[str, typer.Argument(help="huggingface:FOLDER, with config.json, weights and tokenizer in it.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The model folder to write; default: FOLDER-headway.")
+        Path | None, typer.Option("-o", "--output", help="The model folder to write. Default: FOLDER-headway.")
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option(help="The source's language where translation is told none; default: FOLDER's own.")
+        str | None, typer.Option(help="Default source language of translations. Default: FOLDER's own.")
     ] = None,
     target_language: Annotated[
-        str | None, typer.Option(help="The target's language where translation is told none; default: FOLDER's own.")
+        str | None, typer.Option(help="Default target language of translations. Default: FOLDER's own.")
     ] = None,
 ) -> None:
-    """Turn a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus) into a model folder."""
+    """Convert a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus) into a model folder."""
     from headway.interop.importing import import_from
 
     origin = Path(source.partition(":")[2])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Literal
 
-import typer
+from headway.cli import options
 
 __all__ = ["info"]
 
 
 def info(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    form: Annotated[Literal["text", "json"], typer.Option("--format", help="How to print the facts.")] = "text",
+    model: options.ModelFolder,
+    form: options.FormOption = "text",
 ) -> None:
     """Describe a model folder: its task, architecture, vocabularies and weights, and the form in which it runs."""
     from headway.bundle import load_bundle

@@ -8,42 +8,44 @@ from typing import Annotated, Literal
 
 import typer
 
+from headway.cli import options
 from headway.cli.line_io import output_file
-from headway.cli.translate import SourceLanguageOption, TargetLanguageOption
 
 __all__ = ["inspect"]
 
 
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    source: Annotated[str, typer.Argument(help="The text that the model reads.")],
+    model: options.ModelFolder,
+    source: Annotated[str, typer.Argument(help="The source text.")],
     target: Annotated[
         str | None,
-        typer.Argument(help="Its translation, or for a classifier the label to explain; default: the model's own."),
+        typer.Argument(help="Its translation, or for a classifier the label to explain. Default: the model's own."),
     ] = None,
     output: Annotated[
         Path,
         typer.Option(
-            "-o", "--output", help="The file: .html (a page), .png, .svg, .pdf (a picture), .json; -: JSON to stdout."
+            "-o",
+            "--output",
+            help="Output file: .html (a page), .png, .svg, .pdf (a picture) or .json; -: print JSON.",
         ),
     ] = Path("inspection.html"),
     kind: Annotated[
         Literal["encoder", "decoder", "cross", "pooling"] | None,
-        typer.Option(help="The attention that a page shows first, a picture draws, JSON holds."),
+        typer.Option(help="The attention that a page shows first, a picture draws, and JSON contains."),
     ] = None,
-    layer: Annotated[int | None, typer.Option(help="The same of a layer, counted from 1, or -1 from the end.")] = None,
-    head: Annotated[int | None, typer.Option(help="The same of a head; default: the mean, in JSON all.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Its layer, counted from 1, or from -1 at the end.")] = None,
+    head: Annotated[int | None, typer.Option(help="Its head. Default: the mean of all; in JSON all.")] = None,
     alternatives: Annotated[
         int | None,
-        typer.Option(min=0, help="How many of the most probable tokens to tell at each position; default: 5."),
+        typer.Option(min=0, help="Number of most probable tokens to list at each position. Default: 5."),
     ] = None,
-    to: TargetLanguageOption = None,
-    from_: SourceLanguageOption = None,
+    to: options.TargetLanguageOption = None,
+    from_: options.SourceLanguageOption = None,
 ) -> None:
-    """Show what a model sees in a text: attention of all layers and heads, alignment, probabilities.
+    """Show a model's attention in all layers and heads, the alignment and the probabilities for a text.
 
-    A page needs no network and no other file. A picture has all heads of one kind of attention, or with --layer or
-    --head one of them large. Works with translators of every architecture and with classifiers.
+    A page needs no network and no other file. A picture shows all heads of one kind of attention, or one of them
+    enlarged with --layer or --head. Works with translators of every architecture and with classifiers.
     """
     from headway.inspection.inspect_text import check_output, write
     from headway.inspection.inspect_text import inspect as inspect_text

@@ -10,26 +10,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from io import BufferedIOBase
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from headway.errors import DataError, HeadwayError
+from headway.errors import ConfigError, DataError, HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Source, Translation
-    from headway.predict.classifier import Classification
+    from headway.predict import Source
 
 __all__ = [
     "LineReader",
     "Report",
+    "convert_all",
+    "convert_lines",
     "input_lines",
     "input_name",
-    "merge_errors",
     "one_line",
     "output_file",
     "read_line_batches",
     "show_progress",
+    "text_batches",
 ]
 
 _STANDARD = Path("-")
@@ -41,6 +42,15 @@ _READ_BYTES = 1 << 18
 def input_name(path: Path | None) -> str:
     """Return the name of an input for messages."""
     return "standard input" if path is None or path == _STANDARD else str(path)
+
+
+def text_batches(text: str | None, path: Path | None, workers: int = 1) -> tuple[str, Iterable[list[bytes]]]:
+    """Return the name and the lines of a command's input: its argument TEXT, or else a file or standard input."""
+    if text is None:
+        return input_name(path), read_line_batches(path, workers)
+    if path is not None:
+        raise ConfigError("TEXT and --input exclude each other; give one of them")
+    return "TEXT", [[text.encode(errors="surrogateescape")]]
 
 
 def input_lines(path: Path | None) -> Iterator[str]:
@@ -113,18 +123,6 @@ def one_line(text: str) -> str:
     return text.replace("\r", " ").replace("\n", " ")
 
 
-Read = TypeVar("Read")
-Made = TypeVar("Made")
-
-
-def merge_errors(
-    lines: Sequence[Read | HeadwayError], results: Iterable[Made | HeadwayError]
-) -> list[Made | HeadwayError]:
-    """Return one entry for each line: its error if it could not be read, otherwise the next of ``results``."""
-    found = iter(results)
-    return [line if isinstance(line, HeadwayError) else next(found) for line in lines]
-
-
 @contextmanager
 def show_progress(what: str, source: Path | None, *, prints: bool = False) -> Iterator[Callable[[int, int], None]]:
     """Show the progress of a job on standard error if it is a terminal: lines done, rate, time left.
@@ -145,6 +143,72 @@ def show_progress(what: str, source: Path | None, *, prints: bool = False) -> It
 
     with line_progress(what, source) as advance:
         yield advance
+
+
+Result = TypeVar("Result")
+
+
+def convert_lines(
+    batches: Iterable[list[bytes]],
+    reader: LineReader,
+    report: Report,
+    convert: Callable[[Sequence[Source]], Iterable[Result | HeadwayError]],
+    write: Callable[[int, Source | HeadwayError, Result | HeadwayError], str],
+    *,
+    what: str,
+    source: Path | None,
+    output: Path | None,
+) -> None:
+    """Convert the lines of an input, batch by batch, and write the results in the order of the lines.
+
+    Args:
+        batches: The lines of the input.
+        reader: Parses them.
+        report: Counts the results, and raises or reports the errors of lines.
+        convert: Returns one result or error for each line that could be read.
+        write: Formats the output for a line, given its number, its source and its result. If the line could not be
+            read, its error takes the place of both.
+        what: Name of the job, for the progress.
+        source: The input file; None for standard input.
+        output: The output file; None for standard output.
+    """
+    with show_progress(what, source, prints=output is None) as advance, output_file(output) as file:
+        for batch in batches:
+            first = report.lines + 1
+            lines = reader.sources(batch, first)
+            converted = iter(convert([line for line in lines if not isinstance(line, HeadwayError)]))
+            results = [line if isinstance(line, HeadwayError) else next(converted) for line in lines]
+            report.add(results)
+            file.writelines(map(write, count(first), lines, results))
+            file.flush()
+            advance(len(batch), sum(map(len, batch)) + len(batch))
+    report.finish()
+
+
+def convert_all(
+    texts: Sequence[str],
+    convert: Callable[[Sequence[str]], Iterable[Result | HeadwayError]],
+    *,
+    what: str,
+    source: Path,
+    unit: str = "line",
+    workers: int = 1,
+) -> list[Result]:
+    """Convert the texts of the file ``source`` in batches, and show progress as ``what``.
+
+    Raises:
+        HeadwayError: A text cannot be converted; the message names the file and the number of the ``unit``.
+    """
+    found: list[Result] = []
+    with show_progress(what, source) as advance:
+        for start in range(0, len(texts), workers * _BATCH_LINES):
+            batch = texts[start : start + workers * _BATCH_LINES]
+            for number, each in enumerate(convert(batch), start=start + 1):
+                if isinstance(each, HeadwayError):
+                    raise each.at(f"{input_name(source)}, {unit} {number}")
+                found.append(each)
+            advance(len(batch), sum(len(text.encode()) + 1 for text in batch))
+    return found
 
 
 class LineReader:
@@ -224,16 +288,23 @@ class Report:
     Args:
         name: Name of the input.
         on_error: "stop": the first line that fails raises its error; "mark": failed lines are reported and counted.
+        flags: Returns the names of what is suspicious about a result.
         details: The option or command that shows which lines are suspicious.
     """
 
-    def __init__(self, name: str, on_error: Literal["stop", "mark"], *, details: str = "--format json") -> None:
+    def __init__(
+        self,
+        name: str,
+        on_error: Literal["stop", "mark"],
+        flags: Callable[[Any], Iterable[str]],
+        details: str = "--format json",
+    ) -> None:
         self.lines = 0
-        self._name, self._on_error, self._details = name, on_error, details
+        self._name, self._on_error, self._flags_of, self._details = name, on_error, flags, details
         self._failed = 0
         self._flags: Counter[str] = Counter()
 
-    def add(self, found: Sequence[Translation | Classification | HeadwayError]) -> None:
+    def add(self, found: Sequence[object]) -> None:
         """Count the results of the next lines."""
         for number, each in enumerate(found, start=self.lines + 1):
             if isinstance(each, HeadwayError):
@@ -243,7 +314,7 @@ class Report:
                 self._say(str(error))
                 self._failed += 1
             else:
-                self._flags.update(_flags_of(each))
+                self._flags.update(self._flags_of(each))
         self.lines += len(found)
 
     def finish(self) -> None:
@@ -256,12 +327,3 @@ class Report:
 
     def _say(self, message: str) -> None:
         print(f"headway: {message}", file=sys.stderr)
-
-
-def _flags_of(found: Translation | Classification) -> list[str]:
-    from headway.predict import Translation
-
-    if not isinstance(found, Translation):
-        return ["truncated"] * found.truncated
-    best = found.candidates[0]
-    return [*best.flags, *["include not met"] * bool(best.unmet), *["banned phrase"] * bool(best.banned)]

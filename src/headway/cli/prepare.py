@@ -9,24 +9,24 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.train import RecipeFile, RecipeOverrides, RunFolder
+from headway.cli import options
 
 __all__ = ["prepare"]
 
 
 def prepare(
-    recipe: RecipeFile,
-    assignments: RecipeOverrides = None,
-    run: RunFolder = None,
+    recipe: options.RecipeFile,
+    assignments: options.RecipeOverrides = None,
+    run: options.RunFolder = None,
     shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Do part I of N; run all parts on one file system, in any order.")
+        str, typer.Option(metavar="I/N", help="Do part I of N. Run all parts on one file system, in any order.")
     ] = "1/1",
 ) -> None:
-    """Train the tokenizer and tokenise the corpora ahead of training, on all cores.
+    """Train the tokenizer and tokenize the corpora ahead of training, on all cores.
 
-    Training finds what is done, and by a short rehearsal what it would compile at its first step on this machine.
-    Running again after an interruption goes on with the rest. Of several parts, on as many machines that share the run
-    folder, the one that finishes last joins them; so does training.
+    Training then starts at once: a short rehearsal has also compiled what its first step would compile on this machine.
+    The same command resumes after an interruption. With --shard, several machines that share the run folder do one part
+    each; the part that finishes last, or else training, joins them.
     """
     from headway.cli.progress import ProgressListener
     from headway.data.store_builder import Shard
@@ -45,7 +45,7 @@ def prepare(
         if prepared is not None:
             rehearse(task, loaded, prepared, listener)
     if prepared is None:
-        print(f"part {part.number} of {part.total} is done, others are not yet ({seconds:.1f} s)", file=sys.stderr)
+        print(f"part {part.number} of {part.total} is done, other parts are missing ({seconds:.1f} s)", file=sys.stderr)
         return
     tokens = prepared.train.num_tokens("source") + prepared.train.num_tokens("target")
     print(

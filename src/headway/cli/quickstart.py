@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import options
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,12 +26,10 @@ def quickstart(
         str, typer.Option(help="Source language: any locale of Unicode CLDR, such as en, de, fr, ja.")
     ] = "en",
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
-    run: Annotated[Path | None, typer.Option(help="The run folder; default runs/quickstart-SOURCE-TARGET.")] = None,
+    run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/quickstart-SOURCE-TARGET.")] = None,
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 2500,
     size: Annotated[int, typer.Option(help="Training pairs to build.", min=1000)] = 40_000,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; an earlier run is moved aside, not deleted.")
-    ] = False,
+    fresh: options.FreshOption = False,
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations."""
     from headway.cli.progress import ProgressListener
@@ -51,10 +51,10 @@ def quickstart(
         _show_examples(corpus, listener.say)
         result = train(_recipe(source, target, folder, steps), folder, listener=listener)
         if result.interrupted:
-            listener.say(f"stopped and saved after step {result.step:,}; run the same command again to go on")
+            listener.say(f"stopped and saved after step {result.step:,}; run the same command again to resume")
             raise typer.Exit(130)
         assert result.model is not None
-        listener.say(f"translating {len(corpus.test):,} held-out texts, none of whose sources is in the training set")
+        listener.say(f"translating {len(corpus.test):,} held-out texts, whose sources are not in the training set")
         _show_scores(load_translator(result.model, precision="float32"), corpus)
     print(f"\n{time.perf_counter() - begin:.0f} s in all. The model is in {result.model}. Try:\n")
     print(f'    {command_name()} translate {result.model} "{corpus.test[0].source}"')
@@ -63,7 +63,7 @@ def quickstart(
 
 
 def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
-    """A Transformer small enough to learn the task in minutes on two cores."""
+    """Return the recipe of a Transformer that learns the task in minutes on two cores."""
     from headway.tasks import parse_recipe
 
     files = {split: [f"{split}.{source}", f"{split}.{target}"] for split in ("train", "dev")}
@@ -98,7 +98,7 @@ def _show_examples(corpus: BuiltinCorpus, say: Callable[[str], None]) -> None:
 
 
 def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
-    """A table of exact matches for each category, each with a translation."""
+    """Print a table of exact matches by category, each with an example."""
     from rich.console import Console
     from rich.table import Table
 

@@ -7,12 +7,12 @@ import math
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli import options
 from headway.cli.line_io import input_lines, output_file
-from headway.cli.translate import SourceLanguageOption, TargetLanguageOption
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -23,40 +23,40 @@ __all__ = ["rerank"]
 
 def rerank(
     candidates: Annotated[
-        Path, typer.Option(help="What translate --n-best has written: line number, score and text, parted by tabs.")
+        Path, typer.Option(help="Output of translate --n-best: line number, score and text, separated by tabs.")
     ],
     models: Annotated[list[Path] | None, typer.Argument(metavar="[MODEL]...", help="Model folders.")] = None,
-    source: Annotated[Path | None, typer.Option(help="Source text, one sentence a line; models need it.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Where to write; default: standard output.")
+    source: Annotated[
+        Path | None, typer.Option(help="Source text, one sentence per line; required with models.")
     ] = None,
+    output: options.OutputOption = None,
     weight: Annotated[
-        list[float] | None, typer.Option(help="The weight of a model, once for each in their order; default: all 1.")
+        list[float] | None, typer.Option(help="Weight of a model; give one per model, in order. Default: 1.")
     ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(min=0, help="Exponent of the length penalty; 0 ranks by probability; default: 0.6.")
+        float | None, typer.Option(min=0, help="Exponent of the length penalty; 0 ranks by probability. Default: 0.6.")
     ] = None,
     mbr: Annotated[
-        bool, typer.Option("--mbr", help="Rank by how much each agrees with the others (chrF), not by models.")
+        bool, typer.Option("--mbr", help="Rank by agreement with the other candidates (chrF), not by models.")
     ] = False,
     best: Annotated[
-        bool, typer.Option("--best", help="Write the best of each line only, without number and score.")
+        bool, typer.Option("--best", help="Write only the best candidate of each line, without number and score.")
     ] = False,
-    to: TargetLanguageOption = None,
-    from_: SourceLanguageOption = None,
+    to: options.TargetLanguageOption = None,
+    from_: options.SourceLanguageOption = None,
     form: Annotated[
-        Literal["text", "json"], typer.Option("--format", help="text: as it was read; json: an object a line.")
+        options.Form, typer.Option("--format", help="text: like the input; json: one object per line.")
     ] = "text",
 ) -> None:
-    """Put candidate translations in another order, best first: by one or several models, or by their agreement.
+    """Reorder candidate translations, best first: by one or more models, or by their agreement.
 
-    With several models the score is the sum of their weighted log-probabilities, each over the length penalty. With
-    --mbr (minimum Bayes risk) it is the mean chrF against all candidates, each of which counts by exp(its score).
+    With several models the score is the sum of their weighted log-probabilities, each divided by the length penalty.
+    With --mbr (minimum Bayes risk) it is the mean chrF against all candidates, weighted by exp(score).
     """
     if mbr == bool(models):
-        raise ConfigError("rank by models or by --mbr: give one or more model folders, or --mbr, and not both")
+        raise ConfigError("give either one or more model folders, or --mbr")
     if best and form == "json":
-        raise ConfigError("--best writes lines of text: leave it out with --format json, which has the best in front")
+        raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
     of_models = {
         "--weight": weight,
         "--source": source,
@@ -65,7 +65,7 @@ def rerank(
         "--from": from_,
     }
     if mbr and (given := [name for name, value in of_models.items() if value is not None and value != []]):
-        raise ConfigError(f"{given[0]} is for models; with --mbr candidates are compared with each other: leave it out")
+        raise ConfigError(f"{given[0]} is for models, but --mbr compares the candidates with each other; leave it out")
     lists = list(_lists(candidates))
     if best:
         _check_all_there(candidates, [number for number, _ in lists])
@@ -85,7 +85,7 @@ Row = tuple[float, str]  # score and text
 
 
 def _lists(path: Path) -> Iterator[tuple[int, list[Row]]]:
-    """The candidates of each line of the source, in their order."""
+    """Yield the number and the candidates of each source line."""
     before: int | None = None
     for number, rows in groupby(_rows(path), key=lambda row: row[0]):
         if before is not None and number < before:
@@ -98,8 +98,8 @@ def _check_all_there(path: Path, numbers: list[int]) -> None:
     for expected, number in enumerate(numbers, start=1):
         if number != expected:
             raise DataError(
-                f"{path}: expected candidates for line {expected}, got those for {number}; --best writes a line for "
-                "each line of the source, counted from 1"
+                f"{path}: expected candidates for line {expected}, got candidates for line {number}; --best writes one "
+                "line for each source line, counted from 1"
             )
 
 
@@ -112,8 +112,8 @@ def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
                 raise ValueError(score)
         except (ValueError, IndexError):
             raise DataError(
-                f"{path}, line {place}: expected line number, score and text, parted by tabs, as translate --n-best "
-                f"writes them; got {line[:40]!r}"
+                f"{path}, line {place}: expected line number, score and text, separated by tabs, as translate "
+                f"--n-best writes them; got {line[:40]!r}"
             ) from None
         yield number, score, text
 
@@ -137,7 +137,7 @@ def _by_models(
     from headway.predict import load_translator, rank_by_models
 
     if source is None:
-        raise ConfigError("models rank translations of a source; give its file with --source")
+        raise ConfigError("models need the source text; give its file with --source")
     sources = list(input_lines(source))
     for number, _ in lists:
         if not 1 <= number <= len(sources):

@@ -9,17 +9,13 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from headway.cli import options
 from headway.cli.line_io import input_lines, output_file, show_progress
-from headway.cli.translate import (
-    EnsembleOption,
-    SourceLanguageOption,
-    TargetLanguageOption,
-    load_translator_or_ensemble,
-)
+from headway.cli.translate import load_translator_or_ensemble
 from headway.errors import DataError, HeadwayError
 
 __all__ = ["score"]
@@ -28,18 +24,16 @@ _BATCH_PAIRS = 2048  # read ahead, so that pairs of similar length are scored to
 
 
 def score(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: options.ModelFolder,
     source: Annotated[Path, typer.Option(help="Source text, one sentence per line.")],
     target: Annotated[Path, typer.Option(help="Translations to score, line by line.")],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
-    ] = None,
-    to: TargetLanguageOption = None,
-    from_: SourceLanguageOption = None,
-    more: EnsembleOption = None,
+    output: options.OutputOption = None,
+    to: options.TargetLanguageOption = None,
+    from_: options.SourceLanguageOption = None,
+    more: options.EnsembleOption = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also write each token with its log-probability.")] = False,
     form: Annotated[
-        Literal["text", "json"],
+        options.Form,
         typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
 ) -> None:

@@ -11,17 +11,17 @@ __all__ = ["shortlist"]
 
 
 def shortlist(
-    model: Annotated[Path, typer.Argument(help="A model folder, into which the shortlist is written.")],
-    source: Annotated[Path, typer.Option(help="Source text, one sentence a line; the training text is best.")],
+    model: Annotated[Path, typer.Argument(help="A model folder. The shortlist is written into it.")],
+    source: Annotated[Path, typer.Option(help="Source text, one sentence per line; the training text is best.")],
     target: Annotated[Path, typer.Option(help="Its translations, line by line.")],
-    each: Annotated[int, typer.Option(min=1, help="Target tokens for each source token.")] = 50,
-    always: Annotated[int, typer.Option(min=0, help="The most frequent target tokens, for every sentence.")] = 100,
+    each: Annotated[int, typer.Option(min=1, help="Number of target tokens for each source token.")] = 50,
+    always: Annotated[int, typer.Option(min=0, help="Number of frequent target tokens for all sentences.")] = 100,
 ) -> None:
-    """Learn which target tokens a sentence may need, so that translate --shortlist chooses from these alone.
+    """Learn which target tokens a sentence may need, so that translate --shortlist can ignore all others.
 
-    Decoding spends much of its time on scores for the whole vocabulary. Of parallel text IBM model 1 learns what each
-    source token becomes; a sentence's translation is then chosen among what its own tokens become, and the most
-    frequent tokens. Where there is no parallel text, let the model translate some.
+    Decoding spends much of its time on scores for the whole vocabulary. IBM model 1 learns from parallel text which
+    target tokens each source token is translated to. A sentence then uses the target tokens of its own source tokens
+    and the most frequent ones. If there is no parallel text, translate some text with the model.
     """
     from headway.bundle import Bundle
     from headway.cli.line_io import input_lines
@@ -30,12 +30,12 @@ def shortlist(
     from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
 
     if is_onnx_folder(model):
-        raise ConfigError(f"{model}: a model in ONNX has its whole vocabulary in its graph")
+        raise ConfigError(f"{model}: an ONNX model has its whole vocabulary in its graph; use the original model")
     bundle = Bundle.load(model)
     sources, targets = list(input_lines(source)), list(input_lines(target))
     found = learn_shortlist(bundle, sources, targets, each=each, always=always)
     write_shortlist(found, model)
     coverage = shortlist_coverage(bundle, found, sources, targets)
     whole = bundle.target_tokenizer.vocab_size
-    print(f"{model}: a sentence of {source} chooses among {coverage.tokens:,.0f} of {whole:,} tokens, on average")
-    print(f"they hold {coverage.covered:.1%} of the tokens of {target}")
+    print(f"{model}: sentences of {source} use {coverage.tokens:,.0f} of {whole:,} target tokens on average")
+    print(f"these cover {coverage.covered:.1%} of the tokens of {target}")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+
+from headway.cli import options
 
 if TYPE_CHECKING:
     from headway.text.tokenizer import MergeStep
@@ -16,7 +17,7 @@ __all__ = ["tokenize"]
 
 
 def tokenize(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
+    model: options.ModelFolder,
     text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of standard input.")] = None,
     side: Annotated[Literal["source", "target"], typer.Option(help="Which vocabulary to use.")] = "source",
     merges: Annotated[bool, typer.Option("--merges", help="Show the merges in the order in which they apply.")] = False,

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
+from headway.cli import options
 from headway.cli.processes import is_first_start, is_main, may_be_restarted
 from headway.errors import HeadwayError
 from headway.storage import locked_folder
@@ -20,32 +21,14 @@ from headway.storage import locked_folder
 if TYPE_CHECKING:
     from headway.train.loop import Result
 
-__all__ = [
-    "RecipeFile",
-    "RecipeOverrides",
-    "RunFolder",
-    "command_name",
-    "move_previous_run_aside",
-    "print_next_command",
-    "resume_command",
-    "train",
-]
-
-RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
-RecipeOverrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
-]
-RunFolder = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
+__all__ = ["command_name", "move_previous_run_aside", "print_next_command", "resume_command", "train"]
 
 
 def train(
-    recipe: RecipeFile,
-    assignments: RecipeOverrides = None,
-    run: RunFolder = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start from scratch. An earlier run is moved aside, not deleted.")
-    ] = False,
+    recipe: options.RecipeFile,
+    assignments: options.RecipeOverrides = None,
+    run: options.RunFolder = None,
+    fresh: options.FreshOption = False,
 ) -> None:
     """Train a model. Running the same command again resumes."""
     from headway.cli.progress import ProgressListener

@@ -12,87 +12,26 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headway.cli import options
 from headway.cli.decoding import chosen_options
-from headway.cli.line_io import (
-    LineReader,
-    Report,
-    input_name,
-    merge_errors,
-    one_line,
-    output_file,
-    read_line_batches,
-    show_progress,
-)
+from headway.cli.line_io import LineReader, Report, convert_lines, one_line, text_batches
 
 if TYPE_CHECKING:
     from headway.decode.options import DecodingOptions
     from headway.errors import HeadwayError
-    from headway.predict import Candidate, TextTranslator, Translation, Translator
+    from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
-__all__ = [
-    "EnsembleOption",
-    "Precision",
-    "PrecisionOption",
-    "ShortlistOption",
-    "SourceLanguageOption",
-    "TargetLanguageOption",
-    "WorkersOption",
-    "load_translator_or_ensemble",
-    "open_translator",
-    "translate",
-]
-
-EnsembleOption = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--with",
-        help="Another model, with the same tokenizers, whose probabilities are averaged with MODEL's; may be repeated.",
-    ),
-]
-Precision = Literal["auto", "float32", "bfloat16", "int8"]
-PrecisionOption = Annotated[
-    Precision,
-    typer.Option(
-        "--precision",
-        help="Precision of matrix products. auto: the fastest that this machine supports. float32: the reference.",
-    ),
-]
-ShortlistOption = Annotated[
-    bool,
-    typer.Option(
-        "--shortlist", help="Choose only among the tokens that headway shortlist learned for each sentence's tokens."
-    ),
-]
-WorkersOption = Annotated[
-    int,
-    typer.Option(
-        "--workers",
-        min=1,
-        help="Number of processes that share a file, best one for each core. Each uses one thread (or OMP_NUM_THREADS) "
-        "and loads the whole model.",
-    ),
-]
-TargetLanguageOption = Annotated[
-    str | None, typer.Option("--to", help="Language to translate into, for a model with several target languages.")
-]
-SourceLanguageOption = Annotated[
-    str | None,
-    typer.Option("--from", help="Language of the source, for imported models with several source languages."),
-]
+__all__ = ["load_translator_or_ensemble", "open_translator", "translate", "translation_flags"]
 
 
 def translate(
-    model: Annotated[Path, typer.Argument(help="A model folder.")],
-    text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of the input.")] = None,
-    source: Annotated[
-        Path | None, typer.Option("-i", "--input", help="Source text, one sentence per line. Default: standard input.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")
-    ] = None,
-    to: TargetLanguageOption = None,
-    from_: SourceLanguageOption = None,
-    more: EnsembleOption = None,
+    model: options.ModelFolder,
+    text: options.TextArgument = None,
+    source: options.TextInputOption = None,
+    output: options.OutputOption = None,
+    to: options.TargetLanguageOption = None,
+    from_: options.SourceLanguageOption = None,
+    more: options.EnsembleOption = None,
     prefix: Annotated[str, typer.Option(help="Text that every translation begins with.")] = "",
     include: Annotated[
         list[str] | None,
@@ -126,36 +65,32 @@ def translate(
             min=2, help="Longer texts are split. Default: the number of learned positions of the model, otherwise 256."
         ),
     ] = None,
-    precision: PrecisionOption = "auto",
-    shortlist: ShortlistOption = False,
-    workers: WorkersOption = 1,
+    precision: options.PrecisionOption = "auto",
+    shortlist: options.ShortlistOption = False,
+    workers: options.WorkersOption = 1,
     input_format: Annotated[
         Literal["text", "jsonl"],
         typer.Option(help="jsonl: one JSON object per line, with text and optionally prefix, include, banned."),
     ] = "text",
     form: Annotated[
-        Literal["text", "json"],
+        options.Form,
         typer.Option(
             "--format",
             help="text: one line per input line (with --n-best: line number, score, text); json: one object per line.",
         ),
     ] = "text",
-    on_error: Annotated[
-        Literal["stop", "mark"],
-        typer.Option(help="mark: a line that cannot be translated becomes an empty line and is reported."),
-    ] = "stop",
+    on_error: options.OnErrorOption = "stop",
 ) -> None:
     """Translate a text, or a file line by line: one line in, one line out.
 
     A file is read about two thousand lines at a time, so that sentences of similar length are translated together.
     Lines from a pipe are translated as they arrive.
     """
-    from headway.errors import ConfigError, HeadwayError
+    from headway.errors import ConfigError
 
-    options = chosen_options()
-    if text is not None and source is not None:
-        raise ConfigError("TEXT and --input exclude each other; give one of them")
-    if mbr and options.n_best == 1:
+    search = chosen_options()
+    name, batches = text_batches(text, source, workers)
+    if mbr and search.n_best == 1:
         raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
@@ -169,31 +104,26 @@ def translate(
         precision=precision,
         shortlist=shortlist,
     )
-    name = "TEXT" if text is not None else input_name(source)
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
-    report = Report(name, on_error)
-    batches = [[text.encode(errors="surrogateescape")]] if text is not None else read_line_batches(source, workers)
-    with (
-        open_translator(load, workers) as translator,
-        show_progress("translating", source, prints=output is None) as advance,
-        output_file(output) as file,
-    ):
-        writer = _Writer(translator, form, listed=options.n_best > 1 and not mbr)
-        for batch in batches:
-            first = report.lines + 1
-            sources = reader.sources(batch, first)
-            readable = [each for each in sources if not isinstance(each, HeadwayError)]
+    with open_translator(load, workers) as translator:
+        writer = _Writer(translator, form, listed=search.n_best > 1 and not mbr)
+
+        def convert(sources: Sequence[Source]) -> Sequence[Translation | HeadwayError]:
             found = translator.translate_each(
-                readable, options, target_language=to, source_language=from_, alignment=alignment
+                sources, search, target_language=to, source_language=from_, alignment=alignment
             )
-            if mbr:
-                found = [_by_agreement(each, options) for each in found]
-            results = merge_errors(sources, found)
-            report.add(results)
-            file.writelines(writer.lines(number, each) for number, each in enumerate(results, start=first))
-            file.flush()
-            advance(len(batch), sum(map(len, batch)) + len(batch))
-    report.finish()
+            return [_by_agreement(each, search) for each in found] if mbr else found
+
+        convert_lines(
+            batches,
+            reader,
+            Report(name, on_error, translation_flags),
+            convert,
+            lambda number, _, found: writer.lines(number, found),
+            what="translating",
+            source=source,
+            output=output,
+        )
 
 
 def load_translator_or_ensemble(
@@ -203,20 +133,20 @@ def load_translator_or_ensemble(
     max_source_tokens: int | None = None,
     guard: bool = True,
     alignment_layer: int | None = None,
-    precision: Precision = "float32",
+    precision: options.Precision = "float32",
     shortlist: bool = False,
 ) -> Translator:
     """Load a model folder, or an ensemble of several."""
     from headway.predict import Translator, load_translator
 
-    settings: dict[str, Any] = {
-        "max_source_tokens": max_source_tokens,
-        "guard": guard,
-        "alignment_layer": alignment_layer,
-        "precision": precision,
-        "shortlist": shortlist,
-    }
-    first = load_translator(model, **settings)
+    first = load_translator(
+        model,
+        max_source_tokens=max_source_tokens,
+        guard=guard,
+        alignment_layer=alignment_layer,
+        precision=precision,
+        shortlist=shortlist,
+    )
     return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
 
 
@@ -227,17 +157,23 @@ def open_translator(load: Callable[[], Translator], workers: int) -> AbstractCon
     return nullcontext(load()) if workers == 1 else TranslatorPool(load, workers)
 
 
-def _by_agreement(translation: Translation | HeadwayError, options: DecodingOptions) -> Translation | HeadwayError:
+def translation_flags(found: Translation) -> list[str]:
+    """Return the names of what is suspicious about a translation."""
+    best = found.candidates[0]
+    return [*best.flags, *["include not met"] * bool(best.unmet), *["banned phrase"] * bool(best.banned)]
+
+
+def _by_agreement(translation: Translation | HeadwayError, search: DecodingOptions) -> Translation | HeadwayError:
     from headway.predict import Translation, minimum_bayes_risk
 
-    sampled = options.sampling is not None
+    sampled = search.sampling is not None
     return minimum_bayes_risk(translation, sampled=sampled) if isinstance(translation, Translation) else translation
 
 
 class _Writer:
     """Formats translations as lines of output: text, all candidates (``listed``), or JSON."""
 
-    def __init__(self, translator: TextTranslator, form: Literal["text", "json"], *, listed: bool) -> None:
+    def __init__(self, translator: TextTranslator, form: options.Form, *, listed: bool) -> None:
         self._translator, self._form, self._listed = translator, form, listed
 
     def lines(self, number: int, found: Translation | HeadwayError) -> str:

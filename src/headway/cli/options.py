@@ -1,0 +1,88 @@
+"""Arguments and options that several commands share: each one's name, type and help, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Form = Literal["text", "json"]
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
+
+# Files and folders
+ModelFolder = Annotated[Path, typer.Argument(help="A model folder.")]
+TextArgument = Annotated[str | None, typer.Argument(help="A text. Default: the lines of the input.")]
+TextInputOption = Annotated[
+    Path | None, typer.Option("-i", "--input", help="Input file, one text per line. Default: standard input.")
+]
+OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")]
+ReferenceOption = Annotated[Path | None, typer.Option(help="Translation: one reference per line.")]
+LabeledDataOption = Annotated[
+    Path | None, typer.Option(help="Classification: labeled texts, .tsv (label first), .csv or .jsonl.")
+]
+FieldsOption = Annotated[
+    str | None,
+    typer.Option(
+        help="With --data: numbers or names of the columns of label and text. Default: 1,2 in .tsv, otherwise "
+        "label,text."
+    ),
+]
+OnErrorOption = Annotated[
+    Literal["stop", "mark"],
+    typer.Option(help="mark: a line that cannot be processed becomes an empty line and is reported."),
+]
+FormOption = Annotated[Form, typer.Option("--format", help="How to print the results.")]
+
+# Translation
+EnsembleOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--with",
+        help="Another model, with the same tokenizers, whose probabilities are averaged with MODEL's; may be repeated.",
+    ),
+]
+PrecisionOption = Annotated[
+    Precision,
+    typer.Option(
+        "--precision",
+        help="Precision of matrix products. auto: the fastest that this machine supports. float32: the reference.",
+    ),
+]
+ShortlistOption = Annotated[
+    bool,
+    typer.Option(
+        "--shortlist", help="Choose only among the tokens that headway shortlist learned for each sentence's tokens."
+    ),
+]
+WorkersOption = Annotated[
+    int,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Number of processes that share a file, best one for each core. Each uses one thread (or OMP_NUM_THREADS) "
+        "and loads the whole model.",
+    ),
+]
+TargetLanguageOption = Annotated[
+    str | None, typer.Option("--to", help="Language to translate into, for a model with several target languages.")
+]
+SourceLanguageOption = Annotated[
+    str | None,
+    typer.Option("--from", help="Language of the source, for imported models with several source languages."),
+]
+MetricOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Translation: bleu, chrf, ter, exact_match or token_accuracy; may be repeated."),
+]
+
+# Training
+RecipeFile = Annotated[Path, typer.Argument(help="A recipe: a TOML file.")]
+RecipeOverrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Change a value of the recipe; may be repeated."),
+]
+RunFolder = Annotated[Path | None, typer.Option(help="The run folder. Default: runs/RECIPE.")]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Start from scratch. An earlier run is moved aside, not deleted.")
+]
