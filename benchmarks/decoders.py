@@ -26,7 +26,7 @@ from headway.bundle import Bundle, read_tokenizers
 from headway.decode import DecodingOptions, Request, search_all
 from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
-from headway.interop.transformer import transformer_of
+from headway.interop.supported import transformer_of
 from headway.predict import Translator, TranslatorPool, load_translator
 from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, UNK
 

@@ -84,7 +84,10 @@ def test_generation_is_set_up_like_headways_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"positions": "learned"}, "positions = 'learned' cannot be exported to Hugging Face `transformers`: neither"),
+        (
+            {"positions": "learned"},
+            r"positions = 'learned' cannot be exported to .*MarianMT \(for norm = 'post'\)",
+        ),
         ({"positions": "rotary"}, "positions = 'rotary' cannot be exported .*; supported is sinusoidal"),
         ({"positions": "none"}, "positions = 'none' cannot be exported"),
         ({"norm": "none"}, "norm = 'none' cannot be exported .*; supported is post, pre"),
@@ -98,7 +101,7 @@ def test_generation_is_set_up_like_headways_search(tmp_path: Path) -> None:
         ({"d_key": 3}, "d_key = 3 cannot be exported .*; supported is d_model / num_heads"),
         ({"d_value": 3}, "d_value = 3 cannot be exported"),
         ({"num_heads": 3, "d_key": 5, "d_value": 5}, "d_key = 5 cannot be exported"),
-        ({"norm": "pre", "tie": "none"}, r"tie = 'none' cannot be exported .*; supported is all \(with norm = 'pre'\)"),
+        ({"norm": "pre", "tie": "none"}, r"tie = 'none' cannot .* Pegasus \(for norm = 'pre'\); supported is all"),
     ],
 )
 def test_what_transformers_cannot_do_is_refused_by_name(options: dict[str, Any], message: str, tmp_path: Path) -> None:

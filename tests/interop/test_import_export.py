@@ -451,13 +451,13 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, Imported], tmp_pat
 
 
 @pytest.mark.parametrize("form", ["huggingface", "ctranslate2", "onnx"])
-def test_an_option_that_no_format_handles_is_refused_unless_it_has_its_default(form: str, tmp_path: Path) -> None:
+def test_an_option_that_no_format_lists_is_refused_unless_it_has_its_default(form: str, tmp_path: Path) -> None:
     class Extended(TransformerConfig):
         clamp: int | None = None
 
     bundle = headways("bpe")
     bundle.model.config = Extended.parse({**bundle.model.config.as_dict(), "clamp": 3}, "test")
-    with pytest.raises(ConfigError, match=f"clamp = 3 cannot be exported to {form}, which has no such option"):
+    with pytest.raises(ConfigError, match=r"^clamp = 3 cannot be exported to .*; supported is the default$"):
         export_to(form, bundle, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     bundle.model.config = Extended.parse(headways("bpe").model.config.as_dict(), "test")

@@ -42,7 +42,6 @@ REFUSED: dict[str, set[str]] = {  # of each option the values that the graphs do
     "qk_projection": {"hidden"},
     "positions": {"rotary"},
 }
-TRAINING_ONLY = {"kind", "dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"}
 RULED_OUT = (PAD, BOS, UNK)
 
 
@@ -92,16 +91,6 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
 
 
 # It computes what the model computes.
-
-
-def test_every_option_that_decoding_feels_is_among_the_cases() -> None:
-    assert set().union(*OPTIONS) | TRAINING_ONLY | REFUSED.keys() == set(TransformerConfig.model_fields)
-    names = ("activation", "norm", "tie", "positions", "sinusoid_layout", "sinusoid_spacing", "score", "qk_projection")
-    for name in names:
-        field = TransformerConfig.model_fields[name]
-        used = {case.get(name, field.default) for case in OPTIONS}
-        schema = TransformerConfig.model_json_schema()["properties"][name]
-        assert used | REFUSED.get(name, set()) == set(schema["enum"])
 
 
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
@@ -384,7 +373,7 @@ def test_its_examples_run(bundle: Bundle, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name in REFUSED for value in sorted(REFUSED[name])])
 def test_options_that_the_graphs_do_not_have_are_refused_by_name(name: str, value: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"{name} = '{value}' cannot be exported to ONNX: the graphs have .* alone"):
+    with pytest.raises(ConfigError, match=f"{name} = '{value}' cannot be exported to ONNX; supported is "):
         export(made(**{name: value}), tmp_path / "model")
     assert list(tmp_path.iterdir()) == []
 

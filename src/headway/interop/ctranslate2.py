@@ -31,13 +31,20 @@ from headway.bundle import Bundle, named_weights
 from headway.config import nearest
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.transformer import transformer_of
-from headway.models.transformer import TransformerConfig
+from headway.interop.supported import (
+    ANY,
+    EQUAL_HEADS,
+    SIZES,
+    TRAINING,
+    Supported,
+    refuse_unsupported,
+    transformer_of,
+)
 from headway.nn.positions import LearnedPositions
 from headway.text.exporting import token_names
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
-__all__ = ["quantizations", "write_ctranslate2"]
+__all__ = ["SUPPORTED", "quantizations", "write_ctranslate2"]
 
 _ACTIVATIONS = {
     "relu": "RELU",
@@ -49,6 +56,18 @@ _ACTIVATIONS = {
     "swiglu": "SWISH",
 }
 _GATED = frozenset({"glu", "reglu", "geglu", "swiglu"})
+SUPPORTED: Supported = {
+    **SIZES,
+    **TRAINING,
+    **EQUAL_HEADS,
+    **dict.fromkeys(("max_length", "position_offset", "scale_embedding", "embedding_norm", "output_bias"), ANY),
+    "activation": tuple(_ACTIVATIONS),
+    "norm": ("post", "pre"),
+    "positions": ("sinusoidal", "learned"),
+    "sinusoid_layout": ("interleaved", "halves"),
+    "sinusoid_spacing": ("paper", "inclusive"),
+    "tie": ("all", "target", "none"),
+}
 
 
 def quantizations() -> tuple[str, ...]:
@@ -81,7 +100,7 @@ def write_ctranslate2(
     if quantization is not None and quantization not in quantizations():
         raise ConfigError(f"quantization {quantization!r}; {nearest(quantization, quantizations())}")
     config = transformer_of(bundle, "CTranslate2").config
-    _refuse(config)
+    refuse_unsupported(config, "CTranslate2", SUPPORTED)
     spec = package.specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
@@ -126,26 +145,6 @@ def _package() -> Any:
     except ImportError:
         raise MissingPackageError("export to CTranslate2", "ctranslate2", "ctranslate2") from None
     return ctranslate2
-
-
-def _refuse(config: TransformerConfig) -> None:
-    """Raise :class:`ConfigError` for the first option that CTranslate2 does not support."""
-    width = config.d_model / config.num_heads
-    fits = {
-        "d_key": (config.d_key in (None, width), f"heads of width d_model / num_heads = {width:g}"),
-        "d_value": (config.d_value in (None, width), f"heads of width d_model / num_heads = {width:g}"),
-        "norm": (config.norm != "none", "post, pre"),
-        "residual": (config.residual, "true"),
-        "score": (config.score == "scaled_dot", "scaled_dot"),
-        "qk_projection": (config.qk_projection == "linear", "linear"),
-        "positions": (config.positions in ("sinusoidal", "learned"), "sinusoidal, learned"),
-    }
-    for name, (fine, supported) in fits.items():
-        if not fine:
-            raise ConfigError(
-                f"model.{name} = {getattr(config, name)!r}: CTranslate2 knows {supported} alone; this model cannot be "
-                "exported to it"
-            )
 
 
 class _Weights:

@@ -11,8 +11,7 @@ from headway.config import nearest
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card, exported_classifier_card
-from headway.interop.transformer import transformer_of
-from headway.nn.blocks import BlockConfig
+from headway.interop.supported import transformer_of
 from headway.storage import atomic_write_folder
 from headway.text.exporting import token_names, tokenizer_files
 from headway.text.framing import Frame
@@ -23,17 +22,6 @@ from headway.text.tokenizer import EOS
 __all__ = ["Form", "export_to"]
 
 Form = Literal["huggingface", "ctranslate2", "onnx"]
-
-# The options that every format either stores or refuses by name. Any other option is refused unless it has its default.
-_HANDLED = frozenset(
-    {
-        *("kind", "d_model", "num_heads", "d_key", "d_value", "d_ff", "encoder_layers", "decoder_layers", "max_length"),
-        *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout", "embedding_dropout"),
-        *("word_dropout", "pooled_dropout", "activation", "norm", "residual", "score", "qk_projection", "positions"),
-        *("sinusoid_layout", "sinusoid_spacing", "position_offset", "scale_embedding", "embedding_norm"),
-        *("output_bias", "tie", "convolution", "pooling", "masked", "pad_to_max_length"),
-    }
-)
 
 
 def export_to(
@@ -65,8 +53,6 @@ def export_to(
         raise ConfigError(f"format {form!r}; {nearest(form, get_args(Form))}")
     if quantization is not None and form != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: for --to ctranslate2 alone; {form} is written in float32")
-    if isinstance(bundle.model.config, BlockConfig):  # other models are refused as a whole
-        _refuse_unhandled_options(bundle.model.config, form)
     if isinstance(bundle, ClassifierBundle):
         if source_language is not None or target_language is not None:
             raise ConfigError(
@@ -100,16 +86,6 @@ def export_to(
         for name, content in files.items():
             (aside / name).parent.mkdir(exist_ok=True)
             (aside / name).write_bytes(content)
-
-
-def _refuse_unhandled_options(config: BlockConfig, form: str) -> None:
-    for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
-        if name not in _HANDLED and value != field.default:
-            raise ConfigError(
-                f"{name} = {value!r} cannot be exported to {form}, which has no such option; only models with its "
-                f"default, {field.default!r}, can be"
-            )
 
 
 def _export_classifier(form: str, bundle: ClassifierBundle, folder: Path) -> None:

@@ -28,10 +28,9 @@ from headway.bundle import Bundle
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
-from headway.interop.onnx_graph import OPSET, StoredTensor, decoder_step_graph, encoder_graph
-from headway.interop.transformer import transformer_of
-from headway.models.classifier import ClassifierConfig
-from headway.models.transformer import Transformer, TransformerConfig
+from headway.interop.onnx_graph import GATES, OPSET, StoredTensor, decoder_step_graph, encoder_graph
+from headway.interop.supported import ANY, SIZES, TRAINING, Supported, refuse_unsupported, transformer_of
+from headway.models.transformer import Transformer
 from headway.nn.masks import pad_sequences
 from headway.storage import atomic_write_folder
 from headway.text.tokenizer import PAD
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     import onnxruntime
 
 __all__ = [
+    "SUPPORTED",
     "WEIGHTS_FILE",
     "OnnxModel",
     "OnnxState",
@@ -47,7 +47,6 @@ __all__ = [
     "is_onnx_folder",
     "open_session",
     "refuse_different_logits",
-    "refuse_unsupported_options",
     "require",
     "run_session",
     "stored_tensors",
@@ -55,6 +54,20 @@ __all__ = [
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _ENCODER, _STEP, WEIGHTS_FILE = "encoder.onnx", "decoder_step.onnx", "model.safetensors"
+SUPPORTED: Supported = {  # of Transformers and classifiers
+    **SIZES,
+    **TRAINING,
+    **dict.fromkeys(("d_key", "d_value", "max_length", "position_offset", "convolution"), ANY),
+    **dict.fromkeys(("residual", "scale_embedding", "embedding_norm", "output_bias"), ANY),
+    **dict.fromkeys(("masked", "pad_to_max_length"), ANY),
+    "activation": ("relu", "gelu", "silu", *GATES),
+    "norm": ("post", "pre", "none"),
+    "positions": ("sinusoidal", "learned", "none"),
+    "sinusoid_layout": ("interleaved", "halves"),
+    "sinusoid_spacing": ("paper", "inclusive"),
+    "tie": ("all", "target", "none"),
+    "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
+}
 _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 _TOLERANCE = 1e-3  # tolerance of a logit, relative to it and to the median; float32 rounding stays far below
 
@@ -75,7 +88,7 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
         ConfigError: The graphs do not support an option of the model.
         BundleError: The graphs compute other logits than the model.
     """
-    refuse_unsupported_options(transformer_of(bundle, "ONNX").config)
+    refuse_unsupported(transformer_of(bundle, "ONNX").config, "ONNX", SUPPORTED)
     require("onnx", "onnxruntime")
     import onnx
 
@@ -94,20 +107,6 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
             onnx.helper.set_model_props(written, facts)
             onnx.save_model(written, aside / name)
         _compare(OnnxModel.load(aside), model)
-
-
-def refuse_unsupported_options(config: TransformerConfig | ClassifierConfig) -> None:
-    """Raise :class:`ConfigError` for the first option that the graphs do not support."""
-    fits = {
-        "score": (config.score == "scaled_dot", "scaled_dot"),
-        "qk_projection": (config.qk_projection == "linear", "linear"),
-        "positions": (config.positions != "rotary", "sinusoidal, learned, none"),
-    }
-    for name, (fine, supported) in fits.items():
-        if not fine:
-            raise ConfigError(
-                f"{name} = {getattr(config, name)!r} cannot be exported to ONNX: the graphs have {supported} alone"
-            )
 
 
 def is_onnx_folder(folder: Path) -> bool:

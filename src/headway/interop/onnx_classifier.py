@@ -22,10 +22,10 @@ import torch
 from headway.bundle import ClassifierBundle
 from headway.interop.model_card import exported_classifier_card
 from headway.interop.onnx import (
+    SUPPORTED,
     WEIGHTS_FILE,
     open_session,
     refuse_different_logits,
-    refuse_unsupported_options,
     require,
     run_session,
     stored_tensors,
@@ -43,6 +43,7 @@ from headway.interop.onnx_graph import (
     padding_mask,
     position_table,
 )
+from headway.interop.supported import refuse_unsupported
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.storage import atomic_write_folder
 
@@ -64,7 +65,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
         ConfigError: The model has an option that the graph does not support.
         BundleError: The graph computes other logits than the model.
     """
-    refuse_unsupported_options(bundle.model.config)
+    refuse_unsupported(bundle.model.config, "ONNX", SUPPORTED)
     require("onnx", "onnxruntime")
     import onnx
 

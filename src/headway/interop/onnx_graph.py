@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BOOL",
     "FLOAT",
+    "GATES",
     "INT",
     "OPSET",
     "OnnxGraph",
@@ -54,7 +55,7 @@ OPSET = 20  # the first opset with Gelu
 _IR_VERSION = 9  # file format version of the same release (ONNX 1.15)
 FLOAT, INT, BOOL = 1, 7, 9  # values of onnx.TensorProto
 _PARTS = ("query", "key", "value")
-_GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
+GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
 @dataclass(frozen=True)
@@ -381,8 +382,8 @@ def _feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
     assert isinstance(graph.module, Transformer | EncoderClassifier)
     path, activation = f"{block}.feed_forward", graph.module.config.activation
     inner = linear(graph, f"{path}.inner", x)
-    if activation in _GATES:
-        gate = _activated(graph, _GATES[activation], linear(graph, f"{path}.gate", x))
+    if activation in GATES:
+        gate = _activated(graph, GATES[activation], linear(graph, f"{path}.gate", x))
         return linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
     return linear(graph, f"{path}.outer", _activated(graph, activation, inner))
 

@@ -17,20 +17,41 @@ import torch
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle, named_weights, write_weights
-from headway.errors import ConfigError
 from headway.interop.huggingface.families import FAMILIES, OUTPUT_BIAS, tensor_names
+from headway.interop.supported import ANY, EQUAL_HEADS, SIZES, TRAINING, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
-__all__ = ["export_classifier", "export_model"]
+__all__ = ["SUPPORTED", "export_classifier", "export_model"]
 
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
-_ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "silu": "silu"}
-_WRITES_RESIDUAL = (
-    "attention.output",
-    "feed_forward.outer",
-)  # with their rows; all other matrices read it with their columns
+_MARIAN: Supported = {
+    **SIZES,
+    **TRAINING,
+    **EQUAL_HEADS,
+    **dict.fromkeys(("max_length", "scale_embedding", "output_bias"), ANY),
+    "activation": ("relu", "gelu", "silu"),
+    "norm": ("post", "pre"),
+    "sinusoid_layout": ("interleaved", "halves"),
+    "tie": ("all", "target", "none"),
+}
+SUPPORTED: dict[str, Supported] = {
+    "marian": _MARIAN,
+    "pegasus": {**_MARIAN, "tie": ("all",)},
+    "classifier": {  # modeling_headway.py
+        **SIZES,
+        **TRAINING,
+        **dict.fromkeys(("d_key", "d_value", "residual", "scale_embedding", "convolution", "masked"), ANY),
+        **dict.fromkeys(("max_length", "pad_to_max_length"), ANY),
+        "activation": ("relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"),
+        "norm": ("post", "pre", "none"),
+        "positions": ("sinusoidal", "learned", "none"),
+        "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
+    },
+}
+# With their rows; all other matrices read the residual stream with their columns.
+_WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
 
 def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
@@ -40,8 +61,9 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
     :class:`ConfigError` names an option that neither MarianMT nor Pegasus supports.
     """
     config = model.config
-    _refuse(config)
-    model_type = "marian" if config.norm == "post" else "pegasus"
+    model_type = "pegasus" if config.norm == "pre" else "marian"
+    toolkit = f"Hugging Face's {FAMILIES[model_type].title} (for norm = {config.norm!r})"
+    refuse_unsupported(config, toolkit, SUPPORTED[model_type])
     weights = _as_halves(named_weights(model), config)
     source_size, target_size = len(model.source_embedding.weight), len(model.target_embedding.weight)
     tensors = {theirs: weights[ours] for ours, theirs in tensor_names(config).items()}
@@ -71,13 +93,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
     that the file does not support.
     """
     config = bundle.model.config
-    supported = {"score": ("scaled_dot",), "qk_projection": ("linear",), "positions": ("sinusoidal", "learned", "none")}
-    for name, values in supported.items():
-        if getattr(config, name) not in values:
-            raise ConfigError(
-                f"{name} = {getattr(config, name)!r} cannot be exported to Hugging Face `transformers`; supported for "
-                f"classifiers is {', '.join(values)}"
-            )
+    refuse_unsupported(config, "Hugging Face `transformers`", SUPPORTED["classifier"])
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.float() for name, weight in named_weights(bundle.model).items()}
     write_weights(weights, folder / "model.safetensors")
@@ -100,32 +116,6 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
         "eos_token_id": EOS,
     }
     _write_json(folder / "config.json", content)
-
-
-def _refuse(config: TransformerConfig) -> None:
-    """Raise :class:`ConfigError` for the first option that neither MarianMT nor Pegasus supports."""
-    width = config.d_model // config.num_heads
-    exact_heads = config.d_model % config.num_heads == 0
-    fits = {
-        "norm": (config.norm != "none", "post, pre"),
-        "residual": (config.residual, "true"),
-        "score": (config.score == "scaled_dot", "scaled_dot"),
-        "qk_projection": (config.qk_projection == "linear", "linear"),
-        "positions": (config.positions == "sinusoidal", "sinusoidal"),
-        "position_offset": (config.position_offset == 0, "0"),
-        "sinusoid_spacing": (config.sinusoid_spacing == "paper", "paper"),
-        "embedding_norm": (not config.embedding_norm, "false"),
-        "activation": (config.activation in _ACTIVATIONS, ", ".join(_ACTIVATIONS)),
-        "d_key": (exact_heads and config.d_key in (None, width), "d_model / num_heads"),
-        "d_value": (exact_heads and config.d_value in (None, width), "d_model / num_heads"),
-        "tie": (config.norm == "post" or config.tie == "all", "all (with norm = 'pre')"),
-    }
-    for name, (fine, supported) in fits.items():
-        if not fine:
-            raise ConfigError(
-                f"{name} = {getattr(config, name)!r} cannot be exported to Hugging Face `transformers`: neither "
-                f"MarianMT nor Pegasus has it; supported is {supported}"
-            )
 
 
 def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
@@ -169,7 +159,7 @@ def _config(
         **(two_sides if model_type == "marian" else {}),
         "tie_word_embeddings": config.tie != "none",
         "scale_embedding": config.scale_embedding,
-        "activation_function": _ACTIVATIONS[config.activation],
+        "activation_function": config.activation,
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.feed_forward_dropout,

@@ -1,0 +1,180 @@
+"""Each value of each option of a model is computed by the other toolkit as here, or refused by the option's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ctranslate2
+import pytest
+import torch
+from config_variants import undeclared, variants
+from drawn_models import transformers
+from pydantic import Field
+from torch import Tensor
+
+from headway.bundle import Bundle, ClassifierBundle, TaskConfig
+from headway.errors import ConfigError
+from headway.interop import ctranslate2 as ctranslate2_export
+from headway.interop import onnx
+from headway.interop.exporting import export_to
+from headway.interop.huggingface import exporting as huggingface_export
+from headway.interop.huggingface import modeling_headway
+from headway.interop.supported import Supported, refuse_unsupported
+from headway.models.classifier import ClassifierConfig
+from headway.models.registry import build_model
+from headway.models.transformer import TransformerConfig
+from headway.nn.blocks import BlockConfig
+from headway.text.tokenizer import BOS, EOS, PAD, Tokenizer
+
+SOURCE = torch.tensor([[4, 5, 6, 7, EOS], [8, 4, EOS, PAD, PAD]])
+TARGET = torch.tensor([[BOS, 5, 6, 4], [BOS, 9, 4, 7]])
+
+
+def made(config: Any) -> Any:
+    """A model with all weights drawn, so that no part is silent; its tokens are letters."""
+    tokenizer = Tokenizer("characters", list("abcdefghij"))
+    torch.manual_seed(0)
+    if isinstance(config, ClassifierConfig):
+        classifier = build_model(config, tokenizer.vocab_size, 3)
+        bundle: Any = ClassifierBundle(TaskConfig(kind="classification"), classifier.eval(), tokenizer, ("a", "b", "c"))
+    else:
+        model = build_model(config, tokenizer.vocab_size, tokenizer.vocab_size)
+        bundle = Bundle(TaskConfig(), model.eval(), tokenizer, tokenizer)
+    with torch.no_grad():
+        for parameter in bundle.model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+    return bundle
+
+
+def by_onnxruntime(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
+    if isinstance(bundle, Bundle):
+        return onnx.OnnxModel.load(folder)(SOURCE, TARGET)
+    session = onnx.open_session(folder / "classifier.onnx")
+    return onnx.run_session(session, ["logits"], ["source"], [SOURCE])[0]
+
+
+def by_transformers(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
+    mask = (SOURCE != PAD).long()
+    if isinstance(bundle, Bundle):
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
+        found: Tensor = model(input_ids=SOURCE, attention_mask=mask, decoder_input_ids=TARGET).logits
+        return found
+    classifier: Any = modeling_headway.HeadwayForSequenceClassification.from_pretrained(folder)
+    logits: Tensor = classifier(SOURCE, mask).logits
+    return logits
+
+
+def by_ctranslate2(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
+    """Log-probabilities of the targets and the end symbol instead of logits."""
+    assert isinstance(bundle, Bundle)
+    names = [["<pad>", "<bos>", "<eos>", "<unk>", *"abcdefghij"][token] for token in range(14)]
+    engine = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1, intra_threads=1, compute_type="float32")
+    rows = [
+        [[names[token] for token in row.tolist() if token not in (PAD, BOS)] for row in side]
+        for side in (SOURCE, TARGET)
+    ]
+    return torch.tensor([each.log_probs for each in engine.score_batch(*rows)])
+
+
+def ours(bundle: Bundle | ClassifierBundle, form: str) -> Tensor:
+    logits: Tensor = bundle.model(SOURCE, TARGET) if isinstance(bundle, Bundle) else bundle.model(SOURCE)
+    if form != "ctranslate2":
+        return logits
+    ends = torch.full((len(TARGET), 1), EOS)
+    return logits.log_softmax(-1).gather(2, torch.cat([TARGET[:, 1:], ends], 1).unsqueeze(2)).squeeze(2)
+
+
+COMPUTE: dict[str, Callable[[Path, Any], Tensor]] = {
+    "onnx": by_onnxruntime,
+    "huggingface": by_transformers,
+    "ctranslate2": by_ctranslate2,
+}
+EXPORTS: list[tuple[str, type[BlockConfig]]] = [
+    ("onnx", TransformerConfig),
+    ("huggingface", TransformerConfig),
+    ("ctranslate2", TransformerConfig),
+    ("onnx", ClassifierConfig),
+    ("huggingface", ClassifierConfig),
+]
+
+
+def listed(form: str, config: BlockConfig) -> Supported:
+    if form == "huggingface":
+        kind = {"post": "marian", "pre": "pegasus", "none": "marian"}[config.norm]
+        return huggingface_export.SUPPORTED["classifier" if isinstance(config, ClassifierConfig) else kind]
+    return onnx.SUPPORTED if form == "onnx" else ctranslate2_export.SUPPORTED
+
+
+def refused(form: str, config: BlockConfig) -> str | None:
+    """The option by whose name an exporter refuses a config."""
+    try:
+        refuse_unsupported(config, form, listed(form, config))
+    except ConfigError as error:
+        return str(error).split(" = ")[0]
+    return None
+
+
+def combined(form: str, config: type[BlockConfig]) -> tuple[list[BlockConfig], dict[str, BlockConfig]]:
+    """Few configs that hold all supported values of all options between them, and each variant that is refused."""
+    found: Any = variants(config)
+    (_, base), *rest = found
+    waiting = {name: {key: value for key, value in each if value != getattr(base, key)} for name, each in rest}
+    together, refusals = [base], {}
+    while waiting:
+        keys, used = dict[str, Any](), []
+        for name, changes in waiting.items():
+            try:
+                made = config.parse({**base.as_dict(), **keys, **changes}, name)
+            except ConfigError:  # a combination that is refused
+                continue
+            if all(keys.get(key, value) == value for key, value in changes.items()) and refused(form, made) is None:
+                keys |= changes
+                used.append(name)
+        if not used:
+            refusals = {name: config.parse({**base.as_dict(), **changes}, name) for name, changes in waiting.items()}
+            break
+        together.append(config.parse({**base.as_dict(), **keys}, "combined"))
+        waiting = {name: changes for name, changes in waiting.items() if name not in used}
+    return together, refusals
+
+
+@pytest.mark.parametrize(("form", "config"), EXPORTS)
+@torch.no_grad()
+def test_every_value_of_every_option_is_exported_or_refused_by_name(
+    form: str, config: type[BlockConfig], tmp_path: Path
+) -> None:
+    assert undeclared(config) == [], "give values for these fields in config_variants.py"
+    together, refusals = combined(form, config)
+    for number, supported in enumerate(together):
+        bundle, folder = made(supported), tmp_path / str(number)
+        export_to(form, bundle, folder)
+        expected = ours(bundle, form)
+        scale = max(1.0, float(expected.std()))
+        found = COMPUTE[form](folder, bundle)
+        torch.testing.assert_close(found / scale, expected / scale, atol=2e-4, rtol=2e-4)
+    for name, unsupported in refusals.items():
+        option = refused(form, unsupported)
+        assert option is not None
+        assert getattr(unsupported, option) != getattr(together[0], option), name
+        with pytest.raises(ConfigError, match=rf"^{option} = .* cannot be exported to .*; supported is "):
+            export_to(form, made(unsupported), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+class WithNewOption(TransformerConfig):
+    """A config to which somebody has just added an option."""
+
+    window: int | None = Field(None, description="An option that no exporter has been taught.")
+
+
+@pytest.mark.parametrize(
+    "supported", [onnx.SUPPORTED, *huggingface_export.SUPPORTED.values(), ctranslate2_export.SUPPORTED]
+)
+def test_a_new_option_is_refused_until_an_exporter_lists_it(supported: Supported) -> None:
+    """With its default value, a model computes what it computed before the option existed."""
+    refuse_unsupported(WithNewOption.preset("tiny"), "elsewhere", supported)
+    with pytest.raises(ConfigError, match=r"^window = 7 cannot be exported to elsewhere; supported is the default$"):
+        refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", supported)
+    refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", {**supported, "window": (None, 7)})
