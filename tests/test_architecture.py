@@ -42,6 +42,8 @@ HOMES = {
     "typer": ["cli/"],
     "tomli_w": ["config.py"],
     "filelock": ["storage.py"],
+    "loky": ["predict/pool.py"],
+    "cloudpickle": ["predict/pool.py"],
     "rich": ["cli/"],
     "safetensors": ["bundle.py", "predict/shortlisting.py"],
     "tensorboard": ["train/report.py"],

@@ -3,7 +3,6 @@
 translating.py   TextTranslator: the ways to ask for translations
 translator.py    Translator: plan, search, check, put together
 pool.py          TranslatorPool: several in processes of their own, which share the work
-worker.py        what such a process does
 classifier.py    Classifier: a text to its label
 attribution.py   which words a label rests on
 loading.py       the model in a folder, whatever it is for

@@ -1,22 +1,21 @@
-"""Translators in processes of their own, which share what is to be translated.
+"""A translator in each of several processes, which share the texts to translate.
 
-Threads of one process translate beside each other but for what is Python, which only one of them can be in at a time:
-of a small model's time a fifth, so that more than a few threads wait for each other. Processes do not. Each holds the
-whole model, so that memory is the price, and a second or two until they are there.
+Threads of one process share its Python interpreter, which takes a fifth of a small model's time, so more than a few
+threads wait for each other. Processes do not, but each loads the whole model and takes a second or two to start.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from pathlib import Path
-from queue import SimpleQueue
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
 from types import TracebackType
 from typing import Any
 
@@ -27,44 +26,54 @@ from headway.predict.translating import PAPER, TextTranslator
 
 __all__ = ["TranslatorPool"]
 
-_PATIENCE_S = 60.0  # with a process that has closed its output, and has to end
-
 
 class TranslatorPool(TextTranslator):
-    """As many translators as there are ``workers``, each in a process of its own.
+    """``workers`` processes with a translator each.
 
         with TranslatorPool(partial(load_translator, "runs/quickstart/best"), workers=8) as pool:
             for translation in pool.translate_lines(lines):
                 ...
 
-    A process has one thread, or as many as the environment variable OMP_NUM_THREADS says. What comes out does not
-    depend on the number of processes but for rounding, in int8 not at all. Close the pool to end the processes. They
-    end, too, when a call is interrupted, and when the process that started them ends, however it may.
+    Each process uses one thread, or as many as the environment variable OMP_NUM_THREADS says. Translations do not
+    depend on the number of processes, except for rounding (in int8 not at all). The processes end when the pool is
+    closed, when a call is interrupted, and when the process that created the pool ends, even if it is killed.
 
     Args:
-        load: What makes a translator: a function that a new interpreter can import, with its arguments.
-        workers: Processes.
+        load: A function without arguments that returns a translator; it is called in each process.
+        workers: Number of processes.
 
     Raises:
-        ConfigError: There are to be none, or ``load`` cannot be handed over.
-        HeadwayError: What ``load`` raises; or a process does not start, or ends by itself.
+        ConfigError: ``workers`` is less than 1, or ``load`` cannot be sent to another process.
+        HeadwayError: A process ended unexpectedly. Errors that ``load`` raises are raised as they are.
     """
 
     def __init__(self, load: Callable[[], TextTranslator], workers: int) -> None:
+        import cloudpickle
+        from loky import ProcessPoolExecutor
+
         if workers < 1:
             raise ConfigError(f"workers = {workers}: expected 1 or more, best one for each core")
-        message = _handed_over(load)
-        self.lines_ahead = workers * TextTranslator.lines_ahead
-        self._workers: list[_Worker] = []
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
-        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="pool")
-        self._closed = False
         try:
-            for _ in range(workers):
-                self._workers.append(_Worker(message))
-            for worker in self._workers:
-                worker.answer()
-                self._free.put(worker)
+            message = cloudpickle.dumps(load)
+        except Exception as error:
+            raise ConfigError(
+                f"a pool cannot send {load!r} to its processes ({error}); give a function that can be pickled, such as "
+                "functools.partial(load_translator, FOLDER)"
+            ) from None
+        threads = os.environ.get("OMP_NUM_THREADS", "1")
+        self.lines_ahead = workers * TextTranslator.lines_ahead
+        self._workers = workers
+        self._closed = False
+        self._executor = ProcessPoolExecutor(
+            workers,
+            initializer=_start_worker,
+            initargs=(message, os.getpid()),
+            env={"OMP_NUM_THREADS": threads, "RAYON_NUM_THREADS": threads},
+        )
+        try:
+            with _sigint_ignored():  # the processes inherit it: Ctrl-C is for the process that has the pool
+                ready = self._submit(None)
+            ready.result()
         except BaseException:
             self.close()
             raise
@@ -78,17 +87,19 @@ class TranslatorPool(TextTranslator):
         source_language: str | None = None,
         alignment: bool = False,
     ) -> list[Translation | HeadwayError]:
-        """See :meth:`TextTranslator.translate_each`."""
-        told = {"target_language": target_language, "source_language": source_language, "alignment": alignment}
+        """Translate each text; see :meth:`TextTranslator.translate_each`."""
+        keywords = {"target_language": target_language, "source_language": source_language, "alignment": alignment}
         sizes = [len(text if isinstance(text, str) else text.text) for text in texts]
-        parts = _parts(sizes, len(self._workers))
-        asked = [self._ask("translate_each", [texts[index] for index in part], options, **told) for part in parts]
+        shares = _shares(sizes, self._workers)
+        futures = [
+            self._submit("translate_each", [texts[index] for index in share], options, **keywords) for share in shares
+        ]
         results: dict[int, Translation | HeadwayError] = {}
         try:
-            for part, future in zip(parts, asked, strict=True):
-                results.update(zip(part, future.result(), strict=True))
+            for share, future in zip(shares, futures, strict=True):
+                results.update(zip(share, _result_of(future), strict=True))
         except Exception:
-            for future in asked:
+            for future in futures:
                 future.cancel()
             raise
         except BaseException:
@@ -97,16 +108,14 @@ class TranslatorPool(TextTranslator):
         return [results[index] for index in range(len(texts))]
 
     def words(self, candidate: Candidate) -> WordAlignment:
-        """See :meth:`TextTranslator.words`."""
-        found: WordAlignment = self._ask("words", candidate).result()
+        """Return a candidate's word alignment; see :meth:`TextTranslator.words`."""
+        found: WordAlignment = _result_of(self._submit("words", candidate))
         return found
 
     def close(self) -> None:
-        """End the processes, whatever they are doing."""
+        """End the processes at once."""
         self._closed = True
-        for worker in self._workers:
-            worker.close()
-        self._threads.shutdown(cancel_futures=True)
+        self._executor.shutdown(kill_workers=True)
 
     def __enter__(self) -> TranslatorPool:
         return self
@@ -114,101 +123,85 @@ class TranslatorPool(TextTranslator):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _ask(self, method: str, *positional: Any, **named: Any) -> Future[Any]:
-        """What the method of a translator that is free will return."""
+    def _submit(self, method: str | None, *arguments: Any, **keywords: Any) -> Future[Any]:
+        """Call a method of a free process's translator; None only waits until a process has its translator."""
         if self._closed:
             raise HeadwayError("this pool of translators is closed")
-
-        def ask(order: bytes) -> Any:
-            worker = self._free.get()
-            try:
-                return worker.ask(order)
-            finally:
-                self._free.put(worker)
-
-        return self._threads.submit(ask, pickle.dumps((method, positional, named)))
+        with _readable_failure():
+            future: Future[Any] = self._executor.submit(_call, method, *arguments, **keywords)
+            return future
 
 
-def _handed_over(load: Callable[[], TextTranslator]) -> bytes:
-    """What makes a translator, as it goes to another process."""
+def _result_of(future: Future[Any]) -> Any:
+    with _readable_failure():
+        return future.result()
+
+
+@contextlib.contextmanager
+def _readable_failure() -> Iterator[None]:
+    """Raise a :class:`HeadwayError` if a process of the pool has ended."""
     try:
-        message = pickle.dumps(load)
-        if getattr(getattr(load, "func", load), "__module__", None) == "__main__":
-            raise pickle.PicklingError("it is in __main__, where they have something else")
-    except Exception as error:
-        raise ConfigError(
-            f"a pool cannot hand {load!r} over to its processes ({error}); give a function of a module, such as "
-            "functools.partial(load_translator, FOLDER)"
+        yield
+    except BrokenProcessPool as error:
+        raise HeadwayError(
+            f"a process of the pool ended unexpectedly ({' '.join(str(error).split())}); if the system killed it, "
+            "memory may be short: each process loads the whole model, so try fewer workers"
         ) from None
-    return message
 
 
-class _Worker:
-    """A process, as :mod:`headway.predict.worker` describes it."""
-
-    def __init__(self, load: bytes) -> None:
-        one = os.environ.get("OMP_NUM_THREADS", "1")
-        paths = os.pathsep.join(path or str(Path.cwd()) for path in sys.path if isinstance(path, str))
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "import headway.predict.worker as worker; worker.main()"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={**os.environ, "OMP_NUM_THREADS": one, "RAYON_NUM_THREADS": one, "PYTHONPATH": paths},
-                start_new_session=True,  # an interrupt from the keyboard is for the process that has the pool
-            )
-        except OSError as error:
-            raise HeadwayError(f"a process of the pool does not start: {error.strerror}; try fewer workers") from None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._orders, self._answers = self._process.stdin, self._process.stdout
-        self._send(load)
-
-    def ask(self, order: bytes) -> Any:
-        """The answer to an order; what the process raises is raised here."""
-        self._send(order)
-        return self.answer()
-
-    def answer(self) -> Any:
-        """The answer to the order before."""
-        try:
-            message: bytes = pickle.load(self._answers)
-        except (EOFError, OSError, pickle.UnpicklingError):
-            raise self._ended() from None
-        result, error = pickle.loads(message)
-        if error is not None:
-            raise error
-        return result
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._orders, self._answers):
-            with suppress(OSError):  # of what could not be sent
-                pipe.close()
-
-    def _send(self, order: bytes) -> None:
-        try:
-            pickle.dump(order, self._orders)
-            self._orders.flush()
-        except (OSError, ValueError):
-            raise self._ended() from None
-
-    def _ended(self) -> HeadwayError:
-        code = self._process.wait(_PATIENCE_S)
-        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        return HeadwayError(
-            f"a process of the pool has ended {how}; where that is SIGKILL, the memory may not be enough: "
-            "every process holds the whole model, so try fewer workers"
-        )
+@contextlib.contextmanager
+def _sigint_ignored() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may change handlers
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _parts(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """The texts' indices in a part for each worker, which has as many texts of each length as the others.
+def _shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
+    """Return the texts' indices in one share per worker, each with about as many texts of each length as the others.
 
-    Smaller parts would even out what happens to a processor meanwhile, but every part ends in some dozen steps for its
-    last few sentences: of a thousand, seven parts in place of two take 6 % longer.
+    Smaller shares would balance the load better, but each share ends in some dozen steps for its last few sentences:
+    with 1,000 sentences, seven shares instead of two take 6 % longer.
     """
     order = sorted(range(len(sizes)), key=lambda index: sizes[index])
-    return [part for start in range(workers) if (part := order[start::workers])]
+    return [share for start in range(workers) if (share := order[start::workers])]
+
+
+# In the worker processes:
+
+_loaded: TextTranslator | Exception
+
+
+def _start_worker(load: bytes, parent: int) -> None:
+    """Load the translator; an error that this raises is kept and raised by each call."""
+    global _loaded
+    os.dup2(2, 1)  # standard output belongs to the process that has the pool
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    try:
+        _loaded = pickle.loads(load)()
+    except Exception as error:
+        _loaded = error
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent has ended."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _call(method: str | None, *arguments: Any, **keywords: Any) -> Any:
+    try:
+        if isinstance(_loaded, Exception):
+            raise _loaded
+        return None if method is None else getattr(_loaded, method)(*arguments, **keywords)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # an exception whose constructor does not accept its own args
+            raise RuntimeError(f"in a process of the pool:\n{traceback.format_exc()}") from None
+        raise
