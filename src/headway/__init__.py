@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Classification, Classifier, Translation, Translator, TranslatorPool, load
+    from headway.predict import Classification, Classifier, Translation, Translator, TranslatorPool
+    from headway.tasks import load
 
 __all__ = [
     "Classification",
@@ -31,8 +32,12 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs PyTorch when it is first asked for (PEP 562)."""
-    if name in ("Classification", "Classifier", "Translation", "Translator", "TranslatorPool", "load"):
+    """Import what needs PyTorch when it is first used (PEP 562)."""
+    if name == "load":
+        from headway.tasks import load
+
+        return load
+    if name in ("Classification", "Classifier", "Translation", "Translator", "TranslatorPool"):
         from headway import predict
 
         return getattr(predict, name)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.errors import LengthError
-from headway.predict.segment import Part, join_parts, split_text
+from headway.predict.segment import Part, split_text
 
 
 def words(text: str) -> int:
@@ -16,6 +16,10 @@ def words(text: str) -> int:
 
 def texts_of(parts: list[Part]) -> list[str]:
     return [part.text for part in parts]
+
+
+def joined(parts: list[Part], texts: list[str], after: str) -> str:
+    return "".join(part.before + text for part, text in zip(parts, texts, strict=True)) + after
 
 
 class TestSentences:
@@ -28,7 +32,7 @@ class TestSentences:
             Part("Then he woke up.", "\n\n"),
         ]
         assert after == " \n"
-        assert join_parts(parts, ["A.", "B.", "C."], after) == "  A.  B.\n\nC. \n"
+        assert joined(parts, ["A.", "B.", "C."], after) == "  A.  B.\n\nC. \n"
 
     def test_by_language(self) -> None:
         parts, _ = split_text("これは文です。これも文です！", "ja", words, 5)
@@ -64,7 +68,7 @@ class TestLongSentences:
 @example("a  ,b . a", 1, "en")
 def test_nothing_is_lost_and_all_fits(text: str, limit: int, language: str) -> None:
     parts, after = split_text(text, language, words, limit)
-    assert join_parts(parts, texts_of(parts), after) == text
+    assert joined(parts, texts_of(parts), after) == text
     assert all(part.text == part.text.strip() != "" for part in parts)
     assert all(words(part.text) <= limit for part in parts)
 
@@ -72,4 +76,4 @@ def test_nothing_is_lost_and_all_fits(text: str, limit: int, language: str) -> N
 @given(st.text(max_size=80))
 def test_the_segmenter_takes_any_text(text: str) -> None:
     parts, after = split_text(text, "de", lambda text: 1, 1)
-    assert join_parts(parts, texts_of(parts), after) == text
+    assert joined(parts, texts_of(parts), after) == text

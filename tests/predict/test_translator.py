@@ -17,9 +17,17 @@ from headway.bundle import TaskConfig
 from headway.decode import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.errors import BundleError, ConfigError, DataError, HeadwayError, LengthError
 from headway.models.transformer import Transformer
-from headway.predict import Candidate, Source, Translation, Translator, finding, load_translator, planning
-from headway.predict.joining import join_translation
-from headway.predict.planning import Plan
+from headway.predict import (
+    Candidate,
+    Source,
+    Translation,
+    Translator,
+    find_candidates,
+    load_translator,
+    prepare_requests,
+)
+from headway.predict.merge_parts import merge_parts
+from headway.predict.prepare_requests import TranslationPlan
 from headway.predict.segment import Part
 from headway.text import Tokenizer
 from headway.text.framing import Frame
@@ -226,7 +234,7 @@ class TestLongTexts:
             seen.append(language)
             return [], ""
 
-        monkeypatch.setattr(planning, "split_text", split_text)
+        monkeypatch.setattr(prepare_requests, "split_text", split_text)
         for language in (None, "ja"):
             monkeypatch.setattr(type(limited.bundle.framing), "frame", lambda *_, **__: Frame((), (2,), ()))
             limited.translate("das rote Haus und der Baum", source_language=language)
@@ -317,7 +325,7 @@ class TestEach:
 
 
 def test_a_blank_text_does_not_hold_what_it_should() -> None:
-    found = join_translation(Plan(Source(" ", include=("Haus", ("Baum", "und"))), (), ()), [])
+    found = merge_parts(TranslationPlan(Source(" ", include=("Haus", ("Baum", "und"))), (), ()), [])
     assert (found.text, found.candidates[0].unmet) == ("", ("Haus", "Baum"))
 
 
@@ -485,7 +493,7 @@ class TestHandMadeHypotheses:
         candidate = model.translate(Source("das Haus", banned=("Haus",))).candidates[0]
         assert (candidate.text, candidate.banned) == ("das Baum", ())
         assert len(asked) == 3
-        monkeypatch.setattr(finding, "_RESPELLINGS", 0)
+        monkeypatch.setattr(find_candidates, "_RESPELLINGS", 0)
         candidate = model.translate(Source("das Haus", banned=("Haus",))).candidates[0]
         assert (candidate.text, candidate.banned) == ("das Haus", ("Haus",))
 

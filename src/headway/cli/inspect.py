@@ -49,7 +49,7 @@ def inspect(
     """
     from headway.inspection.inspect_text import check_output, write
     from headway.inspection.inspect_text import inspect as inspect_text
-    from headway.predict import load
+    from headway.tasks import load
 
     to_stdout = output == Path("-")
     if not to_stdout:

@@ -103,7 +103,10 @@ def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
         "pooling": source,
         None: max(source, target) ** 2,
     }
-    return sum(sizes[kind] * getattr(module, "num_heads", 1) for _, kind, module in attention_modules(model))
+    return sum(
+        sizes[kind] * (module.num_heads if isinstance(module, MultiHeadAttention) else 1)
+        for _, kind, module in attention_modules(model)
+    )
 
 
 def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:

@@ -1,26 +1,27 @@
-"""Text in, text out. One object owns the way between them; commands, Python and servers all go through it.
+"""Text in, text or label out. Commands, Python, the prompt, process pools and servers all use the same objects.
 
-translating.py   TextTranslator: the ways to ask for translations
-translator.py    Translator: plan, search, check, put together
-pool.py          TranslatorPool: several in processes of their own, which share the work
-classifier.py    Classifier: a text to its label
-attribution.py   which words a label rests on
-loading.py       the model in a folder, whatever it is for
-results.py       what goes in and what comes out: plain values
-planning.py      texts to what search is asked, each checked by itself
-segment.py       a text that is too long, in sentences
-phrases.py       prefixes, terminology and banned phrases as tokens
-quality.py       is something wrong with a translation?
-failing.py       errors in the place of results
-joining.py       the translations of a text's parts, put together
-alignment.py     which target token comes from which source token
-scoring.py       how probable a given target is, and what else could come next
-rerank.py        another order for candidates that are there
+Translation, in the order of the work:
+
+- :mod:`~headway.predict.text_translator`: the interface, ``translate`` and ``translate_lines``.
+- :mod:`~headway.predict.translator`: Translator, the class that joins the steps below.
+- :mod:`~headway.predict.prepare_requests`: texts to search requests (:mod:`~headway.predict.segment` splits long texts,
+  :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases).
+- :mod:`~headway.predict.find_candidates`: search requests to candidates (:mod:`~headway.predict.quality` flags
+  suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
+- :mod:`~headway.predict.merge_parts`: candidates of parts to the translation of a text.
+- :mod:`~headway.predict.pool`: the same in several processes.
+- :mod:`~headway.predict.scoring`, :mod:`~headway.predict.rerank`: scores of given targets, and their order.
+- :mod:`~headway.predict.shortlisting`: the shortlist in a model folder.
+- :mod:`~headway.predict.results`: inputs and results.
+
+Classification: :mod:`~headway.predict.classifier`, and :mod:`~headway.predict.attribution` for the words that a label
+depends on.
+
+A Translator and a Classifier may be called from several threads at the same time.
 """
 
 from headway.predict.attribution import Attribution, Explanation
 from headway.predict.classifier import Classification, Classifier, load_classifier
-from headway.predict.loading import load
 from headway.predict.pool import TranslatorPool
 from headway.predict.rerank import Ranked, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.results import (
@@ -33,7 +34,7 @@ from headway.predict.results import (
     Translation,
     WordAlignment,
 )
-from headway.predict.translating import TextTranslator
+from headway.predict.text_translator import TextTranslator
 from headway.predict.translator import Translator, load_translator
 
 __all__ = [
@@ -53,7 +54,6 @@ __all__ = [
     "Translator",
     "TranslatorPool",
     "WordAlignment",
-    "load",
     "load_classifier",
     "load_translator",
     "minimum_bayes_risk",

@@ -18,7 +18,7 @@ from headway.config import nearest
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
-from headway.predict.failing import without_errors
+from headway.predict.results import raise_first_error
 from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
 from headway.text.tokenizer import EOS, PAD, Tokenizer, refuse_surrogates
 
@@ -82,8 +82,8 @@ class Classifier:
             DataError: A text is empty or no valid Unicode; the message has its number, counted from 1, in a list.
         """
         if isinstance(text, str):
-            return without_errors(self.classify_each([text]), None, 1)[0]
-        return without_errors(self.classify_each(text), "text", 1)
+            return raise_first_error(self.classify_each([text]), None, 1)[0]
+        return raise_first_error(self.classify_each(text), "text", 1)
 
     def classify_lines(self, lines: Iterable[str]) -> Iterator[Classification]:
         """Classify a stream in its order, reading some lines ahead so that texts of like length meet.
@@ -96,7 +96,7 @@ class Classifier:
         lines = iter(lines)
         first = 1
         while chunk := list(islice(lines, _CHUNK_LINES)):
-            yield from without_errors(self.classify_each(chunk), "line", first)
+            yield from raise_first_error(self.classify_each(chunk), "line", first)
             first += len(chunk)
 
     def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:

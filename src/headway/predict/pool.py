@@ -22,7 +22,7 @@ from typing import Any
 from headway.decode import DecodingOptions
 from headway.errors import ConfigError, HeadwayError
 from headway.predict.results import Candidate, Source, Translation, WordAlignment
-from headway.predict.translating import PAPER, TextTranslator
+from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 
 __all__ = ["TranslatorPool"]
 
@@ -81,7 +81,7 @@ class TranslatorPool(TextTranslator):
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER,
+        options: DecodingOptions = PAPER_OPTIONS,
         *,
         target_language: str | None = None,
         source_language: str | None = None,

@@ -1,26 +1,40 @@
-"""What goes into a translator and what comes out of it: plain values, no tensors."""
+"""The inputs and results of translation: plain values, no tensors."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
-__all__ = ["Alignment", "Alternative", "Candidate", "Flag", "ScoredTarget", "Source", "Translation", "WordAlignment"]
+from headway.errors import HeadwayError
 
+__all__ = [
+    "Alignment",
+    "Alternative",
+    "Candidate",
+    "Flag",
+    "ScoredTarget",
+    "Source",
+    "Translation",
+    "WordAlignment",
+    "raise_first_error",
+]
+
+ResultT = TypeVar("ResultT")
 Flag = Literal["truncated", "repeated", "copied", "fell_back", "split"]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text to translate, and what its translation must look like.
+    """A text to translate, and requirements on its translation.
 
     Attributes:
         text: The text.
-        prefix: How the translation begins. White space at its end is left out, for the next word brings its own.
-        include: Phrases that the translation must hold, such as terminology; where one is a tuple, any one of these
-            alternatives (inflected forms, say) will do.
-        banned: Phrases that it must not hold.
+        prefix: Text that the translation must begin with. White space at its end is ignored.
+        include: Phrases that the translation must contain, such as terminology. A tuple lists alternatives (inflected
+            forms, for example), of which at least one must occur.
+        banned: Phrases that the translation must not contain.
     """
 
     text: str
@@ -31,13 +45,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which target token comes from which source token.
+    """The source token that each target token comes from.
 
     Attributes:
-        source_tokens: The tokens of the source as a reader sees them, without language tag and end symbol.
-        pairs: (source token, target token), both counted from 0; each target token has one.
-        attention: For each target token its attention to each source token. What goes to the tag and to the end symbol
-            is not in it, so a row sums to 1 at most.
+        source_tokens: The tokens of the source as displayed, without language tag and EOS.
+        pairs: (source token, target token), counted from 0, one per target token.
+        attention: For each target token, its attention to each source token. Attention to the language tag and to EOS
+            is left out, so a row sums to at most 1.
     """
 
     source_tokens: tuple[str, ...]
@@ -47,7 +61,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class WordAlignment:
-    """The words of source and target, and which of them hold tokens that are aligned: (source word, target word)."""
+    """The words of source and target, and the pairs (source word, target word) that contain aligned tokens."""
 
     source_words: tuple[str, ...]
     target_words: tuple[str, ...]
@@ -60,20 +74,20 @@ class Candidate:
 
     Attributes:
         text: The translation.
-        score: log P(target | source) in nats, divided by the length penalty: what search ranks by.
+        score: log P(target | source) in nats, divided by the length penalty. Searches rank by it.
         log_probability: log P(target | source) in nats.
-        tokens: Its tokens as a reader sees them.
-        ids: Their ids.
-        token_log_probabilities: One for each token and one for the end symbol; they sum to ``log_probability``.
-        flags: What is suspicious about it; see :mod:`headway.predict.quality`. "fell_back": a more probable one was
-            passed over for its flags. "split": a sentence was too long for the model and was cut inside.
-        unmet: Phrases of :attr:`Source.include` that it does not hold (of alternatives the first).
-        banned: Phrases of :attr:`Source.banned` that it holds all the same.
-        alignment: Where one was asked for.
-        utility: Expected chrF against the other candidates, where these were ranked by it.
+        tokens: Its tokens as displayed.
+        ids: The ids of the tokens.
+        token_log_probabilities: One per token and one for EOS; they sum to ``log_probability``.
+        flags: Suspected errors; see :mod:`headway.predict.quality`. "fell_back" means that a more probable candidate
+            was skipped because of its flags, and "split" that a sentence was too long for the model and was split.
+        unmet: Phrases of :attr:`Source.include` that it does not contain. For alternatives, the first one.
+        banned: Phrases of :attr:`Source.banned` that it contains nevertheless.
+        alignment: Its alignment, if one was requested.
+        utility: Its expected chrF against the other candidates, if they were ranked by it.
 
-    The values of a text that was translated in several parts are sums (scores) or joined (tokens), and each part has an
-    end symbol of its own among ``token_log_probabilities``.
+    If a text was translated in several parts, scores are summed and tokens concatenated, and
+    ``token_log_probabilities`` contains the EOS of each part.
     """
 
     text: str
@@ -90,14 +104,13 @@ class Candidate:
 
     @property
     def token_probabilities(self) -> tuple[float, ...]:
-        """The probability of each token given all before it, and that of the end symbol."""
+        """The probability of each token given the tokens before it, and of EOS."""
         return tuple(math.exp(each) for each in self.token_log_probabilities)
 
 
 @dataclass(frozen=True)
 class Translation:
-    """The best translation of a text, and the others that were asked for, best first (``candidates[0]`` is the
-    best)."""
+    """The candidates for the translation of a text, best first. The properties are those of the best candidate."""
 
     source: str
     candidates: tuple[Candidate, ...]
@@ -114,28 +127,28 @@ class Translation:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        """Its tokens, as a reader sees them."""
+        """Its tokens as displayed."""
         return self.candidates[0].tokens
 
     @property
     def flags(self) -> tuple[Flag, ...]:
-        """What is suspicious about it; see :class:`Candidate`."""
+        """Suspected errors; see :class:`Candidate`."""
         return self.candidates[0].flags
 
     @property
     def alignment(self) -> Alignment | None:
-        """Its alignment, where one was asked for."""
+        """Its alignment, if one was requested."""
         return self.candidates[0].alignment
 
 
 @dataclass(frozen=True)
 class ScoredTarget:
-    """How probable a given target is.
+    """The probability of a given target.
 
     Attributes:
-        log_probability: log P(target | source) in nats, the end symbol included.
-        tokens: The target's tokens as a reader sees them.
-        token_log_probabilities: One for each token and one for the end symbol; they sum to ``log_probability``.
+        log_probability: log P(target | source) in nats, EOS included.
+        tokens: The target's tokens as displayed.
+        token_log_probabilities: One per token and one for EOS; they sum to ``log_probability``.
     """
 
     log_probability: float
@@ -145,7 +158,19 @@ class ScoredTarget:
 
 @dataclass(frozen=True)
 class Alternative:
-    """A token that may come next, as a reader sees it ("<eos>" ends the target), with its log-probability in nats."""
+    """A token that may come next, as displayed ("<eos>" ends the target), with its log-probability in nats."""
 
     token: str
     log_probability: float
+
+
+def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | None, first: int) -> list[ResultT]:
+    """Return the results, or raise the first error among them.
+
+    The message begins with ``unit`` ("text", "line") and the number of the result, counted from ``first``. None leaves
+    the message as it is.
+    """
+    for number, each in enumerate(results, start=first):
+        if isinstance(each, HeadwayError):
+            raise each if unit is None else each.at(f"{unit} {number}")
+    return [each for each in results if not isinstance(each, HeadwayError)]

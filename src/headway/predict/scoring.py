@@ -1,4 +1,4 @@
-"""How probable given targets are, and what else could have come: probabilities without a search."""
+"""Score given targets, and list the tokens that could come next: probabilities without a search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from headway.bundle import Bundle
 from headway.decode import alternatives, score_targets
 from headway.errors import DataError, HeadwayError, LengthError
-from headway.predict.planning import encode_each
+from headway.predict.prepare_requests import encode_each
 from headway.predict.results import Alternative, ScoredTarget
 from headway.text.framing import Frame
 from headway.text.tokenizer import BOS, EOS
@@ -17,42 +17,27 @@ __all__ = ["next_tokens", "score_texts"]
 
 
 def score_texts(
-    bundle: Bundle,
-    model: Any,
-    frame: Frame,
-    sources: Sequence[str],
-    targets: Sequence[str],
-    *,
-    positions: int | None,
-    max_tokens: int,
+    bundle: Bundle, model: Any, frame: Frame, sources: Sequence[str], targets: Sequence[str], *, max_tokens: int
 ) -> list[ScoredTarget | HeadwayError]:
-    """The score of each target, or why it has none. Targets are read whole: nothing is split here.
+    """Return the score of each target, or why it cannot be scored. Texts are not split.
 
-    ``model`` is a Transformer or an ensemble of some; ``positions`` how long its sequences may be.
+    ``model`` is the model of ``bundle``, or an ensemble with its tokenizers.
     """
     if len(sources) != len(targets):
         raise DataError(f"{len(sources):,} sources but {len(targets):,} targets; expected a target for each source")
-    pairs = [
-        _framed(frame, source, target, positions)
-        for source, target in zip(
-            encode_each(bundle.source_tokenizer, sources), encode_each(bundle.target_tokenizer, targets), strict=True
-        )
-    ]
+    encoded = encode_each(bundle.source_tokenizer, sources), encode_each(bundle.target_tokenizer, targets)
+    pairs = [_framed(frame, *pair, model.max_length) for pair in zip(*encoded, strict=True)]
     good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
-    scores = iter(
-        score_targets(
-            model, [pair[0] for pair in good], [pair[1] for pair in good], bos=BOS, eos=EOS, max_tokens=max_tokens
-        )
-    )
+    rows = [source for source, _ in good], [target for _, target in good]
+    scores = iter(score_targets(model, *rows, bos=BOS, eos=EOS, max_tokens=max_tokens))
     return [pair if isinstance(pair, HeadwayError) else _scored(bundle, frame, pair[1], next(scores)) for pair in pairs]
 
 
-def next_tokens(
-    bundle: Bundle, model: Any, frame: Frame, source: str, prefix: str, *, count: int, positions: int | None
-) -> list[Alternative]:
-    """The most probable tokens after ``prefix`` (white space at its end left out), best first."""
+def next_tokens(bundle: Bundle, model: Any, frame: Frame, source: str, prefix: str, *, count: int) -> list[Alternative]:
+    """Return the most probable tokens after ``prefix``, best first. White space at the end of the prefix is ignored."""
     tokenizer = bundle.target_tokenizer
-    pair = _framed(frame, bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()), positions)
+    ids = bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip())
+    pair = _framed(frame, *ids, model.max_length)
     if isinstance(pair, HeadwayError):
         raise pair
     found = alternatives(model, *pair, count, bos=BOS, eos=EOS)
@@ -60,18 +45,18 @@ def next_tokens(
 
 
 def _framed(
-    frame: Frame, source: list[int] | HeadwayError, target: list[int] | HeadwayError, positions: int | None
+    frame: Frame, source: list[int] | HeadwayError, target: list[int] | HeadwayError, max_length: int | None
 ) -> tuple[list[int], list[int]] | HeadwayError:
-    """Source and target as the model reads them."""
+    """Return source and target with their special tokens, or why the model cannot read them."""
     if isinstance(source, HeadwayError):
         return source
     if isinstance(target, HeadwayError):
         return target
     pair = frame.source(source), [*frame.target_prefix, *target]
     for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
-        if positions is not None and length > positions:
+        if max_length is not None and length > max_length:
             return LengthError(
-                f"a {what} of {length} tokens is longer than the {positions} positions that this model has learned; "
+                f"a {what} of {length} tokens is longer than the {max_length} positions that this model has learned; "
                 "score its sentences one by one"
             )
     return pair

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from headway.errors import LengthError
 
-__all__ = ["Part", "join_parts", "split_text"]
+__all__ = ["Part", "split_text"]
 
 _CLAUSE = re.compile(r"[,;:–—](?=\s)|[،؛、，；：]")
 _SPACE = re.compile(r"\s+")
@@ -60,11 +60,6 @@ def split_text(text: str, language: str, count: Callable[[str], int], limit: int
             else:
                 carried += piece
     return parts, carried
-
-
-def join_parts(parts: list[Part], texts: list[str], after: str) -> str:
-    """``texts`` (one for each part) with the white space that stood between the parts."""
-    return "".join(part.before + text for part, text in zip(parts, texts, strict=True)) + after
 
 
 def _sentences(text: str, language: str) -> list[str]:

@@ -10,9 +10,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from headway.bundle import AnyBundle, Bundle
-from headway.engine import Shortlist
+from headway.engine import Shortlist, unsupported_reason
 from headway.errors import BundleError, ConfigError, DataError
-from headway.predict.members import no_faster_form
 from headway.storage import atomic_write
 
 __all__ = ["SHORTLIST", "Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage", "write_shortlist"]
@@ -45,7 +44,7 @@ def learn_shortlist(
         ConfigError: There is no text, or the model cannot use a shortlist.
         DataError: The sources are not as many as the targets.
     """
-    if reason := no_faster_form(bundle.model):
+    if reason := unsupported_reason(bundle.model):
         raise ConfigError(f"a shortlist: {reason}")
     ours, theirs = _encoded(bundle, sources, targets)
     return Shortlist.learn(

@@ -1,33 +1,43 @@
-"""The way from text to text: plan, find candidates, and put together."""
+"""Translate text: prepare search requests, find candidates, and merge the parts of each text."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from threading import Lock
+from typing import Any
 
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions
-from headway.engine import Precision, Shortlist, choose_precision
+from headway.decode import DecodingOptions, Ensemble, SearchModel
+from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, HeadwayError
 from headway.interop.onnx import OnnxModel, is_onnx_folder
+from headway.nn.attention_observer import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
-from headway.predict.failing import without_errors
-from headway.predict.finding import Finder, Work
-from headway.predict.joining import join_translation
-from headway.predict.members import Member, Members, no_faster_form
-from headway.predict.planning import Limits, Plan, checked_plan, plan_texts
-from headway.predict.results import Alternative, Candidate, ScoredTarget, Source, Translation, WordAlignment
+from headway.predict.find_candidates import CandidateFinder
+from headway.predict.merge_parts import merge_parts
+from headway.predict.prepare_requests import RequestBuilder, TranslationPlan
+from headway.predict.results import (
+    Alternative,
+    Candidate,
+    ScoredTarget,
+    Source,
+    Translation,
+    WordAlignment,
+    raise_first_error,
+)
 from headway.predict.scoring import next_tokens, score_texts
 from headway.predict.shortlisting import read_shortlist
-from headway.predict.translating import PAPER, TextTranslator
+from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 
 __all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
 
-DEFAULT_SOURCE_TOKENS = 256  # few training sentences are longer, so few models have learned to translate what is
+DEFAULT_SOURCE_TOKENS = 256  # few training sentences are longer, so few models have learned to translate longer ones
 
 
 class Translator(TextTranslator):
@@ -35,24 +45,24 @@ class Translator(TextTranslator):
 
     Args:
         bundle: The model.
-        device: Where to run it; None leaves it where it is.
-        max_tokens: Size of a batch while decoding: sentences x source tokens.
-        max_source_tokens: A longer text, counted with end symbol and language tag, is split into sentences, and a
-            sentence that is still longer inside. None: as many as the model has learned positions for, or 256 where
-            positions are sinusoidal, for few models have been trained on longer ones.
-        guard: Whether a best hypothesis that is flagged (see :mod:`headway.predict.quality`) falls back to the most
-            probable one of the same search that is not.
-        alignment_layer: The decoder block whose attention gives alignments, counted from 0 or, negative, from the end;
-            None: the last, of four or more the last but one.
-        precision: Of the matrix products of searches; see :func:`headway.engine.choose_precision`. Scores of given
-            targets and alignments are computed in float32.
-        engine: The same model exported to ONNX, which then computes searches and scores in place of ``bundle.model``;
-            alignments stay with that.
-        shortlist: Which tokens searches choose from. A forced prefix, and a text with phrases to include, have the
-            whole vocabulary; no coverage penalty goes together with it.
+        device: Device to run on. None leaves the model where it is.
+        max_tokens: Maximum size of a batch: sentences x source tokens.
+        max_source_tokens: Longer texts, counted with EOS and language tag, are split into sentences, and longer
+            sentences into parts. None means the number of positions that the model has learned, or 256 if its positions
+            are sinusoidal, because few models have been trained on longer sentences.
+        guard: Whether a flagged best hypothesis (see :mod:`headway.predict.quality`) is replaced by the most probable
+            one of the search that has no flags.
+        alignment_layer: The decoder block whose attention gives alignments, counted from 0, or from the end if
+            negative. None means the last block, or the second-to-last in decoders of four or more.
+        precision: Precision of the search's matrix products; see :func:`headway.engine.choose_precision`. Scores of
+            given targets and alignments are computed in float32.
+        engine: The same model exported to ONNX, which then searches and scores in place of ``bundle.model``. Alignments
+            still come from ``bundle.model``.
+        shortlist: The tokens that searches choose from. Texts with a forced prefix or with phrases to include use the
+            whole vocabulary. Shortlists and coverage penalties exclude each other.
 
     Raises:
-        ConfigError: A precision or a shortlist that this model, or this machine, cannot have.
+        ConfigError: This model or this machine does not support the precision or the shortlist.
     """
 
     def __init__(
@@ -73,27 +83,32 @@ class Translator(TextTranslator):
         self.max_tokens = max_tokens
         self.guard = guard
         self.alignment_layer = alignment_layer
-        self._asked_source_tokens = max_source_tokens
+        self._requested_source_tokens = max_source_tokens
         accelerate(bundle.model.to(self.device).eval())
-        choose_precision(precision, self.device)  # that what is not here is refused now
-        slow = no_faster_form(bundle.model)
+        choose_precision(precision, self.device)  # raises for what this machine does not support
+        slow = unsupported_reason(bundle.model)
         if slow and precision not in ("auto", "float32"):
             raise ConfigError(f"precision {precision!r}: {slow}")
         if shortlist is not None and (slow or engine):
             raise ConfigError(f"a shortlist: {slow or 'a model in ONNX has its whole vocabulary in its graph'}")
-        self._members = Members((Member(engine or bundle.model, precision, shortlist),))
+        self._has_shortlist = shortlist is not None
+        # The model that scores, and that searches if attention is needed; any other search uses its converted form.
+        self._model: Any = engine or bundle.model
+        self._search_model = _once(partial(for_search, self._model, precision, shortlist=shortlist))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
-        """One translator out of several, whose probabilities are averaged; device and settings are the first's.
+        """Return one translator that averages the probabilities of several. The first one's device and settings apply.
 
         Raises:
-            ConfigError: There is none, or their tokenizers or languages differ.
+            ConfigError: The list is empty, or the tokenizers or languages differ.
         """
         if not translators:
             raise ConfigError("an ensemble of no models; give at least one")
         first = translators[0]
-        if len(translators) > 1 and any(member.shortlist for one in translators for member in one._members.each):
+        if len(translators) == 1:
+            return first
+        if any(each._has_shortlist for each in translators):
             raise ConfigError("an ensemble averages over whole vocabularies; leave the shortlist out")
         for number, other in enumerate(translators[1:], start=2):
             for side in ("source", "target"):
@@ -110,55 +125,51 @@ class Translator(TextTranslator):
             if other.device != first.device:
                 raise ConfigError(f"model {number} of the ensemble is on {other.device}, the first on {first.device}")
         joined = copy.copy(first)
-        joined._members = Members(tuple(member for one in translators for member in one._members.each))
+        joined._model = Ensemble([each._model for each in translators])
+        joined._search_model = _once(lambda: Ensemble([each._search_model() for each in translators]))
         return joined
 
     @property
     def max_source_tokens(self) -> int:
-        """The length over which a text is split, in tokens with end symbol and language tag."""
-        positions = self._members.positions
-        asked = self._asked_source_tokens
-        if asked is None:
-            asked = self.bundle.model.max_length or DEFAULT_SOURCE_TOKENS
-        return asked if positions is None else min(positions, asked)
+        """The length in tokens, with EOS and language tag, above which a text is split."""
+        limit, requested = self._model.max_length, self._requested_source_tokens
+        if requested is None:
+            requested = self.bundle.model.max_length or DEFAULT_SOURCE_TOKENS
+        return requested if limit is None else min(limit, requested)
 
     @property
     def target_languages(self) -> tuple[str, ...]:
-        """The languages that a model with several can be asked for; empty for a model with one."""
+        """The languages that a model with several can translate into; empty for a model with one."""
         return self.bundle.framing.target_languages
 
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER,
+        options: DecodingOptions = PAPER_OPTIONS,
         *,
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
     ) -> list[Translation | HeadwayError]:
-        """See :meth:`TextTranslator.translate_each`."""
+        """Translate a list of texts. A text that cannot be translated has its error in its place in the result."""
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
         if alignment:
-            alignment_module(self.bundle.model, self.alignment_layer)  # where there is none, before the search
-        sources = [Source(text) if isinstance(text, str) else text for text in texts]
+            alignment_module(self.bundle.model, self.alignment_layer)  # raises before the search if it does not exist
         task = self.bundle.task
-        limits = Limits(
-            self.max_source_tokens, options.max_length, self._members.positions, source_language or task.source_language
+        languages = source_language or task.source_language, target_language or task.target_language
+        builder = RequestBuilder(
+            self.bundle, frame, options, self.max_source_tokens, self._model.max_length, languages[0]
         )
-        plans = [checked_plan(plan, options) for plan in plan_texts(sources, self.bundle, frame, limits)]
-        work = Work(
-            [job for plan in plans if isinstance(plan, Plan) for job in plan.jobs],
-            options,
-            frame,
-            differ=_differ(source_language or task.source_language, target_language or task.target_language),
-        )
-        finder = Finder(self.bundle, self._members, self.max_tokens, self.guard, self.alignment_layer)
-        found = finder.find(work)
+        plans = builder.plans([Source(text) if isinstance(text, str) else text for text in texts])
+        parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
+        model = self._search_model_for(options)
+        finder = CandidateFinder(self.bundle, model, options, frame, _differ(*languages), self.max_tokens, self.guard)
+        found = finder.find(parts)
         if alignment:
-            finder.align(work, found)
-        candidates = iter([each.candidate for each in one] for one in found)
+            found = finder.align(parts, found, self.alignment_layer)
+        candidates = iter(found)
         return [
-            plan if isinstance(plan, HeadwayError) else _joined_parts(plan, [next(candidates) for _ in plan.jobs])
+            plan if isinstance(plan, HeadwayError) else _merged(plan, [next(candidates) for _ in plan.requests])
             for plan in plans
         ]
 
@@ -170,13 +181,13 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> list[ScoredTarget]:
-        """How probable each target is as the translation of its source, by one pass without a search.
+        """Score each target as the translation of its source, by one pass without a search.
 
         Raises:
-            HeadwayError: A pair cannot be scored (of a source or target nothing is split); the message has its number.
+            HeadwayError: A pair cannot be scored (texts are not split); the message contains its number.
         """
         found = self.score_each(sources, targets, target_language=target_language, source_language=source_language)
-        return without_errors(found, "text", 1)
+        return raise_first_error(found, "text", 1)
 
     def score_each(
         self,
@@ -186,17 +197,9 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> list[ScoredTarget | HeadwayError]:
-        """:meth:`score`, with the error in the place of a pair that cannot be scored."""
+        """Score like :meth:`score`. A pair that cannot be scored has its error in its place in the result."""
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
-        return score_texts(
-            self.bundle,
-            self._members.model,
-            frame,
-            sources,
-            targets,
-            positions=self._members.positions,
-            max_tokens=self.max_tokens,
-        )
+        return score_texts(self.bundle, self._model, frame, sources, targets, max_tokens=self.max_tokens)
 
     def alternatives(
         self,
@@ -207,40 +210,66 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> list[Alternative]:
-        """What the model would go on with after ``prefix``: the ``count`` most probable tokens, best first."""
+        """Return the ``count`` most probable tokens after ``prefix``, best first."""
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
-        members = self._members
-        return next_tokens(self.bundle, members.model, frame, source, prefix, count=count, positions=members.positions)
+        return next_tokens(self.bundle, self._model, frame, source, prefix, count=count)
 
     def words(self, candidate: Candidate) -> WordAlignment:
-        """A candidate's alignment from word to word, where it has one."""
+        """Return the word alignment of a candidate that was translated with ``alignment=True``."""
         if candidate.alignment is None:
             raise ConfigError("this candidate has no alignment; translate with alignment=True")
-        joined = self.bundle.source_tokenizer.kind != "whitespace", self.bundle.target_tokenizer.kind != "whitespace"
-        source_words, in_source = tokens_to_words(candidate.alignment.source_tokens, joined=joined[0])
-        target_words, in_target = tokens_to_words(candidate.tokens, joined=joined[1])
+        (source_words, in_source), (target_words, in_target) = (
+            tokens_to_words(tokens, joined=tokenizer.kind != "whitespace")
+            for tokenizer, tokens in (
+                (self.bundle.source_tokenizer, candidate.alignment.source_tokens),
+                (self.bundle.target_tokenizer, candidate.tokens),
+            )
+        )
         pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
         return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
 
+    def _search_model_for(self, options: DecodingOptions) -> SearchModel[Any]:
+        """Return the converted model, or the model itself if the search needs its attention."""
+        if options.coverage_penalty and self._has_shortlist:
+            raise ConfigError("a coverage penalty is computed by the model as it was trained; leave the shortlist out")
+        if options.coverage_penalty or attention_is_observed():
+            model: SearchModel[Any] = self._model
+            return model
+        return self._search_model()
 
-def _joined_parts(plan: Plan, found: list[list[Candidate]]) -> Translation | HeadwayError:
-    """The translation, or why there is none."""
+
+def _once(make: Callable[[], SearchModel[Any]]) -> Callable[[], SearchModel[Any]]:
+    """Return a function that calls ``make`` when it is first called, and once for all threads."""
+    made: list[SearchModel[Any]] = []
+    lock = Lock()
+
+    def get() -> SearchModel[Any]:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get
+
+
+def _merged(plan: TranslationPlan, found: list[list[Candidate]]) -> Translation | HeadwayError:
+    """Return the translation, or an error if a part has no candidate."""
     if all(found):
-        return join_translation(plan, found)
+        return merge_parts(plan, found)
     return ConfigError(
         "no target is left: banned phrases, min_length, no_repeat_ngram and the like exclude every one; ask for less"
     )
 
 
 def _direction(bundle: Bundle) -> str | None:
-    """From which language into which a model translates, if it says so and has one direction."""
+    """Return the languages that a model translates between, or None if they are unknown or there are several."""
     task = bundle.task
-    told = _differ(task.source_language, task.target_language) and not bundle.framing.target_languages
-    return f"{task.source_language} to {task.target_language}" if told else None
+    known = _differ(task.source_language, task.target_language) and not bundle.framing.target_languages
+    return f"{task.source_language} to {task.target_language}" if known else None
 
 
 def _differ(source_language: str, target_language: str) -> bool:
-    """Whether the languages are known to differ: those of a model that was not told are "source" and "target"."""
+    """Return whether the languages are known to differ. By default a model's are called "source" and "target"."""
     return source_language != target_language and (source_language, target_language) != ("source", "target")
 
 
@@ -254,20 +283,21 @@ def load_translator(
     precision: Precision = "auto",
     shortlist: bool = False,
 ) -> Translator:
-    """The translation model in ``folder``, ready to translate; the other arguments are those of :class:`Translator`.
+    """Load the translation model in ``folder``. For the other arguments see :class:`Translator`.
 
     A folder that was exported to ONNX runs in onnxruntime, on the CPU, in float32.
 
     Raises:
         BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
-        ConfigError: A precision that is not here, or for an ONNX folder another than float32; or the folder has no
-            shortlist, which ``shortlist`` asks for.
+        ConfigError: The machine does not support the precision; an ONNX folder supports only float32; or the folder has
+            no shortlist although ``shortlist`` is true.
     """
-    engine = OnnxModel.load(Path(folder)) if is_onnx_folder(Path(folder)) else None
+    folder = Path(folder)
+    engine = OnnxModel.load(folder) if is_onnx_folder(folder) else None
     if engine is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; leave it out")
-    bundle = Bundle.load(Path(folder))
-    lists = read_shortlist(bundle, Path(folder)) if shortlist else None
+    bundle = Bundle.load(folder)
+    lists = read_shortlist(bundle, folder) if shortlist else None
     if shortlist and lists is None:
         raise ConfigError(
             f"{folder} has no shortlist; learn one from parallel text with "

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.bundle import load_bundle, read_task
+from headway.bundle import read_task
 from headway.config import override, read_toml
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.translation import TranslationTask
@@ -54,9 +54,12 @@ def train(recipe: Recipe, run: Path, *, listener: Listener | None = None) -> Res
 
 
 def load(folder: str | Path, **settings: Any) -> Any:
-    """Load a model folder as the object that applies it to text, such as a Translator or a Classifier.
+    """Load the model in ``folder`` as the object that applies it to text: a Translator or a Classifier.
 
-    ``settings`` are the keyword arguments of that object: ``device`` and ``precision``, for example.
+    ``settings`` are the keyword arguments of :func:`headway.predict.load_translator` or
+    :func:`headway.predict.load_classifier`, such as ``device``.
+
+    Raises:
+        BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
     """
-    folder = Path(folder)
-    return TASKS[read_task(folder).kind].predictor(load_bundle(folder), **settings)
+    return TASKS[read_task(Path(folder)).kind].predictor(Path(folder), **settings)

@@ -29,7 +29,7 @@ from headway.evaluate import Score, evaluate_classes
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.registry import Model, ModelConfig, Output, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
-from headway.predict import Classifier
+from headway.predict import Classifier, load_classifier
 from headway.storage import atomic_write
 from headway.text.dropout import SampledEncoder
 from headway.text.interface import TextTokenizer
@@ -219,9 +219,9 @@ class ClassificationTask:
             f"{len(prepared.train):,} texts ({prepared.train.num_tokens('source'):,} tokens; {counts})",
         )
 
-    def predictor(self, bundle: ClassifierBundle, **settings: Any) -> Classifier:
-        """Return a :class:`Classifier`."""
-        return Classifier(bundle, **settings)
+    def predictor(self, folder: Path, **settings: Any) -> Classifier:
+        """Load a :class:`Classifier`."""
+        return load_classifier(folder, **settings)
 
 
 def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:

@@ -28,7 +28,7 @@ from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
 from headway.models.registry import Model, TranslationModel, build_model
-from headway.predict import Translator
+from headway.predict import Translator, load_translator
 from headway.text.dropout import SampledEncoder
 from headway.text.framing import Framing
 from headway.text.interface import TextTokenizer
@@ -183,9 +183,9 @@ class TranslationTask:
             f"{len(data):,} pairs ({sources:,} source and {targets:,} target tokens)",
         )
 
-    def predictor(self, bundle: Bundle, **settings: Any) -> Translator:
-        """Return a :class:`Translator`."""
-        return Translator(bundle, **settings)
+    def predictor(self, folder: Path, **settings: Any) -> Translator:
+        """Load a :class:`Translator`."""
+        return load_translator(folder, **settings)
 
 
 def run_tokenizers(recipe: Recipe, run: Path, listener: Listener, hashes: ContentHashes | None = None) -> Tokenizers:

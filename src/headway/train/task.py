@@ -102,5 +102,5 @@ class Task(Protocol[RecipeT, PreparedT]):
     def summary(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
         """Return the model card's title, and the size of the training data in words."""
 
-    def predictor(self, bundle: Any, **settings: Any) -> Any:
-        """Return the object that applies a trained model to text."""
+    def predictor(self, folder: Path, **settings: Any) -> Any:
+        """Load the object that applies the model in ``folder`` to text."""

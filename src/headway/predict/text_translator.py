@@ -1,4 +1,4 @@
-"""What translates texts: the ways to ask, whoever answers."""
+"""The interface of everything that translates texts: one text, a list or a stream."""
 
 from __future__ import annotations
 
@@ -9,37 +9,36 @@ from typing import overload
 
 from headway.decode import DecodingOptions
 from headway.errors import HeadwayError
-from headway.predict.failing import without_errors
-from headway.predict.results import Candidate, Source, Translation, WordAlignment
+from headway.predict.results import Candidate, Source, Translation, WordAlignment, raise_first_error
 
-__all__ = ["PAPER", "TextTranslator"]
+__all__ = ["PAPER_OPTIONS", "TextTranslator"]
 
-PAPER = DecodingOptions()  # section 6.1
+PAPER_OPTIONS = DecodingOptions()  # section 6.1
 
 
 class TextTranslator(ABC):
-    """Translates one text, a list, or a stream."""
+    """Translates one text, a list, or a stream. Several threads may call it at the same time."""
 
-    lines_ahead = 2048  # of a stream, to be sorted by length
+    lines_ahead = 2048  # lines of a stream that are read at a time, to be batched by length
 
     @abstractmethod
     def translate_each(
         self,
         texts: Sequence[str | Source],
-        options: DecodingOptions = PAPER,
+        options: DecodingOptions = PAPER_OPTIONS,
         *,
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
     ) -> list[Translation | HeadwayError]:
-        """Translate a list of texts; one that cannot be translated has the error in its place and stops no other.
+        """Translate a list of texts. A text that cannot be translated has its error in its place in the result.
 
-        The arguments are those of :meth:`translate`.
+        For the arguments see :meth:`translate`.
         """
 
     @abstractmethod
     def words(self, candidate: Candidate) -> WordAlignment:
-        """A candidate's alignment from word to word, where it has one."""
+        """Return the word alignment of a candidate that was translated with ``alignment=True``."""
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a Sequence[str] too; the first signature wins
@@ -64,47 +63,47 @@ class TextTranslator(ABC):
     def translate(
         self,
         text: str | Source | Sequence[str | Source],
-        options: DecodingOptions = PAPER,
+        options: DecodingOptions = PAPER_OPTIONS,
         *,
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
     ) -> Translation | list[Translation]:
-        """Translate one text, or a list of them in one go.
+        """Translate one text or a list of texts.
 
         Args:
-            text: The source or sources. A blank one translates to an empty text.
-            options: How to search.
-            target_language: Which of its ``target_languages`` a model with several translates into.
-            source_language: The language of the sources, for imported models that are told it.
-            alignment: Whether to find out which target token comes from which source token.
+            text: The source or sources. The translation of a blank text is empty.
+            options: The options of the search.
+            target_language: The language to translate into, for models with several ``target_languages``.
+            source_language: The language of the sources, for imported models that need it.
+            alignment: Whether to align each target token to a source token.
 
         Raises:
-            HeadwayError: A text cannot be translated; the message has its number, counted from 1, in a list.
+            HeadwayError: A text cannot be translated. For a list, the message contains its number, counted from 1.
         """
         single = isinstance(text, (str, Source))
         texts = [text] if isinstance(text, (str, Source)) else text
         found = self.translate_each(
             texts, options, target_language=target_language, source_language=source_language, alignment=alignment
         )
-        results = without_errors(found, None if single else "text", 1)
+        results = raise_first_error(found, None if single else "text", 1)
         return results[0] if single else results
 
     def translate_lines(
         self,
         lines: Iterable[str | Source],
-        options: DecodingOptions = PAPER,
+        options: DecodingOptions = PAPER_OPTIONS,
         *,
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
     ) -> Iterator[Translation]:
-        """Translate a stream in its order, reading some lines ahead so that sentences of like length meet.
+        """Translate a stream in order, reading ahead to batch sentences of similar length.
 
-        The arguments are those of :meth:`translate`. Memory does not grow with the number of lines.
+        For the arguments see :meth:`translate`. Memory use does not grow with the number of lines.
 
         Raises:
-            HeadwayError: A line cannot be translated; the message has its number.
+            HeadwayError: A line cannot be translated. The message contains its number.
         """
         lines = iter(lines)
         first = 1
@@ -112,5 +111,5 @@ class TextTranslator(ABC):
             found = self.translate_each(
                 chunk, options, target_language=target_language, source_language=source_language, alignment=alignment
             )
-            yield from without_errors(found, "line", first)
+            yield from raise_first_error(found, "line", first)
             first += len(chunk)

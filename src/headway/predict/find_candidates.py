@@ -1,0 +1,190 @@
+"""Find candidate translations: search, search again for banned phrases, check, choose and align."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions, Hypothesis, Request, SearchModel, length_batches, search_all
+from headway.decode.request import check_request
+from headway.errors import ConfigError
+from headway.hardware import return_freed_memory
+from headway.predict.alignment import attention_maps, hard_alignment
+from headway.predict.phrases import groups, holds_word, spelling_in
+from headway.predict.prepare_requests import PartRequest
+from headway.predict.quality import find_flags
+from headway.predict.results import Candidate
+from headway.text.framing import Frame
+from headway.text.tokenizer import BOS, EOS, PAD, UNK
+
+__all__ = ["CandidateFinder"]
+
+_LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
+_MANY = 512  # sentences from which on freed memory is returned to the system; for few, that takes as long as the search
+_RESPELLINGS = 4  # how often the search is repeated because a banned phrase appeared in another tokenization
+
+
+@dataclass(frozen=True)
+class CandidateFinder:
+    """Finds the candidates of one call.
+
+    Attributes:
+        bundle: The model's tokenizers.
+        model: The model that searches.
+        options: The options of the search.
+        frame: The special tokens around each sentence.
+        languages_differ: Whether source and target are known to be in different languages.
+        max_tokens: Maximum size of a batch: sentences x source tokens.
+        guard: Whether a flagged best hypothesis is replaced by the most probable one without flags.
+    """
+
+    bundle: Bundle
+    model: SearchModel[Any]
+    options: DecodingOptions
+    frame: Frame
+    languages_differ: bool
+    max_tokens: int
+    guard: bool
+
+    def find(self, parts: Sequence[PartRequest]) -> list[list[Candidate]]:
+        """Return at most ``n_best`` candidates of each part, best first; none if the rules forbid every target.
+
+        A search that is certain of its best hypothesis has finished few others. To give the guard a choice, a part
+        whose best hypothesis is flagged is searched again with as many hypotheses as the beam has.
+        """
+        parts = list(parts)
+        hypotheses = self._search_without_banned_phrases(parts)
+        found = [self._choose(part, each) for part, each in zip(parts, hypotheses, strict=True)]
+        beam = self.options.beam_size
+        if self.guard and self.options.sampling is None and self.options.n_best < beam:
+            few = [at for at, each in enumerate(hypotheses) if 0 < len(each) < beam and _is_flagged(found[at][0])]
+            more = self.options.model_copy(update={"n_best": beam})
+            for at, each in zip(few, self._search([parts[at].request for at in few], more), strict=True):
+                found[at] = self._choose(parts[at], each)
+        return found
+
+    def align(
+        self, parts: Sequence[PartRequest], found: Sequence[Sequence[Candidate]], layer: int | None
+    ) -> list[list[Candidate]]:
+        """Return the candidates of each part with their alignments, by the attention of decoder block ``layer``."""
+        tokenizer, frame = self.bundle.source_tokenizer, self.frame
+        aligned = [list(candidates) for candidates in found]
+        places = [(row, place) for row, candidates in enumerate(found) for place in range(len(candidates))]
+        sources = [parts[row].request.source for row, _ in places]
+        for batch in length_batches(sources, self.max_tokens, self.max_tokens):
+            targets = [[*frame.target_prefix, *found[row][place].ids] for row, place in (places[at] for at in batch)]
+            maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, bos=BOS, layer=layer)
+            for at, attention in zip(batch, maps, strict=True):
+                row, place = places[at]
+                ids, start = parts[row].ids, len(frame.source_prefix)
+                own = attention[len(frame.target_prefix) :, start : start + len(ids)]
+                alignment = hard_alignment(own, tokenizer.display(ids))
+                aligned[row][place] = replace(found[row][place], alignment=alignment)
+        return aligned
+
+    def _search_without_banned_phrases(self, parts: list[PartRequest]) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each part. If they contain banned phrases, search again and update ``parts``."""
+        hypotheses = self._search([part.request for part in parts], self.options)
+        for _ in range(_RESPELLINGS):
+            again = {
+                at: request
+                for at, (part, found) in enumerate(zip(parts, hypotheses, strict=True))
+                if part.source.banned and (request := self._respelled(part, found[: self.options.n_best]))
+            }
+            for at, found in zip(again, self._search(list(again.values()), self.options), strict=True):
+                if found:  # otherwise the earlier hypotheses are kept, and report the phrases that they contain
+                    hypotheses[at] = found
+                    parts[at] = replace(parts[at], request=again[at])
+        return hypotheses
+
+    def _respelled(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> Request | None:
+        """Return the request with the tokenizations banned in which banned phrases appeared nevertheless.
+
+        A phrase has many tokenizations, and a search that may not use the usual one often takes another. None means
+        that no phrase appeared, or that a phrase to include is tokenized like this.
+        """
+        tokenizer, start = self.bundle.target_tokenizer, len(part.request.prefix)
+        found: dict[tuple[int, ...], None] = {}
+        for hypothesis in hypotheses:
+            tokens = hypothesis.tokens[start:]
+            for phrase in part.source.banned:
+                if holds_word(tokenizer.decode(tokens), phrase) and (ids := spelling_in(tokens, phrase, tokenizer)):
+                    found[ids] = None
+        request = replace(part.request, banned=(*part.request.banned, *found))
+        try:
+            check_request(request, self.options, EOS)
+        except ConfigError:
+            return None
+        return request if found else None
+
+    def _choose(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> list[Candidate]:
+        """Return the best candidates; with the guard, the most probable one without flags comes first."""
+        n_best = self.options.n_best
+        if not hypotheses:
+            return []
+        best = self._candidate(part, hypotheses[0])
+        if not (self.guard and best.flags):
+            return [best, *(self._candidate(part, each) for each in hypotheses[1:n_best])]
+        every = [best, *(self._candidate(part, each) for each in hypotheses[1:])]
+        sound = next((each for each in every if _is_sound(each, best)), None)
+        if sound is not None:
+            every = [replace(sound, flags=("fell_back",)), *(each for each in every if each is not sound)]
+        return every[:n_best]
+
+    def _candidate(self, part: PartRequest, hypothesis: Hypothesis) -> Candidate:
+        tokenizer, forced = self.bundle.target_tokenizer, len(self.frame.target_prefix)
+        tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
+        text, source = tokenizer.decode(tokens), part.source
+        phrases = groups(source)
+        after_prefix = tokenizer.decode(hypothesis.tokens[len(part.request.prefix) :]) if source.banned else ""
+        return Candidate(
+            text=text,
+            score=hypothesis.score,
+            log_probability=sum(log_probs) if forced else hypothesis.log_probability,
+            tokens=tuple(tokenizer.display(tokens)),
+            token_log_probabilities=log_probs,
+            ids=tuple(tokens),
+            flags=find_flags(
+                *(source.text, text, part.ids, tokens),
+                finished=hypothesis.finished,
+                languages_differ=self.languages_differ,
+            ),
+            unmet=tuple(phrases[i][0] for i in hypothesis.unmet if not any(p.strip() in text for p in phrases[i])),
+            banned=tuple(phrase for phrase in source.banned if holds_word(after_prefix, phrase)),
+        )
+
+    def _search(self, requests: Sequence[Request], options: DecodingOptions) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each request, best first, found in batches of similar length."""
+        tokenizer = self.bundle.target_tokenizer
+        rows = max(options.beam_size, options.n_best)
+        if options.beam_size > tokenizer.vocab_size:
+            raise ConfigError(
+                f"beam size {options.beam_size}: expected from 1 (greedy search) to {tokenizer.vocab_size}, the size "
+                "of the vocabulary; the paper uses 4"
+            )
+        found = search_all(
+            self.model,
+            requests,
+            options,
+            bos=BOS,
+            eos=EOS,
+            banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
+            max_tokens=self.max_tokens,
+            max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
+        )
+        if len(requests) > _MANY:
+            return_freed_memory()  # batches of many shapes fragment it
+        return found
+
+
+def _is_flagged(candidate: Candidate) -> bool:
+    """Return whether a candidate has flags, other than that the guard has chosen it."""
+    return bool(set(candidate.flags) - {"fell_back"})
+
+
+def _is_sound(candidate: Candidate, best: Candidate) -> bool:
+    """Return whether a candidate has no flags, and violates no phrase that the most probable one satisfies."""
+    violated = {*best.unmet, *best.banned}
+    return not candidate.flags and violated.issuperset((*candidate.unmet, *candidate.banned))

@@ -1,0 +1,153 @@
+"""Turn texts into search requests: split long texts, tokenize, add special tokens, and check each text separately.
+
+A text that cannot be translated becomes an error in its place in the list, so that the others can be translated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions
+from headway.decode.request import Request, check_request
+from headway.errors import ConfigError, DataError, HeadwayError, LengthError
+from headway.predict.phrases import banned_ids, check_phrases, include_ids, prefix_ids
+from headway.predict.results import Source
+from headway.predict.segment import Part, split_text
+from headway.text.framing import Frame
+from headway.text.interface import TextTokenizer
+from headway.text.tokenizer import EOS
+
+__all__ = ["PartRequest", "RequestBuilder", "TranslationPlan", "encode_each"]
+
+MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
+
+
+@dataclass(frozen=True)
+class PartRequest:
+    """One part of a text, encoded and ready for decoding.
+
+    Attributes:
+        source: The part, with the phrases that apply to it.
+        ids: Its tokens, without special tokens.
+        request: The search request.
+    """
+
+    source: Source
+    ids: tuple[int, ...]
+    request: Request
+
+
+@dataclass(frozen=True)
+class TranslationPlan:
+    """How a text is translated: a request for each of its parts. A blank text has no parts."""
+
+    source: Source
+    parts: tuple[Part, ...] = ()
+    requests: tuple[PartRequest, ...] = ()
+    trailing_whitespace: str = ""
+
+
+@dataclass(frozen=True)
+class RequestBuilder:
+    """Makes the search requests of one call.
+
+    Attributes:
+        bundle: The model.
+        frame: The special tokens around each sentence.
+        options: The options of the search.
+        max_source_tokens: Longer texts, special tokens included, are split.
+        max_positions: Longest sequence, with EOS or BOS, that the model has positions for. None means no limit.
+        language: The language of the sources, as a BCP 47 tag. Its rules split a text into sentences.
+    """
+
+    bundle: Bundle
+    frame: Frame
+    options: DecodingOptions
+    max_source_tokens: int
+    max_positions: int | None
+    language: str
+
+    def plans(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
+        """Return the plan of each text, or why it cannot be translated."""
+        texts = ["" if not source.text.strip() else source.text for source in sources]
+        encoded = encode_each(self.bundle.source_tokenizer, texts)
+        return [self._plan(source, ids) for source, ids in zip(sources, encoded, strict=True)]
+
+    def _plan(self, source: Source, ids: list[int] | HeadwayError) -> TranslationPlan | HeadwayError:
+        if isinstance(ids, HeadwayError):
+            return ids
+        if not ids:
+            return TranslationPlan(source)
+        try:
+            check_phrases(source)
+            if len(ids) + self.frame.source_extra <= self.max_source_tokens:
+                return TranslationPlan(source, (Part(source.text, ""),), (self._request(source, ids),))
+            return self._plan_of_parts(source, len(ids) + self.frame.source_extra)
+        except HeadwayError as error:
+            return error
+
+    def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
+        encode = self.bundle.source_tokenizer.encode
+        parts, trailing_whitespace = split_text(
+            source.text, self.language, lambda text: len(encode(text)) + self.frame.source_extra, self.max_source_tokens
+        )
+        if source.include and len(parts) > 1:
+            raise ConfigError(
+                f"include: a text of {length} tokens is translated in {len(parts)} parts, and it is unknown which of "
+                "them must contain the phrases; give its sentences one by one"
+            )
+        # The prefix belongs to the translation of the first part.
+        sources = [replace(source, text=part.text, prefix="" if at else source.prefix) for at, part in enumerate(parts)]
+        requests = tuple(self._request(each, encode(each.text)) for each in sources)
+        return TranslationPlan(source, tuple(parts), requests, trailing_whitespace)
+
+    def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
+        tokenizer = self.bundle.target_tokenizer
+        prefix = (*self.frame.target_prefix, *prefix_ids(tokenizer, source))
+        framed = tuple(self.frame.source(ids))
+        request = Request(
+            source=framed,
+            limit=self._limit(len(framed) - 1, len(prefix)),
+            prefix=prefix,
+            include=include_ids(tokenizer, source),
+            banned=banned_ids(tokenizer, source),
+        )
+        for phrase, alternatives in zip(source.include, request.include, strict=True):
+            if min(map(len, alternatives)) > request.limit:
+                raise LengthError(
+                    f"include: {phrase!r} has {min(map(len, alternatives))} tokens, but this target may have at most "
+                    f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
+                )
+        check_request(request, self.options, EOS)  # an error in the search would stop the whole batch
+        return PartRequest(source, tuple(ids), request)
+
+    def _limit(self, source_length: int, prefix_length: int) -> int:
+        """Return the maximum number of target tokens: as the options or the paper say, within the model's positions."""
+        limit = self.options.max_length
+        if limit is None:
+            limit = max(source_length, prefix_length) + MAX_EXTRA_TOKENS
+        if self.max_positions is not None:
+            limit = min(limit, self.max_positions - 1)
+        if prefix_length > limit:
+            raise LengthError(
+                f"prefix: {prefix_length} tokens, but this target may have at most {limit}; raise max_length "
+                "(--max-length) as far as the model's positions allow, or give a shorter prefix"
+            )
+        return limit
+
+
+def encode_each(tokenizer: TextTokenizer, texts: Sequence[str]) -> list[list[int] | HeadwayError]:
+    """Return the ids of each text, or why it cannot be encoded."""
+    try:
+        return list(tokenizer.encode_batch(texts))
+    except DataError:  # about one of them
+        return [_encoded(tokenizer, text) for text in texts]
+
+
+def _encoded(tokenizer: TextTokenizer, text: str) -> list[int] | HeadwayError:
+    try:
+        return tokenizer.encode(text)
+    except DataError as error:
+        return DataError(str(error).removeprefix("text 1, "))
