@@ -96,7 +96,10 @@ class _Chunks(dict[str, bytes]):
 
     def learn(self, words: Iterable[str]) -> None:
         """Find the ids of what is new among ``words`` at once, which is many times faster than one by one."""
-        new = [word for word in set(words) - self.keys() - self._older.keys() if len(word) <= _LONGEST_REMEMBERED]
+        known = self, self._older  # other threads may replace the latter
+        new = [
+            word for word in set(words) if len(word) <= _LONGEST_REMEMBERED and not any(word in each for each in known)
+        ]
         for word, ids in zip(new, self._segment([self._before + word for word in new]), strict=True):
             self._remember(word, ids)
 
