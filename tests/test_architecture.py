@@ -38,6 +38,7 @@ HOMES = {
     "tokenizers": ["text/"],
     "sacrebleu": ["evaluate/"],
     "sentencex": ["predict/segment.py"],
+    "regex": ["text/words.py"],
     "babel": ["data/builtin/"],
     "typer": ["cli/"],
     "tomli_w": ["config.py"],

@@ -21,7 +21,7 @@ from table_models import (
     tiny_transformer,
 )
 
-from headway.decode import Request, length_penalty
+from headway.decode import Phrase, Request, WordBoundaries, length_penalty
 from headway.decode.constraints import Constraints
 from headway.models.transformer import Transformer
 
@@ -30,6 +30,26 @@ WORDS = (0, 1, 3)  # with the end symbol a vocabulary of four
 
 phrases = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
 includes = st.lists(st.lists(phrases, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3).map(tuple)
+
+
+# Whole words. Token 0 is a letter, 1 a letter with a space before it, 3 a comma; 2 ends the target.
+SPACED = WordBoundaries(bytes((1, 0, 0, 0)), bytes((1, 1, 0, 0)), separator=3)
+Words = tuple[tuple[Phrase, ...], ...]
+
+Drawn = tuple[tuple[tuple[Prefix, int, int], ...], ...]
+
+edges = st.tuples(phrases, st.integers(0, 1), st.integers(0, 1))
+word_includes = st.lists(st.lists(edges, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3).map(tuple)
+
+
+def as_words(drawn: Drawn) -> Words:
+    return tuple(
+        tuple(
+            Phrase(tokens, start & SPACED.starts[tokens[0]], end & SPACED.ends[tokens[-1]])
+            for tokens, start, end in several
+        )
+        for several in drawn
+    )
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +65,90 @@ def unmet_in(target: Prefix, include: Include) -> tuple[int, ...]:
     return tuple(
         number for number, several in enumerate(include) if not any(holds(target, phrase) for phrase in several)
     )
+
+
+def holds_words(target: Prefix, phrase: Phrase) -> bool:
+    """Whether a phrase occurs between neighbors that its edges allow."""
+    length = len(phrase.tokens)
+    return any(
+        target[at : at + length] == phrase.tokens
+        and not (at and phrase.start & SPACED.ends[target[at - 1]])
+        and not (at + length < len(target) and phrase.end & SPACED.starts[target[at + length]])
+        for at in range(len(target) - length + 1)
+    )
+
+
+def words_unmet_in(target: Prefix, include: Words) -> tuple[int, ...]:
+    return tuple(at for at, several in enumerate(include) if not any(holds_words(target, one) for one in several))
+
+
+@given(drawn=word_includes, tokens=st.lists(st.sampled_from(WORDS), max_size=9).map(tuple))
+@settings(derandomize=True, max_examples=300)
+def test_the_automaton_knows_whole_words(drawn: Drawn, tokens: Prefix) -> None:
+    include = as_words(drawn)
+    constraints = Constraints(include, boundaries=SPACED)
+    node = constraints.after(tokens)
+    assert constraints.unmet(node) == words_unmet_in(tokens, include)
+    needed = constraints.needed(node)
+    assert (needed == 0) == (not constraints.unmet(node))
+    while needed:
+        steps = {token: constraints.step(node, token) for token in constraints.forward(node)}
+        token = min(steps, key=lambda token: constraints.needed(steps[token]))
+        node, tokens = steps[token], (*tokens, token)
+        assert constraints.needed(node) <= needed - 1
+        needed = constraints.needed(node)
+    assert words_unmet_in(tokens, include) == ()
+
+
+@given(seed=st.integers(0, 9999), drawn=word_includes)
+@settings(derandomize=True, max_examples=10)
+def test_a_wide_beam_finds_the_best_target_with_whole_words(seed: int, drawn: Drawn) -> None:
+    include = as_words(drawn)
+    model = TableModel(random_distribution(seed, 4))
+    request = Request(source=(0,), limit=4, include=include, boundaries=SPACED)
+    (found,) = run(model, [request], beam_size=121)
+    log_probs = log_probs_of(random_distribution(seed, 4))
+    best = min(
+        targets_of(WORDS, 4),
+        key=lambda target: (
+            len(words_unmet_in(target, include)),
+            -log_probability(log_probs, target) / length_penalty(len(target) + 1, 0.6),
+        ),
+    )
+    assert len(found[0].unmet) == len(words_unmet_in(best, include))
+    if not found[0].unmet:
+        assert found[0].tokens == best
+    for hypothesis in found:
+        assert hypothesis.unmet == words_unmet_in(hypothesis.tokens, include)
+
+
+@given(seed=st.integers(0, 9999), beam_size=st.integers(2, 4), drawn=word_includes, spare=st.integers(0, 3))
+@settings(derandomize=True, max_examples=50)
+def test_every_phrase_is_there_as_whole_words_however_small_the_beam(
+    seed: int, beam_size: int, drawn: Drawn, spare: int
+) -> None:
+    include = as_words(drawn)
+    limit = sum(min(len(one.tokens) + 1 for one in several) for several in include) + spare
+    request = Request(source=(0,), limit=limit, include=include, boundaries=SPACED)
+    (found,) = run(TableModel(random_distribution(seed, 4)), [request], beam_size=beam_size)
+    assert found
+    for hypothesis in found:
+        assert hypothesis.unmet == words_unmet_in(hypothesis.tokens, include) == ()
+
+
+def test_a_phrase_is_closed_though_the_model_would_go_on() -> None:
+    """After the letters 1 0, another letter has 99 % of the probability; a beam of two still ends the word."""
+
+    def distribution(_sentence: int, prefix: Prefix) -> list[float]:
+        return [0.99, 0.004, 0.003, 0.003] if prefix and prefix[-1] in (0, 1) else [0.3, 0.3, 0.2, 0.2]
+
+    include = ((Phrase((1, 0), end=1),),)
+    (found,) = run(
+        TableModel(distribution), [Request(source=(0,), limit=9, include=include, boundaries=SPACED)], beam_size=2
+    )
+    assert found[0].unmet == ()
+    (glued,) = run(TableModel(distribution), [Request(source=(0,), limit=9, include=(((1, 0),),))], beam_size=2)
+    assert words_unmet_in(glued[0].tokens, include) == (0,)  # as tokens alone it is inside of a longer word
 
 
 @given(include=includes, tokens=st.lists(st.sampled_from(WORDS), max_size=9).map(tuple))
@@ -194,19 +298,17 @@ def test_a_model_that_never_gives_a_token_is_no_endless_search() -> None:
 
 def test_phrases_for_a_transformer_alone_and_in_a_batch(transformer: Transformer) -> None:
     dice = random.Random(1)
+    includes: list[Include] = [
+        tuple(((dice.randrange(3, 8), dice.randrange(3, 8)), (dice.randrange(3, 8),) * 3) for _ in range(number % 3))
+        for number in range(5)
+    ]
     requests = [
-        Request(
-            source=request.source,
-            limit=request.limit + 6,
-            include=tuple(
-                ((dice.randrange(3, 8), dice.randrange(3, 8)), (dice.randrange(3, 8),) * 3) for _ in range(number % 3)
-            ),
-        )
-        for number, request in enumerate(sentences(5))
+        Request(source=request.source, limit=request.limit + 6, include=include)
+        for request, include in zip(sentences(5), includes, strict=True)
     ]
     together = run(transformer, requests, (PAD, BEGIN), beam_size=4)
-    for request, found in zip(requests, together, strict=True):
-        assert found[0].unmet == unmet_in(found[0].tokens, request.include) == ()
+    for request, include, found in zip(requests, includes, together, strict=True):
+        assert found[0].unmet == unmet_in(found[0].tokens, include) == ()
         assert math.isfinite(found[0].score)
         assert END not in found[0].tokens
         assert_same(run(transformer, [request], (PAD, BEGIN), beam_size=4)[0], found)

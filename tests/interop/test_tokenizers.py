@@ -12,10 +12,13 @@ import pytest
 import sentencepiece
 import tokenizers
 from foreign import MOSES_SPECIAL, SENTENCES, corpus, fsmt_tokenizer, moses, pieces, spm, transformers
+from gluing import search_phrases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
+from headway.predict import Source
+from headway.predict.phrases import is_met
 from headway.text.exporting import tokenizer_files
 from headway.text.foreign import ForeignTokenizer
 from headway.text.framing import Frame, Framing
@@ -350,3 +353,19 @@ def test_languages_that_a_model_is_told() -> None:
 def test_wrong_languages_are_named(framing: Framing, asked: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         framing.frame(**asked)
+
+
+@each_kind
+@given(data=st.data())
+@settings(derandomize=True, max_examples=15)
+def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.DataObject) -> None:
+    tokenizer = MADE[kind]
+    every = ["Haus", "unter Haus", "das", "*aus", "Hau*", "e", "s"]
+    known = [word for word in every if UNK not in tokenizer.encode(word.strip("*"))]
+    words = st.lists(st.sampled_from(known), min_size=1, max_size=2)
+    chosen = data.draw(st.lists(words.map(tuple), min_size=1, max_size=3).map(tuple))
+    found = search_phrases(tokenizer, Source("x", include=chosen), data.draw(st.integers(0, 9)), 3)
+    assert found
+    for unmet, text in found:
+        assert unmet == ()
+        assert all(is_met(tokenizer, text, several) for several in chosen), text

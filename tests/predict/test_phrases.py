@@ -1,13 +1,26 @@
-"""Phrases as tokens: both spellings of a byte-level vocabulary, and what a vocabulary cannot hold."""
+"""Phrases as tokens, whole words in texts and in searches, and what a vocabulary lacks."""
 
 from __future__ import annotations
 
 import pytest
+from gluing import search_phrases
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from headway.decode import Phrase
 from headway.errors import ConfigError
 from headway.predict import Source
-from headway.predict.phrases import banned_ids, check_phrases, holds_word, include_ids, prefix_ids, spelling_in
+from headway.predict.phrases import (
+    WordPhrase,
+    banned_ids,
+    check_phrases,
+    include_phrases,
+    is_met,
+    prefix_ids,
+    spelling_in,
+)
 from headway.text import Tokenizer, TokenizerConfig
+from headway.text.tokenizer import UNK
 
 TEXTS = ["ein Haus und der Baum", "das Haus", "der Baum und das rote Haus", "ein Baum", "Haus und Baum"] * 3
 
@@ -22,23 +35,25 @@ def test_a_phrase_is_found_however_its_context_is_cut(kind: str, text: str) -> N
     """Some alternative occurs in the tokens of every text that holds the phrase as a word."""
     made = tokenizer(kind)
     ids = made.encode(text)
-    (alternatives,) = include_ids(made, Source("x", include=("Haus",)))
-    assert any(tuple(ids[at : at + len(each)]) == each for each in alternatives for at in range(len(ids)))
-    assert not any(each == () for each in alternatives)
+    (alternatives,) = include_phrases(made, Source("x", include=("Haus",)))
+    places = range(len(ids))
+    assert any(tuple(ids[at : at + len(each.tokens)]) == each.tokens for each in alternatives for at in places)
+    assert not any(each.tokens == () for each in alternatives)
 
 
 def test_one_spelling_is_left_where_it_is_in_the_other() -> None:
-    assert len(include_ids(tokenizer("bpe"), Source("x", include=("Haus",)))[0]) == 2
+    assert len(include_phrases(tokenizer("bpe"), Source("x", include=("Haus",)))[0]) == 2
     assert [
-        len(include_ids(tokenizer(kind), Source("x", include=("Haus",)))[0]) for kind in ("characters", "whitespace")
+        len(include_phrases(tokenizer(kind), Source("x", include=("Haus",)))[0])
+        for kind in ("characters", "whitespace")
     ] == [1, 1]
 
 
 def test_alternatives_of_one_phrase_and_several_phrases() -> None:
     made = tokenizer("whitespace")
-    one, two = include_ids(made, Source("x", include=(("Haus", "Baum"), "das Haus")))
-    assert one == (tuple(made.encode("Haus")), tuple(made.encode("Baum")))
-    assert two == (tuple(made.encode("das Haus")),)
+    one, two = include_phrases(made, Source("x", include=(("Haus", "Baum"), "das Haus")))
+    assert one == (Phrase(tuple(made.encode("Haus"))), Phrase(tuple(made.encode("Baum"))))
+    assert two == (Phrase(tuple(made.encode("das Haus"))),)
     assert banned_ids(made, Source("x", banned=("Haus", "das Haus"))) == (
         tuple(made.encode("Haus")),
     )  # holds the other
@@ -52,11 +67,11 @@ def test_a_prefix_leaves_its_last_space_to_the_next_word() -> None:
 
 def test_words_that_the_vocabulary_does_not_have() -> None:
     made = tokenizer("whitespace")
-    with pytest.raises(ConfigError, match=r"include: 'Auto' holds what this model's vocabulary does not have"):
-        include_ids(made, Source("x", include=("Auto",)))
-    with pytest.raises(ConfigError, match=r"prefix: 'das Auto' holds what"):
+    with pytest.raises(ConfigError, match=r"include: 'Auto' contains what this model's vocabulary does not have"):
+        include_phrases(made, Source("x", include=("Auto",)))
+    with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains what"):
         prefix_ids(made, Source("x", prefix="das Auto"))
-    assert len(include_ids(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be met
+    assert len(include_phrases(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be met
 
 
 @pytest.mark.parametrize("source", [Source("x", include=("",)), Source("x", include=((),)), Source("x", banned=(" ",))])
@@ -82,7 +97,7 @@ def test_empty_phrases(source: Source) -> None:
     ],
 )
 def test_marks_and_scripts_without_spaces_need_no_edge(text: str, phrase: str, expected: bool) -> None:
-    assert holds_word(text, phrase) is expected
+    assert WordPhrase.parse(phrase).occurs_in(text) is expected
 
 
 @pytest.mark.parametrize(
@@ -90,7 +105,7 @@ def test_marks_and_scripts_without_spaces_need_no_edge(text: str, phrase: str, e
     [("der Hund bellt", True), ("Hund", True), ("(Hund)", True), ("Hunde", False), ("Seehund", False), ("", False)],
 )
 def test_a_phrase_as_words_of_its_own(text: str, expected: bool) -> None:
-    assert holds_word(text, "Hund") is expected
+    assert WordPhrase("Hund").occurs_in(text) is expected
 
 
 def test_the_tokens_that_spell_a_phrase() -> None:
@@ -102,3 +117,73 @@ def test_the_tokens_that_spell_a_phrase() -> None:
     assert "Haus" not in made.decode(found[1:])
     assert "Haus" not in made.decode(found[:-1])
     assert spelling_in(spelled, "Baum", made) is None
+
+
+@pytest.mark.parametrize(
+    ("marked", "expected"),
+    [
+        (" Haus ", WordPhrase("Haus")),
+        ("*Haus*", WordPhrase("Haus", whole_start=False, whole_end=False)),
+        ("Haus*", WordPhrase("Haus", whole_end=False)),
+        ("*haus", WordPhrase("haus", whole_start=False)),
+        (r"\*Haus\*", WordPhrase("*Haus*")),
+        (r"*\*Haus", WordPhrase("*Haus", whole_start=False)),
+        ("a*b", WordPhrase("a*b")),
+        ("**", WordPhrase("**")),
+        ("* *", WordPhrase("")),
+    ],
+)
+def test_asterisks_at_the_edges(marked: str, expected: WordPhrase) -> None:
+    if expected.text:
+        assert WordPhrase.parse(marked) == expected
+    else:
+        with pytest.raises(ConfigError, match="a phrase is empty"):
+            check_phrases(Source("x", include=(marked,)))
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "expected"),
+    [
+        ("vor 3 TagenMon", "Mon", False),
+        ("das Rathaus", "*haus", True),
+        ("das Rathaus", "haus*", False),
+        ("Haustür auf", "Haus*", True),
+        ("Haustür auf", "*Haus", False),
+        ("die Rathaustür", "*haus*", True),
+        ("e\u0301t", "e", False),  # an accent belongs to the letter before it
+        ("は\u3099", "は", False),
+        ("हिन्दी", "हिन", False),
+        ("de l'eau", "eau", True),
+        ("a_b", "a", False),
+    ],
+)
+def test_marked_edges_and_marks(text: str, phrase: str, expected: bool) -> None:
+    assert WordPhrase.parse(phrase).occurs_in(text) is expected
+
+
+# Whole words in a search.
+
+SENTENCES = [*TEXTS, "Haustür, Rathaus", "Baum-Haus und Häuser", "猫と犬がいる", "黑猫在睡觉", "แมวดำกับหมา", "x"] * 2
+
+
+OWN = {
+    kind: Tokenizer.train(SENTENCES, TokenizerConfig.parse({"kind": kind, "vocab_size": 330}, "test"))
+    for kind in ("bpe", "characters", "whitespace")
+}
+WORDS = ["Haus", "Baum", "das Haus", "rote", "und der", "*aus", "Hau*", "*au*", "Häuser", "猫", "犬", "แมว", ",", "x"]
+
+
+@pytest.mark.parametrize("kind", OWN)
+@given(data=st.data())
+@settings(derandomize=True, max_examples=25)
+def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.DataObject) -> None:
+    """However the model glues letters to them, in small beams, with phrases that overlap."""
+    tokenizer = OWN[kind]
+    words = [word for word in WORDS if UNK not in tokenizer.encode(WordPhrase.parse(word).text)]
+    chosen = data.draw(st.lists(st.lists(st.sampled_from(words), min_size=1, max_size=2), min_size=1, max_size=3))
+    source = Source("x", include=tuple(map(tuple, chosen)))
+    found = search_phrases(tokenizer, source, data.draw(st.integers(0, 9)), data.draw(st.sampled_from([2, 4])))
+    assert found
+    for unmet, text in found:
+        assert unmet == ()
+        assert all(is_met(tokenizer, text, several) for several in source.include), text

@@ -36,7 +36,8 @@ def translate(
     include: Annotated[
         list[str] | None,
         typer.Option(
-            help="A phrase that every translation must contain; 'a|b': at least one of them. May be repeated."
+            help="A phrase that every translation must contain as whole words; 'a|b': at least one of them; 'Haus*', "
+            "'*haus', '*Haus*': also as a part of a longer word. May be repeated."
         ),
     ] = None,
     ban: Annotated[

@@ -1,5 +1,6 @@
 """Search for the most probable target. Models are reached through a protocol; no architecture is known here."""
 
+from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.options import DecodingOptions, Sampling, length_penalty
 from headway.decode.protocol import SearchModel, Step
@@ -15,10 +16,12 @@ __all__ = [
     "Hypothesis",
     "NextToken",
     "NextTokens",
+    "Phrase",
     "Request",
     "Sampling",
     "SearchModel",
     "Step",
+    "WordBoundaries",
     "alternatives",
     "length_batches",
     "length_penalty",

@@ -114,7 +114,9 @@ class _Beam:
         self.request = request
         self.limit = limit_of(request, options)
         self.draw_keys = draw_keys(request, options.sampling, groups) if options.sampling else []
-        self.constraints = Constraints(request.include, banned) if request.include else None
+        self.constraints: Constraints | None = None
+        if request.include:
+            self.constraints = Constraints(request.include, banned, request.boundaries)
         self.length = 0  # tokens of each hypothesis so far
         self.finished: list[list[_Ending]] = [[] for _ in range(groups)]  # best first
         self.closed: set[int] = set()  # the groups that are done

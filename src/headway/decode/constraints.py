@@ -3,13 +3,19 @@
 After Post and Vilar 2018 ("Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine
 Translation", section 3). The candidates of a step are the best extensions of the beam and, for every hypothesis, each
 token that advances a constraint. They are put into banks by the number of constraint tokens that they still need, and
-the places of the beam go to the banks in turn. A hypothesis may end when its constraints are met.
+the banks take turns in filling the beam. A hypothesis may end when its constraints are met.
 
-Departures. The search does not keep track of progress: progress is a function of the tokens (:class:`Constraints`). A
-constraint is met if one of its alternatives occurs, wherever it came from, including the forced prefix, and one
-occurrence satisfies every constraint that it matches. The bank that needs the fewest tokens gets the first place, and
-each of its hypotheses has a token after which one token less is needed; so constraints stay unmet only if rules forbid
-tokens, or if the limit is too short for all constraints one after the other.
+Departures. A constraint is met if one of its alternatives occurs, wherever it came from, including the forced prefix,
+and one occurrence satisfies every constraint that it matches. Progress is a function of the tokens
+(:class:`Constraints`); the search stores only its number.
+
+A phrase can be required to match whole words (:class:`WordBoundaries`). Then the token before a phrase decides whether
+the phrase may begin there, and the token after it decides whether it counts. So a phrase that is complete is open until
+the next token, and the best tokens that close it are candidates, too.
+
+The bank that needs the fewest tokens gets the first place, and each of its hypotheses has a token after which one token
+less is needed. So constraints stay unmet only if rules forbid tokens, or if the limit is too short for all constraints
+one after the other.
 """
 
 from __future__ import annotations
@@ -24,43 +30,105 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from headway.decode.candidates import Extensions, TokenScores
+from headway.decode.topk import topk_ordered
 
-__all__ = ["Constraints", "Extension", "allocate", "extend_constrained"]
+__all__ = ["Constraints", "Extension", "Phrase", "WordBoundaries", "allocate", "extend_constrained"]
+
+
+@dataclass(frozen=True)
+class WordBoundaries:
+    """Where words begin and end among the tokens of a vocabulary.
+
+    Each token has two bit sets, one byte each. Token t continues the word in which the text before it ends if the two
+    have a bit in common: ``ends[s] & starts[t]``, where s is the token before t.
+
+    Attributes:
+        starts: For each token, which words its text continues.
+        ends: For each token, which word it leaves open.
+        separator: A token that neither continues a word nor leaves one open, such as a space; None if there is none.
+    """
+
+    starts: bytes
+    ends: bytes
+    separator: int | None = None
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A token sequence to include; its edges are bit sets as in :class:`WordBoundaries`, and 0 means no condition.
+
+    Attributes:
+        tokens: The sequence.
+        start: It may not begin after a token whose ``ends`` has one of these bits.
+        end: It may not be followed by a token whose ``starts`` has one of these bits.
+    """
+
+    tokens: tuple[int, ...]
+    start: int = 0
+    end: int = 0
 
 
 @dataclass(frozen=True)
 class _Progress:
-    """How many tokens of each alternative of each constraint are matched; None means that the constraint is met."""
+    """The state of the constraints after some tokens.
+
+    Attributes:
+        matched: For each constraint None if it is met, otherwise a bit set for each alternative: bit k is set if the
+            tokens so far end with the alternative's first k + 1 tokens.
+        ends: The bit set ``ends`` of the last token.
+    """
 
     matched: tuple[tuple[int, ...] | None, ...]
+    ends: int = 0
 
 
 class Constraints:
     """An automaton over the tokens of one request's constraints, built while it is used.
 
-    Its nodes are numbers; every target begins at node 0. For each alternative, a node stores the length of the longest
-    suffix of the target so far that the alternative begins with (as in Knuth, Morris and Pratt 1977). Alternatives that
-    contain a ``forbidden`` token are left out; a constraint without alternatives stays unmet and is not pursued.
+    Its nodes are numbers; every target begins at node 0. All places at which an alternative may be matched are followed
+    at once, as bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a
+    ``forbidden`` token are left out; a constraint without alternatives stays unmet and is not pursued.
+
+    Args:
+        include: The alternatives of each constraint. A plain token sequence is a phrase without conditions.
+        forbidden: Tokens that no target contains.
+        boundaries: The word boundaries by which the phrases' edges are judged; None ignores them.
     """
 
-    def __init__(self, include: Sequence[Sequence[tuple[int, ...]]], forbidden: Collection[int] = ()) -> None:
-        include = [[one for one in several if not set(one) & set(forbidden)] for several in include]
-        self.include = include
-        self._fallbacks = {one: _fallbacks(one) for several in include for one in several}
-        self._shortest = [min(map(len, several), default=0) for several in include]
-        start = _Progress(tuple((0,) * len(several) for several in include))
+    def __init__(
+        self,
+        include: Sequence[Sequence[Phrase | tuple[int, ...]]],
+        forbidden: Collection[int] = (),
+        boundaries: WordBoundaries | None = None,
+    ) -> None:
+        phrases = [[one if isinstance(one, Phrase) else Phrase(one) for one in several] for several in include]
+        self.include = [[one for one in several if not set(one.tokens) & set(forbidden)] for several in phrases]
+        self.boundaries = boundaries
+        # What a constraint takes wherever it begins: a separator, so that it continues no word, and its tokens.
+        # A vocabulary without a separator may leave a phrase out of reach.
+        separator = int(boundaries is not None and boundaries.separator is not None)
+        self._shortest = [
+            min((len(one.tokens) + separator * bool(self._continued(one)) for one in several), default=0)
+            for several in self.include
+        ]
+        start = _Progress(tuple((0,) * len(several) for several in self.include))
         self._progress = [start]
         self._numbers = {start: 0}
         self._steps: dict[tuple[int, int], int] = {}
+        self._needed: dict[int, int] = {}
 
     def step(self, node: int, token: int) -> int:
         """Return the node after one more token."""
         if (node, token) not in self._steps:
-            matched = tuple(
-                None if places is None else self._matched(several, places, token)
-                for several, places in zip(self.include, self._progress[node].matched, strict=True)
+            now = self._progress[node]
+            ends = 0 if self.boundaries is None else self.boundaries.ends[token]
+            progress = _Progress(
+                tuple(
+                    None if places is None else self._matched(several, places, now.ends, token)
+                    for several, places in zip(self.include, now.matched, strict=True)
+                ),
+                ends,
             )
-            progress = _Progress(matched)
             if progress not in self._numbers:
                 self._numbers[progress] = len(self._progress)
                 self._progress.append(progress)
@@ -75,57 +143,90 @@ class Constraints:
         return node
 
     def unmet(self, node: int) -> tuple[int, ...]:
-        """Return the indices of the constraints that do not occur yet."""
-        return tuple(at for at, places in enumerate(self._progress[node].matched) if places is not None)
+        """Return the indices of the constraints that do not occur if the target ends here."""
+        matched = self._progress[node].matched
+        return tuple(at for at, places in enumerate(matched) if places is not None and not self._open(at, places))
 
     def remaining(self, node: int, constraint: int) -> int:
         """Return the fewest tokens after which a constraint can occur; 0 if it occurs already, or cannot."""
-        places = self._progress[node].matched[constraint]
-        if places is None:
+        if constraint not in self.unmet(node):
             return 0
-        return min((len(one) - at for one, at in zip(self.include[constraint], places, strict=True)), default=0)
+        return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
 
     def needed(self, node: int) -> int:
         """Return how many tokens meet all constraints one after the other, continuing the one that saves most.
 
-        Every node that needs any tokens has a token after which one token less is needed.
+        Every node that needs any tokens has a token in :meth:`forward` after which one token less is needed.
         """
-        unmet = self.unmet(node)
-        saved = max((self._shortest[at] - self.remaining(node, at) for at in unmet), default=0)
-        return sum(self._shortest[at] for at in unmet) - saved
+        if node not in self._needed:
+            unmet = self.unmet(node)
+            ways = (
+                needed - self._shortest[at] + self._lost(node, token)
+                for at in unmet
+                for needed, token in self._continuations(node, at)
+            )
+            self._needed[node] = sum(self._shortest[at] for at in unmet) + min(ways, default=0)
+        return self._needed[node]
 
     def forward(self, node: int) -> set[int]:
         """Return the tokens that advance an unmet constraint."""
-        return {
-            one[place]
-            for several, places in zip(self.include, self._progress[node].matched, strict=True)
-            if places is not None
-            for one, place in zip(several, places, strict=True)
-        }
+        return {token for at in self.unmet(node) for _, token in self._continuations(node, at)}
+
+    def open_end(self, node: int) -> int:
+        """Return the bits in ``starts`` of the tokens that would undo a match; 0 if no complete phrase is open."""
+        bits = 0
+        for several, places in zip(self.include, self._progress[node].matched, strict=True):
+            for one, place in zip(several, places or (), strict=False):
+                bits |= one.end * (place >> (len(one.tokens) - 1) & 1)
+        return bits
+
+    def _open(self, constraint: int, places: tuple[int, ...]) -> bool:
+        """Whether an alternative is complete and waits for the next token to close it."""
+        return any(place >> (len(one.tokens) - 1) for one, place in zip(self.include[constraint], places, strict=True))
+
+    def _starts(self, token: int) -> int:
+        return 0 if self.boundaries is None else self.boundaries.starts[token]
+
+    def _continuations(self, node: int, constraint: int) -> list[tuple[int, int]]:
+        """Return for each way to complete an unmet constraint how many tokens it takes, and the first of them."""
+        now = self._progress[node]
+        places = now.matched[constraint]
+        assert places is not None
+        ways: list[tuple[int, int]] = []
+        for one, place in zip(self.include[constraint], places, strict=True):
+            length = len(one.tokens)
+            ways += [(length - k, one.tokens[k]) for k in range(1, length) if place >> (k - 1) & 1]
+            if not one.start & now.ends:
+                ways.append((length, one.tokens[0]))
+            if self._continued(one) & now.ends and self.boundaries and self.boundaries.separator is not None:
+                ways.append((length + 1, self.boundaries.separator))
+        return ways
+
+    def _continued(self, phrase: Phrase) -> int:
+        """Return which open words a phrase would continue, or must not."""
+        return phrase.start | self._starts(phrase.tokens[0])
+
+    def _lost(self, node: int, token: int) -> int:
+        """Return how many tokens the constraints need that ``token`` makes unmet again: their words go on."""
+        if not self.open_end(node) & self._starts(token):
+            return 0
+        before, after = self.unmet(node), self.unmet(self.step(node, token))
+        return sum(self._shortest[at] for at in after if at not in before)
 
     def _matched(
-        self, several: Sequence[tuple[int, ...]], places: tuple[int, ...], token: int
+        self, several: Sequence[Phrase], places: tuple[int, ...], ends: int, token: int
     ) -> tuple[int, ...] | None:
         found = []
         for one, place in zip(several, places, strict=True):
-            while place and one[place] != token:
-                place = self._fallbacks[one][place]
-            place += one[place] == token
-            if place == len(one):
+            last = len(one.tokens) - 1
+            if place >> last and not one.end & self._starts(token):
+                return None
+            place = (place << 1) | (not one.start & ends)
+            place &= sum(1 << k for k, own in enumerate(one.tokens) if own == token)
+            if place >> last and not one.end:
                 return None
             found.append(place)
         return tuple(found)
-
-
-def _fallbacks(sequence: tuple[int, ...]) -> list[int]:
-    """Return, for each prefix length of ``sequence``, the length of that prefix's longest proper border."""
-    fallbacks = [0, 0]
-    for token in sequence[1:]:
-        place = fallbacks[-1]
-        while place and sequence[place] != token:
-            place = fallbacks[place]
-        fallbacks.append(place + (sequence[place] == token))
-    return fallbacks
 
 
 @dataclass(frozen=True)
@@ -222,7 +323,7 @@ def _candidates(
     log_probs: Float[Tensor, "R V"],
     at: int,
 ) -> list[Extension]:
-    """Return the best extensions of each hypothesis of sequence ``at``, and those that advance a constraint."""
+    """Return the best extensions of each hypothesis of sequence ``at``, and those that advance or close a phrase."""
     tokens = [row.tolist() for row in candidates.tokens[at, 0]]
     of_tokens = [
         list(zip(*(x[at, 0, beam].tolist() for x in (candidates.gains, candidates.log_probs)), strict=True))
@@ -230,7 +331,8 @@ def _candidates(
     ]
     if left > 0:
         for beam, node in enumerate(nodes):
-            wanted, row = sorted(constraints.forward(node)), at * len(nodes) + beam
+            row = at * len(nodes) + beam
+            wanted = sorted(constraints.forward(node)) + _closing(constraints, node, gains[row], len(nodes))
             tokens[beam] += wanted
             of_tokens[beam] += zip(gains[row, wanted].tolist(), log_probs[row, wanted].tolist(), strict=True)
     found: dict[tuple[int, int], Extension] = {}
@@ -239,3 +341,15 @@ def _candidates(
             if score + gain != -math.inf:
                 found.setdefault((parent, token), Extension(score + gain, parent, token, log_prob))
     return list(found.values())
+
+
+def _closing(constraints: Constraints, node: int, gains: Float[Tensor, " V"], count: int) -> list[int]:
+    """Return the ``count`` best tokens after which the complete phrases of a node are whole words."""
+    end = constraints.open_end(node)
+    if not end or constraints.boundaries is None:
+        return []
+    starts = torch.frombuffer(bytearray(constraints.boundaries.starts), dtype=torch.uint8).to(gains.device)
+    tokens: list[int] = topk_ordered(gains.masked_fill((starts & end) > 0, -torch.inf), min(count, len(gains)))[
+        1
+    ].tolist()
+    return tokens

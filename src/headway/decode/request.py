@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from headway.decode.constraints import Constraints
+from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.decode.options import DecodingOptions
 from headway.errors import ConfigError
 
@@ -21,7 +21,9 @@ class Request:
         limit: Maximum number of target tokens, EOS excluded; ``max_length`` of the options may allow fewer.
         prefix: Tokens that the target begins with, whatever the rules.
         include: Constraints. Each is a set of alternative token sequences, of which at least one must occur in the
-            target: a term in the forms that it may take. One occurrence may satisfy several constraints.
+            target: a term in the forms that it may take. One occurrence may satisfy several constraints. A
+            :class:`Phrase` can be required to be whole words.
+        boundaries: The words that the edges of phrases are judged by; None if no phrase has a condition.
         banned: Token sequences that must not occur behind the prefix.
         seed: With the options' seed and ``source``, it determines the random draws.
     """
@@ -29,7 +31,8 @@ class Request:
     source: tuple[int, ...]
     limit: int
     prefix: tuple[int, ...] = ()
-    include: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    include: tuple[tuple[Phrase | tuple[int, ...], ...], ...] = ()
+    boundaries: WordBoundaries | None = None
     banned: tuple[tuple[int, ...], ...] = ()
     seed: int = 0
 
@@ -79,7 +82,7 @@ def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
             f"a forced prefix of {len(request.prefix)} tokens is longer than the {limit} that the target may have; "
             "shorten it, or raise max_length"
         )
-    if eos in request.prefix or any(eos in one for several in request.include for one in several):
+    if eos in request.prefix or any(eos in one for several in _sequences(request) for one in several):
         raise ConfigError("a forced prefix or an included phrase contains EOS, which only ends a target")
     if not all(request.banned):
         raise ConfigError("a banned phrase has no tokens: expected at least one")
@@ -96,9 +99,10 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
         raise ConfigError(
             "included phrases need a beam: greedy search (beam_size = 1) would begin with them; take at least 2"
         )
-    if not all(several and all(several) for several in request.include):
+    sequences = _sequences(request)
+    if not all(several and all(several) for several in sequences):
         raise ConfigError("an included phrase has no tokens, or no alternatives: expected at least one of each")
-    constraints = Constraints(request.include)
+    constraints = Constraints(request.include, boundaries=request.boundaries)
     node = constraints.after(request.prefix)
     room = limit - len(request.prefix)
     for at in constraints.unmet(node):
@@ -108,10 +112,15 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
                 f"included phrase {at + 1} takes {shortest} tokens, but the target may have only {room} more; "
                 "shorten it, or raise max_length"
             )
-        if all(any(_contains(one, banned) for banned in request.banned) for one in request.include[at]):
+        if all(any(_contains(one, banned) for banned in request.banned) for one in sequences[at]):
             raise ConfigError(
                 f"included phrase {at + 1} cannot be met: what it contains is banned; remove one of the two"
             )
+
+
+def _sequences(request: Request) -> list[list[tuple[int, ...]]]:
+    """Return the token sequences of each constraint's alternatives."""
+    return [[one.tokens if isinstance(one, Phrase) else one for one in several] for several in request.include]
 
 
 def _contains(sequence: Sequence[int], part: Sequence[int]) -> bool:

@@ -12,7 +12,7 @@ from headway.decode.request import check_request
 from headway.errors import ConfigError
 from headway.hardware import return_freed_memory
 from headway.predict.alignment import attention_maps, hard_alignment
-from headway.predict.phrases import groups, holds_word, spelling_in
+from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
 from headway.predict.prepare_requests import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Candidate
@@ -109,8 +109,8 @@ class CandidateFinder:
         found: dict[tuple[int, ...], None] = {}
         for hypothesis in hypotheses:
             tokens = hypothesis.tokens[start:]
-            for phrase in part.source.banned:
-                if holds_word(tokenizer.decode(tokens), phrase) and (ids := spelling_in(tokens, phrase, tokenizer)):
+            for phrase in map(WordPhrase.parse, part.source.banned):
+                if phrase.occurs_in(tokenizer.decode(tokens)) and (ids := spelling_in(tokens, phrase.text, tokenizer)):
                     found[ids] = None
         request = replace(part.request, banned=(*part.request.banned, *found))
         try:
@@ -137,7 +137,6 @@ class CandidateFinder:
         tokenizer, forced = self.bundle.target_tokenizer, len(self.frame.target_prefix)
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
         text, source = tokenizer.decode(tokens), part.source
-        phrases = groups(source)
         after_prefix = tokenizer.decode(hypothesis.tokens[len(part.request.prefix) :]) if source.banned else ""
         return Candidate(
             text=text,
@@ -151,8 +150,8 @@ class CandidateFinder:
                 finished=hypothesis.finished,
                 languages_differ=self.languages_differ,
             ),
-            unmet=tuple(phrases[i][0] for i in hypothesis.unmet if not any(p.strip() in text for p in phrases[i])),
-            banned=tuple(phrase for phrase in source.banned if holds_word(after_prefix, phrase)),
+            unmet=tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
+            banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
         )
 
     def _search(self, requests: Sequence[Request], options: DecodingOptions) -> list[list[Hypothesis]]:

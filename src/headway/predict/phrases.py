@@ -1,117 +1,199 @@
-"""Phrases as tokens: what a search must make, or must not.
+"""Phrases as tokens: what a search must produce, or must not.
 
-A byte-level vocabulary keeps the space before a word as part of the word's first token, so a phrase has two spellings:
-one inside of a sentence, with the space, and one at its start or after a bracket or a quotation mark, without. Which
-one fits is known only in context, so both are offered. (Where a vocabulary marks words in another way, or not at all,
-the two are equal or one holds the other, and one is left.)
+A phrase matches whole words (:mod:`headway.text.words`). An asterisk at an edge lifts that condition: ``Haus*`` may
+begin a longer word, ``*haus`` may end one, ``*Haus*`` may be anywhere; ``\\*`` is an asterisk.
+
+A byte-level vocabulary stores the space before a word in the word's first token, so a phrase has two spellings in
+tokens: with the space, as inside a sentence, and without, as at its start or after a bracket or a quotation mark. Which
+one fits depends on the context, so the search is offered both. (For vocabularies that mark words in other ways, or not
+at all, the two are equal or one contains the other, and only one is kept.)
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
+from headway.decode import Phrase, WordBoundaries
 from headway.errors import ConfigError
 from headway.predict.results import Source
 from headway.text.interface import TextTokenizer
 from headway.text.tokenizer import UNK
+from headway.text.words import contains_words, word_end, word_start
 
 __all__ = [
+    "WordPhrase",
     "banned_ids",
     "check_phrases",
     "groups",
-    "holds_word",
-    "include_ids",
+    "include_phrases",
+    "is_met",
     "prefix_ids",
     "spelling_in",
-    "spellings",
+    "to_phrases",
+    "word_boundaries",
 ]
 
 Ids = tuple[int, ...]
 
-# A letter or digit of a script that parts words by spaces: not Kana, Han, Thai, Lao, Myanmar or Khmer.
-_SPACED = r"[^\W\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
+_BYTE = "<0x[0-9A-F]{2}>"  # how tokenizers display a byte that is only a part of a character
+_SEPARATORS = (" ", ",", ".", ":", ";", "-", "、", "。")
+
+
+@dataclass(frozen=True)
+class WordPhrase:
+    """A phrase and at which of its edges a word must begin or end."""
+
+    text: str
+    whole_start: bool = True
+    whole_end: bool = True
+
+    @classmethod
+    def parse(cls, marked: str) -> WordPhrase:
+        """Return the phrase that a user has written, perhaps with asterisks at its edges."""
+        text = marked.strip()
+        if not text.strip("*"):
+            return cls(text)
+        start, end = text.startswith("*"), text.endswith("*") and not text.endswith("\\*")
+        text = text[start : len(text) - end].strip()
+        if text.startswith("\\*"):
+            text = text[1:]
+        if text.endswith("\\*"):
+            text = f"{text[:-2]}*"
+        return cls(text, not start, not end)
+
+    def occurs_in(self, text: str) -> bool:
+        """Whether a text contains the phrase."""
+        return contains_words(text, self.text, whole_start=self.whole_start, whole_end=self.whole_end)
 
 
 def groups(source: Source) -> list[tuple[str, ...]]:
-    """The phrases to include, each with its alternatives."""
+    """Return the phrases to include, each with its alternatives."""
     return [(each,) if isinstance(each, str) else tuple(each) for each in source.include]
 
 
 def check_phrases(source: Source) -> None:
-    """Refuse phrases that say nothing."""
+    """Refuse empty phrases."""
     for name, phrases in (("include", groups(source)), ("banned", [(phrase,) for phrase in source.banned])):
         for alternatives in phrases:
-            if not alternatives or not all(phrase.strip() for phrase in alternatives):
+            if not alternatives or not all(WordPhrase.parse(phrase).text for phrase in alternatives):
                 raise ConfigError(
-                    f"{name}: a phrase is empty; give words, or leave it out (alternatives of a phrase to include "
-                    "stand in a list of their own, each with words)"
+                    f"{name}: a phrase is empty; give words, or leave it out (for alternatives of a phrase to include "
+                    "give a list of their own, each with words)"
                 )
 
 
 def prefix_ids(tokenizer: TextTokenizer, source: Source) -> Ids:
-    """The tokens that a target begins with."""
+    """Return the tokens that a target begins with."""
     ids = tuple(tokenizer.encode(source.prefix.rstrip()))
     if UNK in ids:
         raise _unknown("prefix", source.prefix)
     return ids
 
 
-def include_ids(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Ids, ...], ...]:
-    """For each phrase to include, the token sequences of which the target must hold one."""
+def include_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phrase, ...], ...]:
+    """Return for each phrase to include the token sequences of which the target must contain one."""
     found = []
     for alternatives in groups(source):
-        known = [ids for ids in spellings(tokenizer, alternatives) if UNK not in ids]
-        if not known:
+        phrases = to_phrases(tokenizer, alternatives)
+        if not phrases:
             raise _unknown("include", " | ".join(alternatives))
-        found.append(_shortest(known))
+        found.append(phrases)
     return tuple(found)
 
 
 def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[Ids, ...]:
-    """The token sequences that the target must not hold."""
-    return _shortest(spellings(tokenizer, source.banned))
+    """Return the token sequences that the target must not contain."""
+    if not source.banned:
+        return ()
+    phrases = [Phrase(ids) for phrase in source.banned for ids in _spellings(tokenizer, WordPhrase.parse(phrase))]
+    return tuple(phrase.tokens for phrase in _shortest(phrases, word_boundaries(tokenizer)))
 
 
-def spellings(tokenizer: TextTokenizer, phrases: Iterable[str]) -> list[Ids]:
-    """Each phrase in a sentence and at the start of one, each spelling once."""
-    words = [phrase.strip() for phrase in phrases]
-    return list(dict.fromkeys(tuple(tokenizer.encode(space + word)) for word in words for space in (" ", "")))
+def to_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[Phrase, ...]:
+    """Return the spellings in tokens of all alternatives; none if the vocabulary lacks a character of each of them."""
+    boundaries = word_boundaries(tokenizer)
+    found: dict[Phrase, None] = {}
+    for phrase in map(WordPhrase.parse, alternatives):
+        start, end = phrase.whole_start * word_start(phrase.text), phrase.whole_end * word_end(phrase.text)
+        for ids in _spellings(tokenizer, phrase):
+            if UNK not in ids:
+                found[Phrase(ids, start & boundaries.starts[ids[0]], end & boundaries.ends[ids[-1]])] = None
+    return _shortest(list(found), boundaries)
 
 
-def holds_word(text: str, phrase: str) -> bool:
-    """Whether ``phrase`` stands in ``text`` and is not a part of longer words.
+def is_met(tokenizer: TextTokenizer, text: str, alternatives: Iterable[str]) -> bool:
+    """Whether a target contains one of the alternatives, or what the tokenizer normalizes it to."""
+    phrases = [WordPhrase.parse(phrase) for phrase in alternatives]
+    return any(phrase.occurs_in(text) for phrase in phrases) or any(
+        WordPhrase(normal, phrase.whole_start, phrase.whole_end).occurs_in(text)
+        for phrase in phrases
+        if (normal := tokenizer.decode(tokenizer.encode(phrase.text)).strip()) not in ("", phrase.text)
+    )
 
-    Where it begins or ends with a mark, or in a script without spaces between words, anything may stand beside it.
+
+def word_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
+    """Return where words begin and end among the tokens of a vocabulary, computed once for each tokenizer.
+
+    A token with only a part of a character's bytes counts as a letter, since its character could be one.
     """
-    phrase = phrase.strip()
-    before = rf"(?<!{_SPACED})" if re.match(_SPACED, phrase) else ""
-    after = rf"(?!{_SPACED})" if re.search(rf"{_SPACED}\Z", phrase) else ""
-    return re.search(f"{before}{re.escape(phrase)}{after}", text) is not None
+    if tokenizer not in _BOUNDARIES:
+        _BOUNDARIES[tokenizer] = _find_boundaries(tokenizer)
+    return _BOUNDARIES[tokenizer]
+
+
+_BOUNDARIES: WeakKeyDictionary[TextTokenizer, WordBoundaries] = WeakKeyDictionary()
+
+
+def _find_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
+    size = tokenizer.vocab_size
+    if tokenizer.kind == "whitespace":  # every token is a word
+        return WordBoundaries(bytes(size), bytes(size))
+    names = tokenizer.display(range(size))
+    starts = bytes(word_start("a" if re.match(_BYTE, name) else name) for name in names)
+    ends = bytes(word_end("a" if re.search(rf"{_BYTE}\Z", name) else name) for name in names)
+    known = (ids[0] for ids in map(tokenizer.encode, _SEPARATORS) if len(ids) == 1 and UNK not in ids)
+    return WordBoundaries(starts, ends, next((one for one in known if not starts[one] | ends[one]), None))
+
+
+def _spellings(tokenizer: TextTokenizer, phrase: WordPhrase) -> list[Ids]:
+    """Return a phrase's tokens inside a sentence and at the start of one."""
+    return list(dict.fromkeys(tuple(tokenizer.encode(space + phrase.text)) for space in (" ", "")))
 
 
 def _unknown(name: str, phrase: str) -> ConfigError:
     return ConfigError(
-        f"{name}: {phrase!r} holds what this model's vocabulary does not have, so no target can hold it; leave it out, "
-        "or spell it as the training text does"
+        f"{name}: {phrase!r} contains what this model's vocabulary does not have, so no target can contain it; leave "
+        "it out, or spell it as the training text does"
     )
 
 
-def _shortest(sequences: list[Ids]) -> tuple[Ids, ...]:
-    """The sequences that hold no other: where a longer one stands, the shorter stands too."""
-    return tuple(each for each in sequences if not any(other != each and _holds(each, other) for other in sequences))
+def _shortest(phrases: Sequence[Phrase], boundaries: WordBoundaries) -> tuple[Phrase, ...]:
+    """Return the phrases that contain no other: a target with a longer one contains the shorter one as well."""
+    return tuple(
+        one for one in phrases if not any(other != one and _contains(one, other, boundaries) for other in phrases)
+    )
 
 
-def _holds(sequence: Ids, part: Ids) -> bool:
-    return any(sequence[at : at + len(part)] == part for at in range(len(sequence) - len(part) + 1))
+def _contains(phrase: Phrase, part: Phrase, boundaries: WordBoundaries) -> bool:
+    """Whether every occurrence of a phrase contains an occurrence of ``part``."""
+    tokens, length = phrase.tokens, len(part.tokens)
+
+    def fits(at: int) -> bool:
+        start = part.start & (boundaries.ends[tokens[at - 1]] if at else ~phrase.start)
+        end = part.end & (boundaries.starts[tokens[at + length]] if at + length < len(tokens) else ~phrase.end)
+        return not start and not end
+
+    places = range(len(tokens) - length + 1)
+    return any(tokens[at : at + length] == part.tokens and fits(at) for at in places)
 
 
 def spelling_in(tokens: Ids, phrase: str, tokenizer: TextTokenizer) -> Ids | None:
-    """The fewest of ``tokens`` in a row whose text holds ``phrase``; None where none do."""
+    """Return the fewest consecutive ``tokens`` whose text contains ``phrase``; None if there are none."""
     places = range(len(tokens) + 1)
     spans = sorted(
         ((start, end) for start in places for end in places[start + 1 :]), key=lambda span: span[1] - span[0]
     )
-    return next(
-        (tokens[start:end] for start, end in spans if phrase.strip() in tokenizer.decode(tokens[start:end])), None
-    )
+    return next((tokens[start:end] for start, end in spans if phrase in tokenizer.decode(tokens[start:end])), None)

@@ -12,7 +12,7 @@ from headway.bundle import Bundle
 from headway.decode import DecodingOptions
 from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
-from headway.predict.phrases import banned_ids, check_phrases, include_ids, prefix_ids
+from headway.predict.phrases import banned_ids, check_phrases, include_phrases, prefix_ids, word_boundaries
 from headway.predict.results import Source
 from headway.predict.segment import Part, split_text
 from headway.text.framing import Frame
@@ -107,17 +107,20 @@ class RequestBuilder:
         tokenizer = self.bundle.target_tokenizer
         prefix = (*self.frame.target_prefix, *prefix_ids(tokenizer, source))
         framed = tuple(self.frame.source(ids))
+        include = include_phrases(tokenizer, source)
         request = Request(
             source=framed,
             limit=self._limit(len(framed) - 1, len(prefix)),
             prefix=prefix,
-            include=include_ids(tokenizer, source),
+            include=include,
+            boundaries=word_boundaries(tokenizer) if source.include else None,
             banned=banned_ids(tokenizer, source),
         )
-        for phrase, alternatives in zip(source.include, request.include, strict=True):
-            if min(map(len, alternatives)) > request.limit:
+        for phrase, alternatives in zip(source.include, include, strict=True):
+            shortest = min(len(each.tokens) for each in alternatives)
+            if shortest > request.limit:
                 raise LengthError(
-                    f"include: {phrase!r} has {min(map(len, alternatives))} tokens, but this target may have at most "
+                    f"include: {phrase!r} has {shortest} tokens, but this target may have at most "
                     f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
                 )
         check_request(request, self.options, EOS)  # an error in the search would stop the whole batch

@@ -32,8 +32,9 @@ class Source:
     Attributes:
         text: The text.
         prefix: Text that the translation must begin with. White space at its end is ignored.
-        include: Phrases that the translation must contain, such as terminology. A tuple lists alternatives (inflected
-            forms, for example), of which at least one must occur.
+        include: Phrases that the translation must contain as whole words, such as terminology. A tuple lists
+            alternatives (inflected forms, for example), of which at least one must occur. An asterisk at an edge lets
+            the phrase be part of a longer word there: ``Haus*``, ``*haus``, ``*Haus*``. Write ``\\*`` for an asterisk.
         banned: Phrases that the translation must not contain.
     """
 
@@ -81,7 +82,7 @@ class Candidate:
         token_log_probabilities: One per token and one for EOS; they sum to ``log_probability``.
         flags: Suspected errors; see :mod:`headway.predict.quality`. "fell_back" means that a more probable candidate
             was skipped because of its flags, and "split" that a sentence was too long for the model and was split.
-        unmet: Phrases of :attr:`Source.include` that it does not contain. For alternatives, the first one.
+        unmet: Phrases of :attr:`Source.include` that it does not contain as whole words (the first of alternatives).
         banned: Phrases of :attr:`Source.banned` that it contains nevertheless.
         alignment: Its alignment, if one was requested.
         utility: Its expected chrF against the other candidates, if they were ranked by it.
