@@ -1,6 +1,8 @@
+import importlib
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +22,23 @@ def package() -> Iterator[types.ModuleType]:
 def test_an_old_name_resolves_to_the_new_one_and_warns_with_it(package: types.ModuleType) -> None:
     with pytest.warns(DeprecationWarning, match=r"example_package\.OldName is now example_package\.NewName"):
         assert package.OldName is package.NewName
+
+
+@pytest.mark.parametrize(
+    ("package_name", "old", "new"),
+    [
+        ("headway.nn", "BlockOptions", "BlockConfig"),
+        ("headway.nn", "Score", "ScoreFunction"),
+        ("headway.decode", "Alternative", "NextToken"),
+    ],
+)
+def test_each_renamed_public_name_resolves_and_is_listed(package_name: str, old: str, new: str) -> None:
+    renamed_in = importlib.import_module(package_name)
+    with pytest.warns(DeprecationWarning, match=f"{package_name}.{old} is now {package_name}.{new}"):
+        assert getattr(renamed_in, old) is getattr(renamed_in, new)
+    guide = Path(__file__).parent.parent / "docs" / "migration.md"
+    rows = [line for line in guide.read_text(encoding="utf-8").splitlines() if f"`{package_name}.{old}`" in line]
+    assert [f"`{package_name}.{new}`" in row for row in rows] == [True]
 
 
 def test_an_unknown_name_is_an_attribute_error(package: types.ModuleType) -> None:

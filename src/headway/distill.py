@@ -89,7 +89,7 @@ def distill(
         listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
         if recipe.data.dev:  # beside the corpora, so that one folder holds all that the student reads
             _write_pairs(home / "dev.jsonl", _pairs(recipe.data.dev, folder))
-        progress = _Progress(missing, listener)
+        progress = _TranslationProgress(missing, listener)
         for piece in _pieces(corpora, languages, folder):
             if pieces.read(piece) is None:
                 pieces.write(piece)
@@ -235,7 +235,7 @@ class _Pieces:
         return path
 
 
-class _Progress:
+class _TranslationProgress:
     """Tells how many of the missing sources are translated, and how long the rest will take."""
 
     def __init__(self, total: int, listener: Listener) -> None:

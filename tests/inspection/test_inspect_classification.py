@@ -111,9 +111,9 @@ def test_a_head_is_of_each_kind_that_has_so_many(make_classifier: Make) -> None:
 def test_refusals(make_classifier: Make, make_translator: Callable[..., Translator]) -> None:
     with pytest.raises(DataError, match="the text is empty"):
         inspect(make_classifier(), "  ")
-    with pytest.raises(ConfigError, match="a classifier is told no language; leave it out"):
+    with pytest.raises(ConfigError, match="a classifier has no languages to choose; leave --to"):
         inspect(make_classifier(), TEXT, target_language="en")
-    with pytest.raises(ConfigError, match="alternatives = 3: a classifier predicts no tokens, and all its labels"):
+    with pytest.raises(ConfigError, match="alternatives = 3: a classifier predicts no tokens, and the probabilities"):
         inspect(make_classifier(), TEXT, alternatives=3)
     broken = make_classifier()
     with torch.no_grad():

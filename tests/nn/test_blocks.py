@@ -24,7 +24,7 @@ from headway.nn import (
 )
 from headway.nn.blocks import Activation, NoNorm, Norm
 from headway.nn.positions import RotaryPositions
-from headway.nn.scores import Score
+from headway.nn.scores import ScoreFunction
 
 D, F_INNER, H = 12, 20, 3
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -300,7 +300,7 @@ def test_only_attention_of_a_sequence_to_itself_is_rotary() -> None:
     assert isinstance(block.attention.rotary, RotaryPositions)
     assert block.cross_attention.rotary is None
     for attention in (block.attention, block.cross_attention):
-        assert isinstance(attention.score, Score)
+        assert isinstance(attention.score, ScoreFunction)
         assert isinstance(attention.query_outer, nn.Linear)
 
 

@@ -13,14 +13,14 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from headway.nn import MultiHeadAttention, attention_weights, scores
-from headway.nn.scores import Score, ScoreKind, make_score
+from headway.nn.scores import ScoreFunction, ScoreKind, make_score
 
 KINDS: tuple[ScoreKind, ...] = get_args(ScoreKind)
 HIDDEN: tuple[ScoreKind, ...] = ("additive", "feed_forward")
 B, H, T, S, K = 2, 3, 4, 5, 6
 
 
-def drawn(kind: ScoreKind, width: int = K, heads: int = H, hidden: int | None = None) -> Score:
+def drawn(kind: ScoreKind, width: int = K, heads: int = H, hidden: int | None = None) -> ScoreFunction:
     """With all weights away from where they start."""
     score = make_score(kind, width, heads, hidden=hidden)
     with torch.no_grad():

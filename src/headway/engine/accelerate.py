@@ -35,7 +35,7 @@ from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, P
 from headway.nn.dropout import Dropout
 from headway.nn.positions import RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
-from headway.nn.scores import Score
+from headway.nn.scores import ScoreFunction
 
 __all__ = ["LayerForm", "accelerate", "explain", "forward_form"]
 
@@ -61,7 +61,7 @@ _REPLACEMENTS = (
             **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), any_value),
             "projection": of_type(nn.Linear),
             "output": _LINEAR,
-            "score": instance_of(type(None), Score),
+            "score": instance_of(type(None), ScoreFunction),
             "query_outer": of_type(type(None), nn.Linear),
             "key_outer": of_type(type(None), nn.Linear),
             "rotary": of_type(type(None), RotaryPositions),

@@ -7,6 +7,7 @@ write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.h
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from headway.errors import ConfigError
 from headway.inspection.attention_plots import draw
@@ -46,9 +47,9 @@ def inspect(
     Raises:
         HeadwayError: The text is blank or too long, or the model does not have what was asked for.
     """
-    if isinstance(model, Translator):
+    if model.bundle.output == "tokens":
         return inspect_translation(
-            model,
+            cast("Translator", model),
             source,
             target,
             name=name,
@@ -57,13 +58,13 @@ def inspect(
             source_language=source_language,
         )
     if target_language is not None or source_language is not None:
-        raise ConfigError("a classifier is told no language; leave it out (--to, --from)")
+        raise ConfigError("a classifier has no languages to choose; leave --to and --from out")
     if alternatives is not None:
         raise ConfigError(
-            f"alternatives = {alternatives}: a classifier predicts no tokens, and all its labels are told with their "
-            "probabilities; leave it out (--alternatives)"
+            f"alternatives = {alternatives}: a classifier predicts no tokens, and the probabilities of all labels are "
+            "shown anyway; leave it out (--alternatives)"
         )
-    return inspect_classification(model, source, target, name=name)
+    return inspect_classification(cast("Classifier", model), source, target, name=name)
 
 
 def check_output(output: Path) -> None:

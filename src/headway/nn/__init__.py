@@ -29,7 +29,7 @@ from headway.nn.pooling import AttentionPooling, Pooling
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions, sinusoids
 from headway.nn.recurrent import RecurrentEncoder, RecurrentLayer
 from headway.nn.recurrent_decoders import BahdanauDecoder, FixedVectorDecoder, LuongDecoder, RecurrentAttention
-from headway.nn.scores import Score, ScoreKind, make_score
+from headway.nn.scores import ScoreFunction, ScoreKind, make_score
 
 __all__ = [
     "AttentionPooling",
@@ -59,7 +59,7 @@ __all__ = [
     "RecurrentLayer",
     "ResidualConvolution",
     "RotaryPositions",
-    "Score",
+    "ScoreFunction",
     "ScoreKind",
     "SinusoidalPositions",
     "TokenEmbedding",
@@ -75,4 +75,4 @@ __all__ = [
     "sinusoids",
 ]
 
-__getattr__ = renamed(__name__, {"BlockOptions": "BlockConfig"})
+__getattr__ = renamed(__name__, {"BlockOptions": "BlockConfig", "Score": "ScoreFunction"})

@@ -80,7 +80,7 @@ class KeysValues:
     """Projected keys and values of all heads: computed once for a memory, or kept between decoding steps.
 
     Keys are already rotated to their positions if positions are rotary, and prepared for the score function. Prepared
-    keys may have another width than queries (:meth:`headway.nn.scores.Score.prepare`).
+    keys may have another width than queries (:meth:`headway.nn.scores.ScoreFunction.prepare`).
     """
 
     keys: Float[Tensor, "B H S K"]

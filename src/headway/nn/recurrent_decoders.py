@@ -34,7 +34,7 @@ from torch.nn import functional as F
 from headway.nn.attention_observer import observed
 from headway.nn.dropout import Dropout
 from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of, linear
-from headway.nn.scores import Score, ScoreKind, make_score
+from headway.nn.scores import ScoreFunction, ScoreKind, make_score
 
 __all__ = [
     "Annotations",
@@ -147,7 +147,7 @@ class RecurrentAttention(nn.Module):
 
     def __init__(self, d_model: int, score: ScoreKind, score_hidden: int | None = None) -> None:
         super().__init__()
-        self.score: Score = make_score(score, d_model, hidden=score_hidden)
+        self.score: ScoreFunction = make_score(score, d_model, hidden=score_hidden)
 
     def remember(self, encoded: Encoded) -> Annotations:
         """What is kept of the sentences."""

@@ -12,7 +12,8 @@ what is added to all its inputs. Where query and key come from learned linear pr
 computes nothing that ``dot`` could not; it is for vectors that have none, as in recurrent models.
 
 A score has two steps, so that what depends on a key alone is computed once and kept while queries come one after the
-other: :meth:`Score.prepare` prepares keys, :meth:`Score.compare` compares queries with prepared keys. A call does both.
+other: :meth:`ScoreFunction.prepare` prepares keys, :meth:`ScoreFunction.compare` compares queries with prepared keys. A
+call does both.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["Score", "ScoreKind", "make_score"]
+__all__ = ["ScoreFunction", "ScoreKind", "make_score"]
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
@@ -35,7 +36,7 @@ _LARGEST = 1 << 24  # numbers of a hidden layer that are held at a time; 64 MiB 
 _SCALE = 10.0  # what a cosine is multiplied by at first: a temperature of 0.1 (Liu et al. 2022)
 
 
-def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int | None = None) -> Score:
+def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int | None = None) -> ScoreFunction:
     """The score function ``kind`` for queries and keys of ``width`` units in each of ``num_heads`` heads.
 
     ``hidden`` is the width of the hidden layer of additive and feed_forward; None: ``width``, but 64 at most.
@@ -56,7 +57,7 @@ def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int |
             return _FeedForwardScore(width, num_heads, units)
 
 
-class Score(nn.Module):
+class ScoreFunction(nn.Module):
     """A score function; see the head of this file."""
 
     def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
@@ -72,7 +73,7 @@ class Score(nn.Module):
         raise NotImplementedError
 
 
-class _DotScore(Score):
+class _DotScore(ScoreFunction):
     def __init__(self, scale: float) -> None:
         super().__init__()
         self.scale = scale
@@ -81,7 +82,7 @@ class _DotScore(Score):
         return (query * self.scale) @ keys.transpose(-2, -1)
 
 
-class _GeneralScore(Score):
+class _GeneralScore(ScoreFunction):
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
         self.weight = _matrices(num_heads, width, width)
@@ -93,7 +94,7 @@ class _GeneralScore(Score):
         return query @ keys.transpose(-2, -1)
 
 
-class _CosineScore(Score):
+class _CosineScore(ScoreFunction):
     """The scale is kept as its logarithm, so that it stays positive. A vector of zeros has the cosine 0 to all."""
 
     def __init__(self, num_heads: int) -> None:
@@ -113,7 +114,7 @@ def _normalized(x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
     return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1).to(x.dtype)
 
 
-class _HiddenScore(Score):
+class _HiddenScore(ScoreFunction):
     """v^T f(W q + U k), of whose hidden layer there are (B, H, T, S, hidden) numbers.
 
     Where they are many, queries are taken some at a time, and the hidden layer is computed again for the gradient.
