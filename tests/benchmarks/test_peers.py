@@ -37,7 +37,10 @@ def test_peers_read_headways_tokens_as_words(corpus: tuple[Recipe, Prepared, Pat
     folder = peers.write_tokens(prepared, workdir)
     vocabulary = (folder / "vocabulary").read_text().splitlines()
     assert len(set(vocabulary)) == prepared.source_tokenizer.vocab_size - 4  # every toolkit adds its own four marks
-    for language, lengths in {"de": prepared.train.source_lengths, "en": prepared.train.target_lengths}.items():
+    for language, lengths in {
+        "de": prepared.train.lengths("source", 0),
+        "en": prepared.train.lengths("target", 0),
+    }.items():
         lines = [line.split() for line in (folder / f"train.{language}").read_text().splitlines()]
         assert [len(line) + 1 for line in lines] == lengths.tolist()  # and its own end symbol
         assert {word for line in lines for word in line} <= set(vocabulary)
@@ -64,9 +67,9 @@ def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recip
     works = [stream.next_step() for _ in range(len(stream.plan))]
     for index, work in enumerate(works):
         rows = stream.plan[index]
-        expected = prepared.train.source_lengths[rows], prepared.train.target_lengths[rows]
+        expected = prepared.train.lengths("source", 0)[rows], prepared.train.lengths("target", 0)[rows]
         assert trainees.lengths(work) == tuple(side.tolist() for side in expected)
-    assert sum(work.num_targets for work in works) == int(np.sum(prepared.train.target_lengths))
+    assert sum(work.num_targets for work in works) == int(np.sum(prepared.train.lengths("target", 0)))
 
 
 def batch(*pairs: tuple[list[int], list[int]]) -> TokenBatch:

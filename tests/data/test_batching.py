@@ -147,14 +147,16 @@ class TestEpochs:
 
     def test_batches_are_not_in_order_of_length(self, corpora: TokenDataset) -> None:
         """One pool: sorted inside, but the batches come shuffled."""
-        widths = [int(corpora.target_lengths[rows].max()) for rows in corpora.epoch(1, 0, max_tokens=60, pool_size=300)]
+        widths = [
+            int(corpora.lengths("target", 0)[rows].max()) for rows in corpora.epoch(1, 0, max_tokens=60, pool_size=300)
+        ]
         assert widths != sorted(widths)
 
     def test_sequential_is_every_example_once_in_a_fixed_order(self, corpora: TokenDataset) -> None:
         plan = corpora.sequential(max_tokens=100)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
         assert same(plan, corpora.sequential(max_tokens=100))
-        lengths = [int(corpora.target_lengths[rows].max()) for rows in plan]
+        lengths = [int(corpora.lengths("target", 0)[rows].max()) for rows in plan]
         assert lengths == sorted(lengths)
 
     def test_weights(self, tmp_path: Path) -> None:
@@ -223,11 +225,13 @@ class TestSegmentations:
             for rows in plan:
                 batch = corpora.batch(rows)
                 assert max(batch.source.size, batch.target.size) <= 100 or len(rows) == 1
-                assert batch.source.shape[1] == corpora.source_lengths[rows].max()
-                assert batch.target.shape[1] == corpora.target_lengths[rows].max()
+                assert batch.source.shape[1] == corpora.lengths("source", epoch % 3)[rows // 3].max()
+                assert batch.target.shape[1] == corpora.lengths("target", epoch % 3)[rows // 3].max()
                 seen += [[token for token in row if token] for row in batch.source.tolist()]
             assert sorted(seen) == sorted([*(source * times), EOS] for source, _ in pairs)
             assert 0 < corpora.padding(plan) < 1
+        longest = max(max(len(source), len(target)) for source, target in pairs)
+        assert corpora.max_length == 3 * longest + 1, "three repetitions and the end symbol"
 
     def test_several_corpora(self, tmp_path: Path) -> None:
         first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)

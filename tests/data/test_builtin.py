@@ -181,8 +181,8 @@ def test_progress_counts_up_to_the_total() -> None:
         ("en", "pt_BX", r"did you mean 'pt_\w+'\?"),
         ("en", "", "unknown language ''; known: de, en, es"),
         ("en", "../x", "accepted: the [0-9]+ Unicode CLDR locales"),
-        ("en", "en", "both 'en'; expected two different ones"),
-        ("zh-Hant", "zh_Hant", "expected two different ones"),
+        ("en", "en", "both 'en'; expected two different languages"),
+        ("zh-Hant", "zh_Hant", "expected two different languages"),
     ],
 )
 def test_wrong_languages(source: str, target: str, message: str) -> None:

@@ -62,7 +62,7 @@ def test_long_texts_are_cut_before_their_end_symbol_and_counted() -> None:
     )
     assert piece.tokens["source"].tolist() == [5, 97, 98, 9, 5, 97, 98, 9, 5, 97, 9]
     assert piece.lengths["source"].tolist() == [4, 4, 3]
-    assert (piece.counts.kept, piece.counts.empty, piece.counts.cut) == (3, 1, 1)
+    assert (piece.counts.kept, piece.counts.empty, piece.counts.truncated) == (3, 1, 1)
     assert str(piece.counts).endswith("; 1 of them truncated to the model's maximum length")
 
 
@@ -102,8 +102,8 @@ def test_empty_texts_are_no_examples_of_a_label(tmp_path: Path) -> None:
     corpus = written(tmp_path, "a.tsv", "b\tx\nb\t \na\ty\n")
     assert count_labels([corpus], tmp_path) == {"a": 1, "b": 1}
     for rows, message in (
-        ("b\tx\nghost\t\nghost\t \n", "a.tsv: there is no text for the label ghost: all of its examples are empty"),
-        ("b\t\na\t\n", "a.tsv: there is no text for the labels b, a: all of their examples are empty"),
+        ("b\tx\nghost\t\nghost\t \n", "a.tsv: all texts of the label ghost are empty"),
+        ("b\t\na\t\n", "a.tsv: all texts of the labels b, a are empty"),
     ):
         with pytest.raises(DataError, match=message):
             count_labels([written(tmp_path, "a.tsv", rows)], tmp_path)
@@ -125,7 +125,7 @@ def test_cells_of_a_csv_may_hold_anything(tmp_path: Path) -> None:
 
 
 def test_one_label_is_none(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"a\.tsv: every example has the label 'a'; to tell texts apart takes two"):
+    with pytest.raises(DataError, match=r"a\.tsv: every example has the label 'a'; expected at least two labels"):
         count_labels([written(tmp_path, "a.tsv", "a\tx\na\ty\n")], tmp_path)
 
 
@@ -140,9 +140,9 @@ def test_one_label_is_none(tmp_path: Path) -> None:
         ),
         ("a.tsv", "yes\n", r"a\.tsv, line 1: 1 column, but 2 columns needed"),
         ("a.tsv", "yes\tx\n\n", r"a\.tsv, line 2: blank, but 2 columns needed"),
-        ("a.csv", "txt,label\nis it?,yes\n", r"line 1: no column is called 'text'; did you mean 'txt'"),
+        ("a.csv", "txt,label\nis it?,yes\n", r"line 1: no column is named 'text'; did you mean 'txt'"),
         ("a.csv", "label,text\nyes\n", r"line 2: 1 column, but 2 needed"),
-        ("a.csv", "label,text,text\nyes,a,b\n", r"line 1: several columns are called 'text'"),
+        ("a.csv", "label,text,text\nyes,a,b\n", r"line 1: several columns are named 'text'"),
         ("a.csv", 'label,text\nyes,"is it?\n', r"line 2: not valid CSV \(unexpected end of data\)"),
         ("a.jsonl", '{"label": "yes"}\n', r"line 1: field 'text' is missing"),
         ("a.jsonl", '{"label": 1.5, "text": "x"}\n', r"line 1: field 'label' is 1\.5; expected a string"),

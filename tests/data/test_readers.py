@@ -157,7 +157,7 @@ class TestLines:
         data = path.read_bytes()
         path.write_bytes(data[: len(data) // 2])
         seen: list[str] = []
-        with pytest.raises(DataError, match=re.escape(f"{path}: damaged or cut short after line")) as caught:
+        with pytest.raises(DataError, match=re.escape(f"{path}: damaged or incomplete after line")) as caught:
             seen.extend(read_lines(path))
         assert f"after line {len(seen):,} (the compressed stream ends too early)" in str(caught.value)
         assert 10_000 < len(seen) < 200_000
@@ -167,7 +167,7 @@ class TestLines:
     def test_not_compressed_after_all(self, tmp_path: Path, suffix: str) -> None:
         path = tmp_path / f"corpus.txt{suffix}"
         path.write_bytes(b"plain text\n")
-        with pytest.raises(DataError, match="damaged or cut short after line 0"):
+        with pytest.raises(DataError, match="damaged or incomplete after line 0"):
             lines_of(path)
 
     def test_damaged_gzip(self, tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ class TestCorpus:
             ({"files": ["a.xml"]}, "files: 'a.xml' alone is neither .tsv, .csv nor .jsonl"),
             ({"files": ["a.tsv", "b.txt.gz"]}, "two files are read as plain text, but got 'a.tsv', 'b.txt.gz'"),
             ({"files": "a.tsv"}, 'expected a list of one or two files, for example ["a.tsv"]'),
-            ({"files": ["a", "b"], "fields": ["1", "2"]}, "fields: plain text files have none"),
+            ({"files": ["a", "b"], "fields": ["1", "2"]}, "fields: plain text files have no fields"),
             ({"files": ["a.tsv"], "fields": []}, "fields: empty"),
             ({"files": ["a.tsv"], "fields": ["0", "1"]}, "fields: '0' is not a column number"),
             ({"files": ["a.tsv"], "fields": ["source"]}, "fields: 'source' is not a column number"),

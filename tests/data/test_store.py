@@ -258,13 +258,23 @@ def test_tags_stand_before_each_source_and_do_not_count_for_filters(tmp_path: Pa
     assert rows(store, "target") == [[7, END], [9, 9, END]]
 
 
+def test_stores_with_the_former_name_of_a_count_stay_readable(tmp_path: Path) -> None:
+    store = built(tmp_path / "s", "key", lambda: iter([("5 6 7", "7")]), work(100, 100))
+    header = tmp_path / "s" / "store.json"
+    text = header.read_text(encoding="utf-8")
+    assert text.count('"truncated"') == 1
+    header.write_text(text.replace('"truncated": 0', '"cut": 3'), encoding="utf-8")
+    again = built(tmp_path / "s", "key", never, work(100, 100))
+    assert (again.counts.kept, again.counts.truncated) == (store.counts.kept, 3)
+
+
 def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
     """Of the kept examples; the filters go by the encoder's one way to cut."""
     side = SideSpec(Numbers(), Reversing(), suffix_ids=(END,))
     examples = [("5 6", "7"), ("1 2 3", "4"), ("8", "9 4")]
     store = built(tmp_path / "s", "key", lambda: iter(examples), EncodingSpec((side, side), FilterConfig(max_length=2)))
     assert len(store) == store.counts.kept == 2
-    assert store.segmentations == 2
+    assert store.num_segmentations == 2
     found = [store.padded("source", np.array([row]))[0].tolist() for row in range(4)]
     assert found == [[5, 6, END], [6, 5, END], [8, END], [8, END]]
     assert store.padded("target", np.array([3])).tolist() == [[4, 9, END]]

@@ -165,7 +165,7 @@ def test_texts_over_the_limit_are_cut(folder: Path) -> None:
     heard = Heard()
     chosen = recipe(folder, {"model": {"max_length": 4}})
     prepared = prepare(chosen, folder / "run", heard)
-    assert int(prepared.train.source_lengths.max()) == 4
+    assert int(prepared.train.lengths("source", 0).max()) == 4
     assert any("of them truncated to the model's maximum length" in message for message in heard.messages)
 
 

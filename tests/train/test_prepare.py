@@ -79,7 +79,7 @@ def both_ways(corpus: Path, **changes: dict[str, Any]) -> Recipe:
 
 
 def sources(prepared: Prepared) -> list[list[int]]:
-    rows = np.arange(len(prepared.train) * prepared.train.segmentations)
+    rows = np.arange(len(prepared.train) * prepared.train.num_segmentations)
     return [[token for token in row if token] for row in prepared.train.batch(rows).source.tolist()]
 
 
@@ -368,7 +368,7 @@ class TestTechniques:
         chosen = recipe(corpus, data={"bpe_dropout": 0.3, "segmentations": 4})
         prepared = prepare(chosen, tmp_path / "run", Silence())
         tokenizer, found = prepared.source_tokenizer, sources(prepared)
-        assert prepared.train.segmentations == 4
+        assert prepared.train.num_segmentations == 4
         assert [tokenizer.decode(row) for row in found] == [text for text in GERMAN for _ in range(4)]
         assert len({tuple(row) for row in found[12:16]}) > 1
         assert prepared.dev is not None

@@ -41,20 +41,20 @@ class PaddedBatch:
 class EpochPlan:
     """The batches of one epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
-    Indexing returns row numbers of the stores: for each example, the row of ``segmentation`` (of ``segmentations``).
+    Indexing returns row numbers of the stores: for each example, the row of ``segmentation``.
     """
 
     order: Order
     bounds: NDArray[np.int64]
     segmentation: int = 0
-    segmentations: int = 1
+    num_segmentations: int = 1
 
     def __len__(self) -> int:
         return len(self.bounds)
 
     def __getitem__(self, index: int) -> Rows:
         start, end = self.bounds[index]
-        return self.order[start:end].astype(np.int64) * self.segmentations + self.segmentation
+        return self.order[start:end].astype(np.int64) * self.num_segmentations + self.segmentation
 
     def __iter__(self) -> Iterator[Rows]:
         return (self[index] for index in range(len(self)))
@@ -126,24 +126,20 @@ class TokenDataset:
         if temperature is not None:
             self._weights = corpus_weights([len(store) for store in self._stores], self._weights, temperature)
         self._starts = np.cumsum([0] + [len(store) for store in self._stores])
-        (self.segmentations,) = {store.segmentations for store in self._stores}
+        (self.num_segmentations,) = {store.num_segmentations for store in self._stores}
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
     @property
-    def source_lengths(self) -> Lengths:
-        """The source length of every row, read on access."""
-        return self._row_lengths("source")
-
-    @property
-    def target_lengths(self) -> Lengths:
-        """The target length of every row, read on access."""
-        return self._row_lengths("target")
+    def max_length(self) -> int:
+        """The length of the longest row of either side, in any segmentation; 0 without examples."""
+        rows = ((side, segmentation) for side in SIDES for segmentation in range(self.num_segmentations))
+        return max(int(self.lengths(*each).max(initial=0)) for each in rows)
 
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens on one side, end symbols included: the mean over segmentations."""
-        return sum(store.num_tokens(side) for store in self._stores) // self.segmentations
+        return sum(store.num_tokens(side) for store in self._stores) // self.num_segmentations
 
     def epoch(
         self, seed: int, epoch: int, *, max_tokens: int, pool_size: int, max_examples: int | None = None
@@ -160,7 +156,7 @@ class TokenDataset:
                 parts.append(own[rng.random(len(store)) < fraction])
         order = np.concatenate(parts)
         rng.shuffle(order)
-        return self._batches(order, epoch % self.segmentations, max_tokens, pool_size, rng, max_examples)
+        return self._batches(order, epoch % self.num_segmentations, max_tokens, pool_size, rng, max_examples)
 
     def sequential(self, *, max_tokens: int, max_examples: int | None = None) -> EpochPlan:
         """Return batches with every example once, sorted by length, not shuffled: for validation."""
@@ -179,23 +175,20 @@ class TokenDataset:
         plan = token_batches(
             source, target, order, max_tokens=max_tokens, pool_size=pool_size, rng=rng, max_examples=max_examples
         )
-        return replace(plan, segmentation=segmentation, segmentations=self.segmentations)
+        return replace(plan, segmentation=segmentation, num_segmentations=self.num_segmentations)
 
     def lengths(self, side: str, segmentation: int) -> Lengths:
         """Return the source or target length of every example in one segmentation."""
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
 
-    def _row_lengths(self, side: str) -> Lengths:
-        return np.concatenate([store.row_lengths(side) for store in self._stores])
-
     def batch(self, rows: Rows) -> PaddedBatch:
         """Return the padded tokens of some rows."""
-        if len(self._stores) == 1:
-            return PaddedBatch(self._stores[0].padded("source", rows), self._stores[0].padded("target", rows))
-        return PaddedBatch(self._mixed("source", rows), self._mixed("target", rows))
+        return PaddedBatch(self._padded("source", rows), self._padded("target", rows))
 
-    def _mixed(self, side: str, rows: Rows) -> NDArray[np.int64]:
-        starts = self._starts * self.segmentations
+    def _padded(self, side: str, rows: Rows) -> NDArray[np.int64]:
+        if len(self._stores) == 1:
+            return self._stores[0].padded(side, rows)
+        starts = self._starts * self.num_segmentations
         owners = np.searchsorted(starts, rows, side="right") - 1
         parts = {
             owner: self._stores[owner].padded(side, rows[owners == owner] - starts[owner])

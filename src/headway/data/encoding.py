@@ -1,6 +1,6 @@
-"""From texts to a chunk of a token store: tokenizing, filtering, language tags and end symbols.
+"""Texts to a chunk of a token store: tokenization, filters, language tags and end symbols.
 
-Runs in worker processes too.
+Also runs in worker processes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EncodingSpec", "SideSpec", "SubwordSampler", "TextEncoder", "load_ch
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Tokenizes each text in one way."""
+    """Tokenizes texts, each in one way."""
 
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
@@ -35,7 +35,7 @@ class TextEncoder(Protocol):
 
 @runtime_checkable
 class SubwordSampler(Protocol):
-    """Tokenizes each text in several ways: ``encode`` returns all rows of the first text, then all of the next."""
+    """Tokenizes texts, each in several random ways: ``encode`` returns all rows of a text, then those of the next."""
 
     @property
     def num_segmentations(self) -> int: ...  # noqa: D102

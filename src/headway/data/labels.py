@@ -1,6 +1,6 @@
-"""Labels as tokens: the class of a text is a target of one token, so classification uses the same token store.
+"""Labels as tokens: the target of a text is one token, its class, so that classification uses the same token store.
 
-Class c is token c + 1, because 0 is padding. There is no end symbol.
+Class c is token c + 1, because token 0 is padding. There is no end symbol.
 """
 
 from __future__ import annotations
@@ -25,19 +25,24 @@ _FIELDS = ("label", "text")
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """Encodes a label as one token, ``num_segmentations`` times: once for each stored segmentation of its text."""
+    """Encodes a label as one token, ``repeats`` times: once for each stored segmentation of its text."""
 
     labels: tuple[str, ...]
-    num_segmentations: int = 1
+    repeats: int = 1
 
     @property
     def vocab_size(self) -> int:
         """The number of ids: the classes and padding."""
         return len(self.labels) + 1
 
+    @property
+    def num_segmentations(self) -> int:
+        """The number of rows for each label."""
+        return self.repeats
+
     def encode(self, texts: Sequence[str]) -> Packed:
         """Return the token of each label."""
-        ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.num_segmentations)
+        ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.repeats)
         return Packed(ids, np.ones(len(ids), np.int64))
 
     @cached_property
@@ -46,13 +51,13 @@ class LabelEncoder:
 
 
 def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (text, label) for each example. In a file, the label is the first column, or the field "label".
+    """Yield (text, label) for each example. In a file, the label is the first column or the field "label".
 
     White space around a label is removed.
 
     Args:
-        corpus: What to read.
-        folder: Where relative file names start.
+        corpus: The corpus to read.
+        folder: Base of relative file names.
         labels: The labels that may occur. None means any.
 
     Raises:
@@ -86,13 +91,13 @@ def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
         raise DataError(f"{files}: no examples; expected a label and a text in each")
     if bare := [label for label, count in counts.items() if not count]:
         raise DataError(
-            f"{files}: there is no text for the label{'s' if len(bare) > 1 else ''} {listed(bare)}: all of "
-            f"{'their' if len(bare) > 1 else 'its'} examples are empty; remove them, or give them texts"
+            f"{files}: all texts of the label{'s' if len(bare) > 1 else ''} {listed(bare)} are empty; remove these "
+            "examples, or give them texts"
         )
     if len(counts) < 2:
         raise DataError(
-            f"{files}: every example has the label {next(iter(counts))!r}; to tell texts apart takes two labels or "
-            "more (is the label in the first column, or named in fields?)"
+            f"{files}: every example has the label {next(iter(counts))!r}; expected at least two labels (is the label "
+            "in the first column, or named in fields?)"
         )
     return {label: counts[label] for label in sorted(counts, key=_by_number)}
 

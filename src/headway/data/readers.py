@@ -1,14 +1,13 @@
-"""Files to examples: what a corpus is, and how its lines are read.
+"""Files to examples: the files of a corpus and their readers.
 
-A corpus is one tab-separated file (``.tsv``), one file of comma-separated values with quotes (``.csv``), one with a
-JSON object on each line (``.jsonl`` or ``.json``), or two plain text files whose lines belong together. Each may be
-compressed (``.gz``, ``.zst``). Text is UTF-8, and only
-``\\n`` and ``\\r\\n`` end a line. U+0085, U+2028 and the other separators of :meth:`str.splitlines` are text: that
-keeps the two files of a corpus aligned with each other and with the counts of ``wc -l``. Nothing is stripped and
-nothing is dropped here; what to do with an empty text is decided where examples are filtered.
+A corpus is one tab-separated file (``.tsv``), one file of comma-separated values with quotes (``.csv``), one file with
+a JSON object per line (``.jsonl`` or ``.json``), or two line-aligned plain text files. Files may be compressed
+(``.gz``, ``.zst``). Text is UTF-8, and only ``\\n`` and ``\\r\\n`` end a line. U+0085, U+2028 and the other separators
+of :meth:`str.splitlines` are text: this keeps the two files of a corpus aligned with each other and with ``wc -l``.
+Readers strip nothing and drop nothing. Empty texts are removed later, by the filters.
 
-Every reader streams, so memory holds one block of the file however long that is. Like all generators they do nothing
-until the first item is asked for, and that is where a missing file is reported.
+Readers are generators: they hold one block of the file in memory, and report a missing file when the first item is
+requested.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import zstandard
 from pydantic import Field, field_validator, model_validator
@@ -31,7 +30,7 @@ from headway.errors import ConfigError, DataError
 __all__ = ["Corpus", "count_lines", "decode_lines", "read_byte_lines", "read_examples", "read_lines"]
 
 _BLOCK_BYTES = 1 << 18
-_LONGEST_CELL = 1 << 30  # characters; what ends is usually a quote that is never closed
+_MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")
 
 Format = Literal["text", "tsv", "csv", "jsonl"]
@@ -40,7 +39,7 @@ _EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl
 
 
 class Corpus(Config):
-    """The files of one corpus and the part of them that is used."""
+    """The files of one corpus, and which of their columns are read."""
 
     files: tuple[str, ...] = Field(
         description="One .tsv, .csv or .jsonl file, or two line-aligned plain text files (source, target); also .gz, "
@@ -59,19 +58,19 @@ class Corpus(Config):
     source_language: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="Training that starts from an imported model with several source languages: that of this corpus; "
-        "none: the one that the model takes where it is not told.",
+        description="Source language of this corpus, for training that starts from an imported model with several "
+        "source languages. Default: the language that the model assumes.",
     )
     target_language: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]+$",
-        description="Models with several target languages: that of this corpus; its tag, such as <2en>, is put in "
-        "front of each source. All corpora have the key, or none.",
+        description="Target language of this corpus, for models with several target languages: its tag, such as "
+        "<2en>, is put before each source. Either all corpora have this key or none.",
     )
 
     @property
     def format(self) -> Format:
-        """How the files are read, which their extension says."""
+        """The format of the files, by their extension."""
         return _format_of(self.files[0]) if len(self.files) == 1 else "text"
 
     @field_validator("files", mode="before")
@@ -96,7 +95,7 @@ class Corpus(Config):
         if len(formats) == 2 and formats != ["text", "text"]:
             raise ValueError(
                 f"files: two files are read as plain text, but got {_listing(self.files)}; "
-                "a .tsv, .csv or .jsonl file holds both sides and stands alone"
+                "a .tsv, .csv or .jsonl file contains both sides, so give it alone"
             )
         if self.fields is not None:
             _check_fields(self.fields, self.format)
@@ -105,7 +104,7 @@ class Corpus(Config):
 
 def _check_fields(fields: tuple[str, ...], form: Format) -> None:
     if form == "text":
-        raise ValueError("fields: plain text files have none; leave the key out")
+        raise ValueError("fields: plain text files have no fields; leave the key out")
     if not fields:
         raise ValueError("fields: empty; leave the key out for the default")
     if len(set(fields)) < len(fields):
@@ -137,13 +136,13 @@ def read_examples(
     """Yield the examples of ``corpus`` in the order of its files.
 
     Args:
-        corpus: What to read.
-        folder: Where relative file names start.
-        names: What the texts of an example are called, where the corpus does not name its fields.
+        corpus: The corpus to read.
+        folder: Base of relative file names.
+        names: Names of the texts of an example: the default of ``Corpus.fields`` in .csv and .jsonl files.
 
     Raises:
-        ConfigError: ``corpus`` does not have as many texts.
-        DataError: A file cannot be read, or a line of it does not hold an example.
+        ConfigError: The corpus does not have one field or file for each of ``names``.
+        DataError: A file cannot be read, or a line does not contain an example.
     """
     paths = [folder / file for file in corpus.files]
     if corpus.format == "text":
@@ -172,10 +171,10 @@ def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
         if None in texts:
             rest = [sum(1 for _ in reader) for reader in readers]
             lengths = [paired + (text is not None) + more for text, more in zip(texts, rest, strict=True)]
-            held = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
+            found = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
             longest = paths[lengths.index(max(lengths))]
             raise DataError(
-                f"{held}: line {paired + 1} of {longest} has no partner; line n of one file must belong to line n of "
+                f"{found}: line {paired + 1} of {longest} has no partner; line n of one file must belong to line n of "
                 "the other: export both again together, and remove lines only in pairs"
             )
         yield texts
@@ -186,17 +185,17 @@ def _read_tsv(path: Path, columns: list[int]) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         cells = line.split("\t")
         if len(cells) < needed:
-            held = _count(len(cells), "column") if line.strip() else "blank"
+            found = _count(len(cells), "column") if line.strip() else "blank"
             raise DataError(
-                f"{path}, line {number}: {held}, but {_count(needed, 'column')} needed; "
+                f"{path}, line {number}: {found}, but {_count(needed, 'column')} needed; "
                 "columns are separated by one tab, without quotes"
             )
         yield tuple([cells[column] for column in columns])
 
 
 def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """RFC 4180: cells may stand in quotes, and then hold commas, line ends and doubled quotes."""
-    csv.field_size_limit(_LONGEST_CELL)
+    """Read RFC 4180: quoted cells may contain commas, line ends and doubled quotes."""
+    csv.field_size_limit(_MAX_CELL)
     rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     columns: list[int] | None = [int(field) - 1 for field in fields] if all(map(_is_column, fields)) else None
     try:
@@ -206,10 +205,10 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
                 continue
             if columns is None:
                 if twice := [field for field in fields if row.count(field) > 1]:
-                    raise DataError(f"{where}: several columns are called {twice[0]!r}; give each a name of its own")
+                    raise DataError(f"{where}: several columns are named {twice[0]!r}; names must differ")
                 if missing := [field for field in fields if field not in row]:
                     raise DataError(
-                        f"{where}: no column is called {missing[0]!r}; {nearest(missing[0], row)} (give column numbers "
+                        f"{where}: no column is named {missing[0]!r}; {nearest(missing[0], row)} (give column numbers "
                         "in fields if the first line is an example)"
                     )
                 columns = [row.index(field) for field in fields]
@@ -219,8 +218,8 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
             yield tuple([row[column] for column in columns])
     except csv.Error as error:
         raise DataError(
-            f"{path}, line {rows.line_num}: not valid CSV ({error}); a cell with commas, quotes or line ends stands in "
-            "double quotes, and a quote in it is doubled"
+            f"{path}, line {rows.line_num}: not valid CSV ({error}); a cell with commas, quotes or line ends must be "
+            "in double quotes, and quotes in it must be doubled"
         ) from None
 
 
@@ -234,8 +233,10 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]
             if not isinstance(record[name], str) and type(record[name]) is not int:  # labels are often numbers
                 raise DataError(f"{where}: field {name!r} is {json.dumps(record[name])[:40]}; expected a string")
         texts = tuple([str(record[name]) for name in names])
-        if "\\u" in line and not all(_is_encodable(text) for text in texts):
-            raise DataError(f"{where}: a \\u escape is half of a surrogate pair, which is not a character")
+        try:
+            "".join(texts).encode()
+        except UnicodeEncodeError:
+            raise DataError(f"{where}: a \\u escape is half of a surrogate pair, which is not a character") from None
         yield texts
 
 
@@ -252,24 +253,15 @@ def _parse_object(line: str, where: str, names: tuple[str, ...]) -> dict[str, ob
     return record
 
 
-def _is_encodable(text: str) -> bool:
-    """Whether ``text`` is Unicode that UTF-8 can hold; a lone surrogate is not."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a UTF-8 text file, without their ends (``\\n`` or ``\\r\\n``).
+    """Yield the lines of a UTF-8 text file, without their line ends (``\\n`` or ``\\r\\n``).
 
-    A ``.gz`` or ``.zst`` file is decompressed on the way, and a byte order mark at the start is skipped. A last line
-    counts with or without its ``\\n``.
+    A ``.gz`` or ``.zst`` file is decompressed, and a byte order mark at the start is skipped. The last line need not
+    end in ``\\n``.
 
     Raises:
         DataError: The file is missing, empty, damaged, binary or not UTF-8.
@@ -279,7 +271,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_byte_lines(path: Path) -> Iterator[bytes]:
-    """The lines that :func:`read_lines` decodes; whether they are text is for the caller to find out.
+    """Yield the lines that :func:`read_lines` decodes, undecoded: they may be binary.
 
     Raises:
         DataError: The file is missing, empty or damaged.
@@ -290,7 +282,7 @@ def read_byte_lines(path: Path) -> Iterator[bytes]:
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Blocks of whole lines, and how many lines were before each."""
+    """Yield blocks of whole lines, each with the number of lines before it."""
     done = 0
     try:
         for block in _line_blocks(path):
@@ -306,14 +298,14 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
         raise DataError(f"{path}: cannot be read after line {done:,} ({error.strerror})") from None
     except (EOFError, zlib.error, zstandard.ZstdError) as error:
         raise DataError(
-            f"{path}: damaged or cut short after line {done:,} ({error}); fetch or compress the file again"
+            f"{path}: damaged or incomplete after line {done:,} ({error}); download or compress the file again"
         ) from None
     if not done:
         raise DataError(f"{path}: is empty; expected at least one line of UTF-8 text")
 
 
 def count_lines(path: Path) -> int:
-    """How many lines :func:`read_lines` yields, found faster; 0 where the file cannot be read, which that reports."""
+    """Return the number of lines of a file without decoding them; 0 if it cannot be read."""
     try:
         return sum(block.count(b"\n") + 1 for block in _line_blocks(path))
     except (OSError, EOFError, zlib.error, zstandard.ZstdError):
@@ -321,10 +313,10 @@ def count_lines(path: Path) -> int:
 
 
 def decode_lines(block: bytes, path: Path | str, done: int) -> str:
-    """The text of ``block``, whole lines of which ``done`` went before, with ``\\n`` alone as the end of a line.
+    """Decode whole lines, and replace ``\\r\\n`` by ``\\n``. ``done`` is the number of lines before ``block``.
 
     Raises:
-        DataError: It is binary or not UTF-8; ``path`` and the line are in the message.
+        DataError: The block is binary or not UTF-8; the message names ``path`` and the line.
     """
     if (nul := block.find(b"\0")) >= 0:
         number, offset = _locate(block, nul)
@@ -346,48 +338,44 @@ def decode_lines(block: bytes, path: Path | str, done: int) -> str:
 
 
 def _locate(block: bytes, position: int) -> tuple[int, int]:
-    """The line of ``block`` that holds the byte at ``position``, and where in that line, both counted from 1."""
+    """Return the line that contains the byte at ``position``, and the byte's number in it, both counted from 1."""
     return block.count(b"\n", 0, position) + 1, position - block.rfind(b"\n", 0, position)
 
 
 def _line_blocks(path: Path) -> Iterator[bytes]:
-    """The content of a file in blocks of whole lines, each without the ``\\n`` that ends it."""
-    pieces: list[bytes] = []
+    """Yield the content of a file in blocks of whole lines, without the ``\\n`` at the end of each block."""
+    partial: list[bytes] = []  # the beginning of a line whose end has not been read
     for chunk in _chunks(path):
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
-            yield b"".join([*pieces, head])
-            pieces.clear()
-        pieces.append(tail)
-    if last := b"".join(pieces):
+            yield b"".join([*partial, head])
+            partial.clear()
+        partial.append(tail)
+    if last := b"".join(partial):
         yield last
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    """The content of a file in pieces of any size, decompressed if its name says that it is compressed."""
+    """Yield the content of a file in chunks of any size, decompressed if its name ends in .gz or .zst."""
     with path.open("rb") as file:
         raw = iter(lambda: file.read(_BLOCK_BYTES), b"")
         match path.suffix:
             case ".gz":
                 yield from _decompress(raw, lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16))  # 16: gzip header
             case ".zst":
-                # The limit only admits files made with `zstd --long=31`; memory follows what the file asks for.
+                # The limit admits files made with `zstd --long=31`. Memory use depends on the file's own window.
                 yield from _decompress(raw, zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj)
             case _:
                 yield from raw
 
 
-class _Decompressor(Protocol):
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+def _decompress(raw: Iterator[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
+    """Decompress a stream of one or more gzip members or Zstandard frames (``cat a.gz b.gz``).
 
-
-def _decompress(raw: Iterator[bytes], start: Callable[[], _Decompressor]) -> Iterator[bytes]:
-    """Decompress a stream of one or more gzip members or Zstandard frames, as ``cat a.gz b.gz`` makes them."""
-    member: _Decompressor | None = None
+    zlib and zstandard have the same interface, but no common type. zstandard's own reader takes a file that ends in the
+    middle of a frame for a complete one.
+    """
+    member = None
     for chunk in raw:
         while chunk:
             member = member or start()

@@ -25,7 +25,7 @@ import time
 import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ class FilterCounts:
     empty: int
     too_long: int
     ratio: int
-    cut: int = 0
+    truncated: int = 0
 
     @property
     def kept(self) -> int:
@@ -83,16 +83,12 @@ class FilterCounts:
         return self.read - self.empty - self.too_long - self.ratio
 
     def __add__(self, other: FilterCounts) -> FilterCounts:
-        return FilterCounts(*(mine + theirs for mine, theirs in zip(self._numbers, other._numbers, strict=True)))
+        return FilterCounts(*map(sum, zip(astuple(self), astuple(other), strict=True)))
 
     def __str__(self) -> str:
         dropped = f"{self.empty:,} with an empty side, {self.too_long:,} too long, {self.ratio:,} by length ratio"
-        cut = f"; {self.cut:,} of them truncated to the model's maximum length" if self.cut else ""
-        return f"{self.kept:,} of {self.read:,} examples kept (removed: {dropped}){cut}"
-
-    @property
-    def _numbers(self) -> tuple[int, ...]:
-        return (self.read, self.empty, self.too_long, self.ratio, self.cut)
+        truncated = f"; {self.truncated:,} of them truncated to the model's maximum length" if self.truncated else ""
+        return f"{self.kept:,} of {self.read:,} examples kept (removed: {dropped}){truncated}"
 
 
 @dataclass(frozen=True)
@@ -110,14 +106,14 @@ class TokenStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-        self.counts = FilterCounts(**header["counts"])
+        self.counts = FilterCounts(*dict(header["counts"]).values())  # by position: older stores say "cut"
         self.fingerprint: str = header["fingerprint"]
-        self.segmentations: int = header["segmentations"]
+        self.num_segmentations: int = header["segmentations"]
         self._offsets = {side: _Array(folder / f"{side}.offsets", "int64") for side in SIDES}
         self._tokens = {side: _Array(folder / f"{side}.tokens", header["dtype"]) for side in SIDES}
 
     def __len__(self) -> int:
-        return (len(self._offsets["source"]) - 1) // self.segmentations
+        return (len(self._offsets["source"]) - 1) // self.num_segmentations
 
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens in all rows of one side, end symbols included."""
@@ -125,20 +121,12 @@ class TokenStore:
 
     def lengths(self, side: str, segmentation: int = 0) -> NDArray[np.int32]:
         """Return the length of each example's source or target in one segmentation, end symbol included."""
-        return self._strided_lengths(side, segmentation, self.segmentations)
-
-    def row_lengths(self, side: str) -> NDArray[np.int32]:
-        """Return the length of each row: all segmentations of the first example, then of the next."""
-        return self._strided_lengths(side, 0, 1)
-
-    def _strided_lengths(self, side: str, first: int, stride: int) -> NDArray[np.int32]:
-        """Return the lengths of rows ``first``, ``first + stride`` and so on."""
-        rows = len(self) * self.segmentations
-        at_once = _LENGTHS_AT_ONCE * stride
+        rows = len(self) * self.num_segmentations
+        at_once = _LENGTHS_AT_ONCE * self.num_segmentations
         parts = [np.empty(0, np.int32)]
         for start in range(0, rows, at_once):
             part = self._offsets[side].read([(start, min(start + at_once, rows) + 1)])
-            parts.append(np.diff(part)[first::stride].astype(np.int32))
+            parts.append(np.diff(part)[segmentation :: self.num_segmentations].astype(np.int32))
         return np.concatenate(parts)
 
     def padded(self, side: str, rows: NDArray[np.int64], pad: int = 0) -> NDArray[np.int64]:
@@ -187,7 +175,7 @@ def _is_complete(folder: Path, side: str, dtype: str) -> bool:
 
 
 def join_chunks(
-    folder: Path, key: str, segmentations: int, dtype: np.dtype[Any], chunks: Iterable[Chunk]
+    folder: Path, key: str, num_segmentations: int, dtype: np.dtype[Any], chunks: Iterable[Chunk]
 ) -> TokenStore:
     """Write the store ``folder``, whole or not at all, from the chunks of its corpus in order."""
     counts = FilterCounts(0, 0, 0, 0)
@@ -208,7 +196,7 @@ def join_chunks(
             "format": _FORMAT,
             "fingerprint": key,
             "dtype": dtype.name,
-            "segmentations": segmentations,
+            "segmentations": num_segmentations,
             "counts": asdict(counts),
         }
         (aside / "store.json").write_text(json.dumps(header, indent=2) + "\n", encoding="utf-8")

@@ -34,7 +34,7 @@ _CHUNK_EXAMPLES = 1 << 16  # some seconds of work and some megabytes
 
 @dataclass(frozen=True)
 class Shard:
-    """Part ``number`` of ``total``, counted from 1. The default is the whole."""
+    """Part ``number`` of ``total``, counted from 1. The default is the whole corpus."""
 
     number: int = 1
     total: int = 1
@@ -105,22 +105,18 @@ def _build_chunks(
 
     with _Workers(spec, cores, add) as workers:
         for number in count():
+            chunk = list(islice(examples, _CHUNK_EXAMPLES))
+            if not chunk:
+                break
             path = home / f"{number:06}.npz"
-            if not shard.owns(number) or path.exists():
-                skipped = sum(1 for _ in islice(examples, _CHUNK_EXAMPLES))
-                if not skipped:
-                    break
-                add(skipped)
-            else:
-                chunk = list(islice(examples, _CHUNK_EXAMPLES))
-                if not chunk:
-                    break
-                if cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # nothing to share
-                    save_chunk(spec.encode_chunk(chunk), path)
-                    add(len(chunk))
-                else:
-                    workers.submit(path, chunk)
             paths.append(path)
+            if not shard.owns(number) or path.exists():
+                add(len(chunk))
+            elif cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # nothing to share
+                save_chunk(spec.encode_chunk(chunk), path)
+                add(len(chunk))
+            else:
+                workers.submit(path, chunk)
         workers.finish()
     return paths
 
@@ -169,19 +165,19 @@ class _Workers:
         self._pool.shutdown(cancel_futures=True)
 
 
-_spec: EncodingSpec  # in a worker process: what it does
+_spec: EncodingSpec  # of a worker process
 
 
 def _start_worker(spec: EncodingSpec) -> None:
     global _spec
     _spec = spec
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_exit_with_parent, daemon=True).start()
 
 
 def _exit_with_parent() -> None:
-    """End this process when its parent has ended: a killed parent does not shut the pool down."""
+    """End this process when its parent ends: a killed parent does not shut the pool down."""
     parent = parent_process()
     assert parent is not None
     wait_for([parent.sentinel])

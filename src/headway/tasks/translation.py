@@ -141,7 +141,7 @@ class TranslationTask:
         for name, dataset in {"training": prepared.train, "development": prepared.dev}.items():
             if dataset is None or model.max_length is None:
                 continue
-            longest = int(max(dataset.source_lengths.max(), dataset.target_lengths.max()))
+            longest = dataset.max_length
             if longest > model.max_length:
                 raise LengthError(
                     f"model.max_length = {model.max_length}: the {name} data have a sequence of {longest} tokens with "

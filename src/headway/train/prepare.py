@@ -125,7 +125,7 @@ class Preparation:
             if store is not None:  # an empty store is false
                 stores.append(store)
         dev = self._store("dev", data.dev, encode(data.dev, None), source_key, None, None) if data.dev else None
-        if dev and data.dev and dev.counts.cut:
+        if dev and data.dev and dev.counts.truncated:
             self.listener.say(f"{' + '.join(data.dev.files)}: {dev.counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
             return None

@@ -1,8 +1,9 @@
 """The built-in parallel corpus of ``headway quickstart``: a small, real translation task that needs no download.
 
-The texts come from Unicode CLDR (the data by which software writes dates, numbers, measures and names in each language)
-through Babel. Word order and inflection differ between languages, so it is translation, if of a small world.
-``moments.py``, ``quantities.py`` and ``names.py`` say what is written; ``corpus.py`` draws, checks, splits and saves.
+The texts come from Unicode CLDR, which describes how each language writes dates, numbers, measures and names, through
+Babel. Word order and inflection differ between languages, so this is real translation in a small domain.
+``moments.py``, ``quantities.py`` and ``names.py`` define the forms of texts. ``corpus.py`` draws values, checks pairs,
+and splits and saves the corpus.
 """
 
 from headway.data.builtin.corpus import CATEGORIES, BuiltinCorpus, BuiltinPair, build_corpus, write_corpus

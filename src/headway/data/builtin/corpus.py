@@ -1,15 +1,15 @@
-"""Builds the built-in corpus: draws values, writes them in two languages, keeps what is a fair question, splits.
+"""Builds the built-in corpus: draws values, writes them in two languages, drops ambiguous pairs, and splits the rest.
 
-A pair is a fair question when its source determines its target. Two checks see to that, both blind to the kind of a
-space (a narrow one and a plain one look alike):
+The source of each pair must determine its target. Two checks ensure this. Both treat all kinds of spaces as equal (a
+narrow space looks like a plain one):
 
-1. Forms are probed with the same values. A form that writes something an earlier form of its category writes too, but
-   with another translation, is left out: English "Mar 4, 2025" would be German "4. März 2025" in one and "04.03.2025"
-   in the other. So is a form that a locale does not have.
-2. Whatever sources still have two translations, in whatever categories, are dropped.
+1. All forms of a category write the same probe values. A form is dropped if an earlier form writes the same source with
+   another translation: English "Mar 4, 2025" would be German "4. März 2025" in one form and "04.03.2025" in the other.
+   A form that a locale lacks is dropped too.
+2. Sources that still have two translations, in any categories, are dropped.
 
-Held-out sources never occur in training. A name that training has never shown cannot be translated by inference: such
-names are in the test set only, marked ``inferable=False``, to be reported apart.
+Held-out sources never occur in the training set. Names that the training set does not contain cannot be inferred. They
+are only in the test set, marked ``inferable=False``, and are reported separately.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ CATEGORIES: tuple[str, ...] = tuple(_FORMS)
 
 _DEV_PAIRS, _TEST_PAIRS_PER_CATEGORY, _UNSEEN_NAMES = 500, 110, 60
 _PROBES = 36
-_SPARE = 1.03  # drawn beyond what is asked for, because ambiguous sources are dropped at the end
-# What Babel raises where a locale lacks the data of a form, or a field it does not support.
+_SPARE = 1.03  # factor of pairs to draw, because ambiguous sources are dropped at the end
+# Raised by Babel if a locale lacks the data of a form, or does not support a field of it.
 _NOT_IN_LOCALE = (LookupError, ValueError, AttributeError, TypeError, NotImplementedError)
 
 Progress = Callable[[str, int, int], None]
@@ -68,7 +68,7 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class BuiltinPair:
-    """A text in two languages; ``inferable`` is False for a name whose parts training has never shown."""
+    """A text in two languages. ``inferable`` is False for a name that the training set does not contain."""
 
     source: str
     target: str
@@ -93,23 +93,21 @@ def build_corpus(
     seed: int = 1,
     progress: Progress | None = None,
 ) -> BuiltinCorpus:
-    """Build a localisation corpus from Unicode CLDR, with no data and no network; a pure function of its arguments.
+    """Build a localization corpus from Unicode CLDR, without files or a network: a pure function of its arguments.
 
     Args:
-        source_language: a CLDR locale such as ``en``, ``pt_BR`` or ``zh-Hant``.
-        target_language: another one.
-        size: the number of training pairs (a few less where a language has fewer ways to write something).
-        seed: draws another corpus of the same kind.
-        progress: called with the category at work, and how many pairs of how many are done in all.
+        source_language: A CLDR locale such as ``en``, ``pt_BR`` or ``zh-Hant``.
+        target_language: Another CLDR locale.
+        size: Number of training pairs (slightly fewer if a language lacks some forms).
+        seed: Random seed.
+        progress: Called with the current category, the number of pairs built so far, and the total.
 
     Raises:
-        ConfigError: a locale is unknown, both are the same, or ``size`` is not positive.
+        ConfigError: A locale is unknown, both are the same, or ``size`` is not positive.
     """
     source, target = _locale(source_language), _locale(target_language)
     if source == target:
-        raise ConfigError(
-            f"the source and the target language are both {source_language!r}; expected two different ones"
-        )
+        raise ConfigError(f"source and target language are both {source_language!r}; expected two different languages")
     if size < 1:
         raise ConfigError(f"size = {size}: expected at least 1 training pair")
     quotas = _quotas(size)
@@ -136,7 +134,7 @@ def _locale(name: str) -> Locale:
 
 
 def _quotas(size: int) -> dict[str, tuple[int, int, int]]:
-    """For each category how many pairs to draw in all, how many of them for training, and how many for dev."""
+    """Return for each category the number of pairs to draw, and how many of them are for training and for dev."""
     shares = {category: share for category, (share, _) in _FORMS.items()}
     train = _apportion(size, shares)
     dev = _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
@@ -147,7 +145,7 @@ def _quotas(size: int) -> dict[str, tuple[int, int, int]]:
 
 
 def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
-    """Whole numbers in proportion to ``shares`` that add up to ``total``."""
+    """Return integers in proportion to ``shares`` whose sum is ``total``."""
     result, given, seen, whole = {}, 0, 0, sum(shares.values())
     for name, share in shares.items():
         seen += share
@@ -157,23 +155,23 @@ def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
 
 
 def _look(text: str) -> str:
-    """A text as it looks: every run of spaces, of whatever width, is one plain space."""
+    """Return a text with each run of spaces, of any width, replaced by one plain space."""
     return " ".join(text.split())
 
 
 class _Builder:
-    """Collects pairs category by category and remembers every source, so that none is ambiguous or in two splits."""
+    """Collects pairs category by category, and all sources, so that no source is ambiguous or in two splits."""
 
     def __init__(self, source: Locale, target: Locale, seed: int, *, total: int, progress: Progress | None) -> None:
         self.source, self.target, self.seed = source, target, seed
         self.total, self.done, self.progress = total, 0, progress
-        self.targets: dict[str, str] = {}  # how a source looks -> its target
+        self.targets: dict[str, str] = {}  # source, with plain spaces -> target
         self.ambiguous: set[str] = set()
-        self.anchors: dict[str, list[BuiltinPair]] = {}  # by category: always for training
+        self.anchors: dict[str, list[BuiltinPair]] = {}  # by category; always in the training set
         self.drawn: dict[str, list[BuiltinPair]] = {}
 
     def add(self, category: str, wanted: int) -> None:
-        """Draw about ``wanted`` pairs of a category, each form as often as any other."""
+        """Draw about ``wanted`` pairs of a category, from all forms with equal probability."""
         rng = Random(f"{self.seed}/{category}")
         forms = self._fair(_FORMS[category][1]())
         anchored = [(form, value) for form in forms for value in form.anchors]
@@ -200,11 +198,11 @@ class _Builder:
             self.progress(category, min(self.done + more, self.total), self.total)
 
     def _fair(self, forms: list[Form]) -> list[Form]:
-        """The forms that both locales have, for most values at least, and whose source determines the target."""
+        """Return the forms that both locales have for most values, and whose sources determine their targets."""
         known: dict[str, str] = {}
         fair = []
         for form in forms:
-            probe = Random(0)  # the same values for all forms that draw alike
+            probe = Random(0)  # the same values for all forms with the same ``draw``
             values = [*form.anchors, *(form.draw(probe) for _ in range(_PROBES) if form.draw)]
             texts = [texts for value in values if (texts := self._texts(form.write, value))]
             looks = [(_look(source), _look(target)) for source, target in texts]
@@ -216,7 +214,7 @@ class _Builder:
         return fair
 
     def _texts(self, write: Callable[[Locale, Any], str | None], value: Any) -> tuple[str, str] | None:
-        """A value in both languages; None where a locale cannot write it on one line."""
+        """Write a value in both languages. Returns None if a locale cannot write it on one line."""
         try:
             texts = write(self.source, value), write(self.target, value)
         except _NOT_IN_LOCALE:
@@ -227,7 +225,7 @@ class _Builder:
         return source, target
 
     def _new_pair(self, write: Callable[[Locale, Any], str], value: Any, category: str) -> BuiltinPair | None:
-        """A pair whose source is new; a source seen before with another target is marked as ambiguous."""
+        """Return a pair if its source is new. A known source with another target is marked as ambiguous."""
         texts = self._texts(write, value)
         if texts is None:
             return None
@@ -241,7 +239,7 @@ class _Builder:
         return None
 
     def split(self, quotas: dict[str, tuple[int, int, int]]) -> BuiltinCorpus:
-        """Hold out drawn pairs for test and dev; the rest and all anchors are for training."""
+        """Hold out drawn pairs for test and dev. The training set gets the rest and all anchors."""
         rng = Random(f"{self.seed}/split")
         unseen = self._unseen(rng)
         train: list[BuiltinPair] = []
@@ -257,12 +255,12 @@ class _Builder:
         test += unseen
         for part in (train, dev, test):
             rng.shuffle(part)
-        # CLDR sets narrow and thin spaces where people type plain ones: training knows both.
+        # CLDR uses narrow and thin spaces where people type plain spaces: half of the training sources get plain ones.
         train = [replace(pair, source=_look(pair.source)) if rng.random() < 0.5 else pair for pair in train]
         return BuiltinCorpus(tuple(train), tuple(dev), tuple(test))
 
     def _unseen(self, rng: Random) -> list[BuiltinPair]:
-        """Names for the test set that no training pair contains."""
+        """Return names for the test set that no training pair contains."""
         candidates = unseen_names(self.source, self.target)
         rng.shuffle(candidates)
         pairs = [self._new_pair(write, code, "names") for write, code in candidates]
@@ -276,9 +274,9 @@ class _Builder:
 def write_corpus(corpus: BuiltinCorpus, folder: Path, source_language: str, target_language: str) -> None:
     """Write ``train``, ``dev`` and ``test`` as one plain text file per language, and the categories of the test set.
 
-    The files are ``train.en``, ``train.de`` and so on, one example a line, and ``test.categories`` with the category of
-    each test line, "names (not inferable)" for names that training has never shown. Each file appears whole or not
-    at all.
+    The files are ``train.en``, ``train.de`` and so on, with one example per line, and ``test.categories`` with the
+    category of each test line: "names (not inferable)" for names that the training set does not contain. Each file is
+    written whole or not at all.
     """
     for split in ("train", "dev", "test"):
         pairs: tuple[BuiltinPair, ...] = getattr(corpus, split)

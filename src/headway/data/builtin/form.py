@@ -1,4 +1,4 @@
-"""What the built-in corpus is made of: one way to write one kind of value."""
+"""The unit of the built-in corpus: one way to write one kind of value."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Form"]
 class Form:
     """One way to write one kind of value, such as "a moment as a long date" or "a number of kilometers, abbreviated".
 
-    Written in two languages the same value gives a translation. A form knows neither which two are asked for, nor how
-    many pairs, nor how they are split; all its values come from the random generator that is handed in.
+    The same value written in two languages is a pair of translations. A form does not depend on the languages, the
+    number of pairs or the split. All its values are drawn from a given random generator.
 
     Attributes:
-        write: how a locale writes a value.
-        draw: draws a value; None where only the anchors are written (a closed set such as the weekdays).
-        anchors: values that are always trained on and never held out, because no other example implies them: singular
-            and dual, and the names that the longer phrases are built of.
+        write: Write a value in a locale.
+        draw: Draw a value. None if only the anchors are written (a closed set such as the weekdays).
+        anchors: Values that are always in the training set and never held out, because no other example implies them:
+            singular and dual, and the names that longer phrases contain.
     """
 
     write: Callable[[Locale, Any], str]

@@ -1,6 +1,6 @@
-"""How CLDR writes days, times of day, intervals and distances in time.
+"""Forms of days, times of day, intervals and relative times in CLDR.
 
-Nothing reads the clock or a time zone. Years lie in 1950-2049, where two digits of a year determine it.
+No form reads the clock or a time zone. Years are in 1950-2049, so that their last two digits determine them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ __all__ = ["date_forms", "datetime_forms", "interval_forms", "relative_forms", "
 
 _FIRST_DAY, _DAYS = datetime(1950, 1, 1), 36_525
 _DATE_STYLES = ("full", "long", "short")
-# "medium" comes last on purpose: in English it reads like yMMMd, and where two forms clash the earlier one stays.
+# "medium" must come last: in English it equals yMMMd, and of two conflicting forms the earlier one is kept.
 _DATE_SKELETONS = ("yMMMEd", "yMMMd", "yMMMM", "yMd", "MMMMd", "MMMd", "MMMEd", "yMEd", "yQQQQ", "GyMMMd")
 
 
 def _moment(rng: Random) -> datetime:
-    """A second between 1950 and 2049."""
+    """Draw a second between 1950 and 2049."""
     return _FIRST_DAY + timedelta(days=rng.randrange(_DAYS), seconds=rng.randrange(86_400))
 
 
@@ -48,7 +48,7 @@ def _clock(skeleton: str, locale: Locale) -> str:
 
 
 def _write_both(style: Any, write_date: Callable[[Locale, datetime], str], time_style: str) -> Callable[..., str]:
-    """Join a date and a time as the locale joins them in this style."""
+    """Return a function that joins a date and a time by the locale's pattern for this style."""
 
     def write(locale: Locale, moment: datetime) -> str:
         joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
@@ -71,12 +71,12 @@ def time_forms() -> list[Form]:
     return [
         *styles,
         Form(partial(_write_skeleton, "Bhm"), _moment),
-        Form(partial(_write_skeleton, "j"), anchors=hours),  # too few to hold some of them out
+        Form(partial(_write_skeleton, "j"), anchors=hours),  # too few hours to hold some out
     ]
 
 
 def datetime_forms() -> list[Form]:
-    """A day with a time of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
+    """Days with times of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
     writers: list[tuple[str, Callable[[Locale, datetime], str]]] = [
         ("full", partial(_write_date, "full")),
         ("long", partial(_write_date, "long")),
@@ -92,7 +92,7 @@ def datetime_forms() -> list[Form]:
 
 
 def interval_forms() -> list[Form]:
-    """Intervals, which share what both ends have in common: "Mar 4 – 9, 2025" - "4.–9. März 2025"."""
+    """Intervals, which write what both ends have in common once: "Mar 4 – 9, 2025" - "4.–9. März 2025"."""
 
     def write(skeleton: str, locale: Locale, span: tuple[datetime, datetime]) -> str:
         return dates.format_interval(*span, _clock(skeleton, locale), locale=locale)
@@ -104,7 +104,7 @@ def interval_forms() -> list[Form]:
 
 
 def _span(rng: Random) -> tuple[datetime, datetime]:
-    """Two days, often of the same month or year."""
+    """Draw two days, often in the same month or year."""
     if rng.random() < 0.75:
         return _span_in_year(rng)
     start = _moment(rng)
@@ -124,7 +124,7 @@ def _span_in_day(rng: Random) -> tuple[datetime, datetime]:
 
 
 def relative_forms() -> list[Form]:
-    """Time from now: "in 3 days" - "in 3 Tagen"; "3 days ago" - "vor 3 Tagen"."""
+    """Relative times: "in 3 days" - "in 3 Tagen"; "3 days ago" - "vor 3 Tagen"."""
     seconds = dict(dates.TIMEDELTA_UNITS)
 
     def write(unit: str, style: Any, sign: int, locale: Locale, count: int) -> str:

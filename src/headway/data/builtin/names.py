@@ -1,4 +1,4 @@
-"""How CLDR names countries, languages, months and weekdays, and how it joins names into lists."""
+"""Forms of names of countries, languages, months and weekdays in CLDR, and of lists of names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LANGUAGES = """
     ar bg bn ca cs cy da de el en es et eu fa fi fr ga gl he hi hr hu hy id is it ja ka ko la lt lv mk ms nl pl
     pt ro ru sk sl sq sr sv sw ta th tr uk ur vi zh
 """
-_NO_COUNTRIES = {"EU", "EZ", "UN", "XA", "XB", "ZZ"}  # CLDR lists them among the territories
+_NO_COUNTRIES = {"EU", "EZ", "UN", "XA", "XB", "ZZ"}  # listed among the territories in CLDR
 _POOLS: dict[str, tuple[Any, ...]] = {
     "territories": tuple(_COUNTRIES.split()),
     "languages": tuple(_LANGUAGES.split()),
@@ -56,7 +56,7 @@ def list_forms() -> list[Form]:
 
 
 def name_forms() -> list[Form]:
-    """Names alone, all trained on, and languages as spoken somewhere: "German (Austria)" - "Deutsch (Österreich)"."""
+    """Single names, all in the training set, and regional languages: "German (Austria)" - "Deutsch (Österreich)"."""
 
     def write(locale: Locale, value: tuple[str, str]) -> str:
         language, territory = value
@@ -70,7 +70,10 @@ def name_forms() -> list[Form]:
 
 
 def unseen_names(source: Locale, target: Locale) -> list[tuple[Callable[[Locale, Any], str], str]]:
-    """Names of countries and languages, with what writes them, that occur in no form and so cannot be inferred."""
+    """Return names of countries and languages that occur in no form, so that they cannot be inferred.
+
+    Each is a function that writes it, and its code.
+    """
     return [
         (partial(_write_name, kind), code)
         for kind in ("territories", "languages")

@@ -1,4 +1,4 @@
-"""How CLDR writes numbers, parts of a hundred, money, large numbers in short, and measures."""
+"""Forms of numbers, percentages, money, abbreviated large numbers, and measures in CLDR."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _CURRENCIES = "AUD BRL CAD CHF CNY CZK DKK EUR GBP INR JPY KRW MXN NOK PLN SEK T
 
 
 def _digits(rng: Random, least: int, most: int) -> int:
-    """A whole number of ``least`` to ``most`` digits, each length equally likely."""
+    """Draw an integer of ``least`` to ``most`` digits; each length is equally likely."""
     length = rng.randint(least, most)
     return rng.randrange(10 ** (length - 1), 10**length)
 
 
 def _number(rng: Random, least: int, most: int, decimals: int, negative: float = 0.0) -> Decimal:
-    """A number of ``least`` to ``most`` digits before the point and up to ``decimals`` after it; never 1 or 2."""
+    """Draw a number with ``least`` to ``most`` digits before the point and up to ``decimals`` after; never 1 or 2."""
     places = rng.randint(0, decimals)
     whole = _digits(rng, least, most)
     if places == 0:
         return Decimal(max(whole, 3)) * (-1 if rng.random() < negative else 1)
-    fraction = 10 * rng.randrange(10 ** (places - 1)) + rng.randint(1, 9)  # its last digit is not a zero
+    fraction = 10 * rng.randrange(10 ** (places - 1)) + rng.randint(1, 9)  # its last digit is not 0
     value = Decimal(whole) + Decimal(fraction).scaleb(-places)
     return -value if rng.random() < negative else value
 
@@ -52,7 +52,7 @@ def decimal_forms() -> list[Form]:
 
 
 def percentage_forms() -> list[Form]:
-    """Parts of a hundred and of a thousand: "12.5%" - "12,5 %"; "12.5 percent" - "12,5 Prozent"."""
+    """Percentages and permilles: "12.5%" - "12,5 %"; "12.5 percent" - "12,5 Prozent"."""
 
     def write(locale: Locale, value: Decimal) -> str:
         return numbers.format_percent(value.scaleb(-2), locale=locale, decimal_quantization=False)
@@ -64,7 +64,7 @@ def percentage_forms() -> list[Form]:
 
 
 def currency_forms() -> list[Form]:
-    """Amounts of money with symbol and with name: "$1,234.50" - "1.234,50 $"; "3.00 US dollars" - "3,00 US-Dollar"."""
+    """Amounts of money: "$1,234.50" - "1.234,50 $"; "3.00 US dollars" - "3,00 US-Dollar"."""
 
     def write(currency: str, style: Any, locale: Locale, value: Decimal) -> str:
         return numbers.format_currency(value, currency, locale=locale, format_type=style)
@@ -89,9 +89,9 @@ def currency_forms() -> list[Form]:
 
 
 def compact_forms() -> list[Form]:
-    """Large numbers in short: "12.3 million" - "12,3 Millionen"; "€1.5B" - "1,5 Mrd. €".
+    """Abbreviated large numbers: "12.3 million" - "12,3 Millionen"; "€1.5B" - "1,5 Mrd. €".
 
-    The numbers have at most three digits that count, so that no language has to round what another one shows.
+    The numbers have at most three significant digits, so that no language rounds a number that another shows in full.
     """
 
     def write(exponent: int, style: Any, locale: Locale, value: Decimal) -> str:
@@ -121,7 +121,7 @@ _UNITS: dict[str, str] = {
     "mass": "kilogram gram pound ounce",
     "volume": "liter milliliter gallon cubic-meter",
     "area": "square-meter square-kilometer hectare acre",
-    "angle": "degree",  # before the temperatures: English writes a narrow degree Fahrenheit like it
+    "angle": "degree",  # before temperatures: English writes a narrow degree Fahrenheit like an angle
     "temperature": "celsius fahrenheit",
     "speed": "kilometer-per-hour mile-per-hour meter-per-second",
     "duration": "year month week day hour minute second",
@@ -149,7 +149,7 @@ _MIXED = (
 def _write_unit(unit: str, length: Any, locale: Locale, value: Decimal) -> str:
     text = units.format_unit(value, unit, length, locale=locale)
     if unit in text:
-        raise LookupError("where a locale has no pattern, Babel writes the unit's identifier")
+        raise LookupError("Babel writes the identifier of the unit if a locale has no pattern")
     return text
 
 
