@@ -83,7 +83,7 @@ def compare_translations(old: list[Any], new: list[Any]) -> dict[str, float]:
     """Return how many candidate lists are equal in text, and how far scores differ."""
     pairs = list(zip(old, new, strict=True))
     same = [[text for text, _ in one] == [text for text, _ in other] for one, other in pairs]
-    apart = [max(abs(a[1] - b[1]) for a, b in zip(one, other, strict=False)) for one, other in pairs if one and other]
+    apart = [max((abs(a[1] - b[1]) for a, b in zip(one, other, strict=False)), default=0.0) for one, other in pairs]
     equal = [value for value, is_same in zip(apart, same, strict=True) if is_same]
     ties = [value for value, is_same in zip(apart, same, strict=True) if not is_same]
     return {
