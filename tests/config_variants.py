@@ -46,7 +46,11 @@ _VALUES: dict[str, list[Any]] = {
     "max_length": [14],
     "position_offset": [3],
     "score_hidden": [7],
+    "encoder_window": [1, 4],
+    "decoder_window": [1, 3],
 }
+# Inherited fields without any effect, which the config refuses.
+_REFUSED = {(ClassifierConfig, "decoder_window")}
 # Other fields that a value needs to be valid, or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (TransformerConfig, "max_length"): {"positions": "learned"},
@@ -70,7 +74,7 @@ def variants(config: type[Config]) -> list[tuple[str, Config]]:
 
 def undeclared(config: type[Config]) -> list[str]:
     """Return the fields of which no value is compared."""
-    return [name for name in config.model_fields if not _values(config, name)]
+    return [name for name in config.model_fields if not _values(config, name) and (config, name) not in _REFUSED]
 
 
 def random_config(config: type[Config], seed: int) -> Config:
@@ -79,7 +83,7 @@ def random_config(config: type[Config], seed: int) -> Config:
     while True:
         keys = dict(_BASE[config])
         for name in config.model_fields:
-            if choose.random() < 0.3:
+            if choose.random() < 0.3 and _values(config, name):
                 keys |= _COMPANIONS.get((config, name), {}) | {name: choose.choice(_values(config, name))}
         try:
             return config.parse(keys, "random")
@@ -88,6 +92,8 @@ def random_config(config: type[Config], seed: int) -> Config:
 
 
 def _values(config: type[Config], name: str) -> list[Any]:
+    if (config, name) in _REFUSED:
+        return []
     return _closed_set(config.model_fields[name].annotation) or _VALUES.get(name, [])
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.config import Config
+from headway.engine import local_attention
 from headway.engine.accelerate import accelerate, explain
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.engine.dropout import AutocastDropout, KernelDropout
@@ -32,6 +33,13 @@ VOCABULARY = 20
 Outcome = tuple[Tensor, Tensor, dict[str, Tensor]]
 NAMED = [(f"{config.__name__}-{name}", each) for config in CONFIGS for name, each in variants(config)]
 TYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let restricted self-attention divide sequences that are as short as the ones here."""
+    monkeypatch.setattr(local_attention, "_MIN_BLOCK", 2)
+    monkeypatch.setattr(local_attention, "_MIN_LENGTH", 1)
 
 
 def tokens() -> tuple[Tensor, Tensor]:
@@ -142,13 +150,13 @@ def block(**options: Any) -> EncoderBlock:
 
 def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     layer = block()
-    layer.attention.window = 3  # type: ignore[assignment]
+    layer.attention.sinks = 3  # type: ignore[assignment]
     layer.feed_forward.clamp = True  # type: ignore[assignment]
     accelerate(layer)
     assert type(layer.attention) is MultiHeadAttention
     assert type(layer.feed_forward) is FeedForward
     reasons = {form.name: form.reason for form in explain(layer)}
-    assert reasons["attention"] == "unknown option 'window'"
+    assert reasons["attention"] == "unknown option 'sinks'"
     assert reasons["feed_forward"] == "unknown option 'clamp'"
     assert reasons["attention_residual"] is None
 

@@ -35,6 +35,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "one decoder layer": {"decoder_layers": 1, "norm": "pre"},
     "rotary, no residual": {"positions": "rotary", "d_key": 6, "residual": False},
+    "windows": {"encoder_window": 4, "decoder_window": 3},
+    "windows, rotary": {"encoder_window": 3, "decoder_window": 5, "positions": "rotary", "norm": "pre"},
     "no positions, no norm": {"positions": "none", "norm": "none", "encoder_layers": 1, "decoder_layers": 1},
 }
 
@@ -330,11 +332,11 @@ def test_modules_that_are_not_known_exactly_make_a_model_plain() -> None:
 
 def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
     class Extended(TransformerConfig):
-        window: int | None = None
+        sinks: int | None = None
 
     model = make()
     model.config = Extended.parse(model.config.as_dict(), "test")
-    assert (unsupported_reason(model) or "").startswith("window = None has no form")
+    assert (unsupported_reason(model) or "").startswith("sinks = None has no form")
     assert for_search(model, "int8") is model
 
 

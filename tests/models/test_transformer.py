@@ -29,6 +29,8 @@ VARIANTS: list[dict[str, Any]] = [
     FOREIGN,
     {"positions": "rotary", "score": "additive", "qk_projection": "hidden", "norm": "pre"},
     {"positions": "none", "score": "cosine"},
+    {"encoder_window": 3, "decoder_window": 4},
+    {"decoder_window": 2, "positions": "rotary", "score": "additive"},
 ]
 
 
@@ -41,7 +43,10 @@ def transformer(**changes: Any) -> Transformer:
     return model
 
 
-@pytest.fixture(params=VARIANTS, ids=["paper", "pre-norm", "learned", "foreign", "rotary", "no positions"])
+@pytest.fixture(
+    params=VARIANTS,
+    ids=["paper", "pre-norm", "learned", "foreign", "rotary", "no positions", "windows", "rotary window"],
+)
 def model(request: pytest.FixtureRequest) -> Transformer:
     return transformer(**request.param)
 

@@ -25,6 +25,7 @@ from headway.engine.attention import KernelMultiHeadAttention
 from headway.engine.dropout import AutocastDropout, KernelDropout
 from headway.engine.feed_forward import KernelFeedForward
 from headway.engine.linear import KernelLinear
+from headway.engine.local_attention import LocalMultiHeadAttention
 from headway.engine.norm import KernelLayerNorm
 from headway.engine.recurrent import FusedRecurrentLayer
 from headway.engine.replacement import Replacement, any_value, instance_of, of_type, one_of
@@ -44,6 +45,16 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 _DROPOUT, _LINEAR = of_type(Dropout, KernelDropout), of_type(nn.Linear, KernelLinear)
 _RESIDUAL = {"dropout": _DROPOUT, "residual": one_of(True)}
 _NORM = {"norm": of_type(nn.LayerNorm, KernelLayerNorm)}
+_ATTENTION = {
+    **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), any_value),
+    "projection": of_type(nn.Linear),
+    "output": _LINEAR,
+    "score": instance_of(type(None), ScoreFunction),
+    "query_outer": of_type(type(None), nn.Linear),
+    "key_outer": of_type(type(None), nn.Linear),
+    "rotary": of_type(type(None), RotaryPositions),
+    "dropout": _DROPOUT,
+}
 
 _REPLACEMENTS = (
     Replacement(PostNorm, KernelPostNorm, _RESIDUAL | _NORM),
@@ -54,20 +65,8 @@ _REPLACEMENTS = (
         KernelFeedForward,
         {"inner": _LINEAR, "outer": _LINEAR, "activation": one_of(F.relu), "dropout": _DROPOUT},
     ),
-    Replacement(
-        MultiHeadAttention,
-        KernelMultiHeadAttention,
-        {
-            **dict.fromkeys(("num_heads", "d_key", "d_value", "widths"), any_value),
-            "projection": of_type(nn.Linear),
-            "output": _LINEAR,
-            "score": instance_of(type(None), ScoreFunction),
-            "query_outer": of_type(type(None), nn.Linear),
-            "key_outer": of_type(type(None), nn.Linear),
-            "rotary": of_type(type(None), RotaryPositions),
-            "dropout": _DROPOUT,
-        },
-    ),
+    Replacement(MultiHeadAttention, KernelMultiHeadAttention, _ATTENTION | {"window": one_of(None)}),
+    Replacement(MultiHeadAttention, LocalMultiHeadAttention, _ATTENTION | {"window": of_type(tuple)}),
     Replacement(
         nn.LayerNorm,
         KernelLayerNorm,

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.topk import NextTokens
+from headway.engine.local_attention import local_self_attention
 from headway.engine.precision import Precision, choose_precision
 from headway.engine.shortlist import ListedWeights, Shortlist
 from headway.engine.torch_backend import Activation, Rows, TorchBackend
@@ -65,7 +66,7 @@ _SUPPORTED: dict[str, tuple[Any, ...] | None] = {
     "score": ("scaled_dot",),
     "qk_projection": ("linear",),
     "positions": ("sinusoidal", "learned", "rotary", "none"),
-    "max_length": _ANY,
+    **dict.fromkeys(("max_length", "encoder_window", "decoder_window"), _ANY),
     "sinusoid_layout": ("interleaved", "halves"),
     "sinusoid_spacing": ("paper", "inclusive"),
     "position_offset": _ANY,
@@ -190,7 +191,7 @@ class _EncoderLayer:
     def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
         attention = block.attention
         self._backend, self._heads, self._widths = backend, attention.num_heads, list(attention.widths)
-        self._rotary = attention.rotary
+        self._rotary, self._window = attention.rotary, attention.window
         self._projection = backend.linear(attention.projection.weight, attention.projection.bias)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
         self._norms = [_norm_before(x, backend) for x in (block.attention_residual, block.feed_forward_residual)]
@@ -204,7 +205,12 @@ class _EncoderLayer:
                 *(rows, self._widths, self._heads, len(rows) // len(lengths)),
                 lambda x: rotary(x.transpose(1, 2)).transpose(1, 2),
             )
-        x = self._attention_output(self._backend.self_attention(rows, self._widths, self._heads, lengths), x)
+        arguments = rows, self._widths, self._heads, lengths
+        if self._window is None:
+            attended = self._backend.self_attention(*arguments)
+        else:
+            attended = self._backend.rows(local_self_attention(*arguments, window=self._window))
+        x = self._attention_output(attended, x)
         return self._feed_forward_output(self._feed_forward(self._norms[1](x)), x)
 
 
@@ -308,7 +314,11 @@ class SearchTransformer:
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> _State:
         """Encode the sources and begin decoding, with ``beams`` rows for each."""
-        prefix, memory = (KVCache(layers, dtype=self._backend.dtype, device=self.device) for layers in self._layers)
+        window = self._model.decoder.window
+        prefix, memory = (
+            KVCache(layers, dtype=self._backend.dtype, device=self.device, window=each)
+            for layers, each in zip(self._layers, (window, None), strict=True)
+        )
         state = _State(prefix, memory)
         self._admit(state, sources, beams)
         return state

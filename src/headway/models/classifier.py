@@ -81,6 +81,11 @@ class ClassifierConfig(BlockConfig):
                 "masked = false: padding then counts, and a text's label would depend on the texts beside it; set "
                 "pad_to_max_length = true, which pads all alike"
             )
+        if self.decoder_window is not None:
+            raise ValueError(
+                f"decoder_window = {self.decoder_window} has no effect: a classifier has no decoder; leave it out, or "
+                "set encoder_window"
+            )
         return self
 
 

@@ -14,7 +14,9 @@ queries and keys from the encoder; the paper does not, and neither do we.
 A query that may attend to nothing yields zeros, not NaN.
 
 Variants, all off by default: other score functions than the scaled product (:mod:`headway.nn.scores`), a hidden layer
-in the projections of queries and keys, and rotary positions (:mod:`headway.nn.positions`).
+in the projections of queries and keys, rotary positions (:mod:`headway.nn.positions`), and restricted self-attention
+(section 4), which considers "only a neighborhood of size r in the input sequence centered around the respective output
+position". A window (before, after) is such a neighborhood of r = before + 1 + after positions.
 """
 
 from __future__ import annotations
@@ -103,6 +105,8 @@ class MultiHeadAttention(nn.Module):
         qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
             whose hidden layer is as wide as the queries of all heads.
         rotary: Rotate queries and keys to their positions in self-attention. Attention to a memory never rotates.
+        window: In self-attention, how many positions before and after its own a position may attend to. None means all.
+            Attention to a memory is never restricted.
     """
 
     def __init__(
@@ -117,6 +121,7 @@ class MultiHeadAttention(nn.Module):
         score: ScoreKind = "scaled_dot",
         qk_projection: Literal["linear", "hidden"] = "linear",
         rotary: bool = False,
+        window: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
         if (d_key is None or d_value is None) and d_model % num_heads:
@@ -137,6 +142,7 @@ class MultiHeadAttention(nn.Module):
         self.query_outer = nn.Linear(self.widths[0], self.widths[0], bias=bias) if hidden else None
         self.key_outer = nn.Linear(self.widths[1], self.widths[1], bias=bias) if hidden else None
         self.rotary = RotaryPositions(self.d_key) if rotary else None
+        self.window = window
         self.dropout = Dropout(dropout)
         self.register_state_dict_post_hook(_split_projection)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_join_projection)  # type: ignore[no-untyped-call]
@@ -154,7 +160,7 @@ class MultiHeadAttention(nn.Module):
     @property
     def is_positional(self) -> bool:
         """Whether what a query attends to depends on its position in the sequence, besides ``mask``."""
-        return self.rotary is not None
+        return self.rotary is not None or self.window is not None
 
     def forward(
         self,
@@ -165,7 +171,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if memory is None:
-            return self.attend(*self.project(x), mask)
+            return self.attend(*self.project(x), within_window(mask, self.window, x))
         return self.attend(self.queries(x), self.keys_values(memory), mask)
 
     def project(
@@ -217,6 +223,18 @@ class MultiHeadAttention(nn.Module):
 
     def _prepared(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
         return key if self.score is None else self.score.prepare(key)
+
+
+def within_window(
+    mask: Bool[Tensor, "..."] | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]
+) -> Bool[Tensor, "..."] | None:
+    """Return ``mask`` without the keys that are outside the window of each position of ``x``."""
+    if window is None:
+        return mask
+    positions = torch.arange(x.size(1), device=x.device)
+    distance = positions - positions.unsqueeze(1)
+    inside = (distance >= -window[0]) & (distance <= window[1])
+    return inside if mask is None else inside & mask
 
 
 def for_all_heads(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:

@@ -116,6 +116,18 @@ class BlockConfig(Config):
         description="Encoding of positions: added to embeddings (sinusoidal, learned), by rotating the queries and "
         "keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none.",
     )
+    encoder_window: int | None = Field(
+        None,
+        ge=1,
+        description="Restricted self-attention (paper, section 4): each position of the encoder attends to this many "
+        "positions, r, centered around itself: r // 2 before and (r - 1) // 2 after it. Default: to all positions.",
+    )
+    decoder_window: int | None = Field(
+        None,
+        ge=1,
+        description="Each position of the decoder attends to this many of the latest target positions, itself "
+        "included; decoding stores no others. Default: to all target positions up to itself.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +157,7 @@ class BlockConfig(Config):
         return self
 
 
-def _attention(config: BlockConfig, *, to_itself: bool) -> MultiHeadAttention:
+def _attention(config: BlockConfig, *, to_itself: bool, window: tuple[int, int] | None = None) -> MultiHeadAttention:
     """Return a new attention sub-layer: self-attention, or attention to a memory, which has no rotary positions."""
     return MultiHeadAttention(
         config.d_model,
@@ -156,6 +168,7 @@ def _attention(config: BlockConfig, *, to_itself: bool) -> MultiHeadAttention:
         score=config.score,
         qk_projection=config.qk_projection,
         rotary=config.positions == "rotary" and to_itself,
+        window=window,
     )
 
 
@@ -291,7 +304,9 @@ class EncoderBlock(nn.Module):
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.attention, self.attention_residual = _attention(config, to_itself=True), _residual(config)
+        size = config.encoder_window
+        window = None if size is None else (size // 2, (size - 1) // 2)
+        self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
@@ -306,7 +321,8 @@ class DecoderBlock(nn.Module):
 
     def __init__(self, config: BlockConfig) -> None:
         super().__init__()
-        self.attention, self.attention_residual = _attention(config, to_itself=True), _residual(config)
+        window = None if config.decoder_window is None else (config.decoder_window - 1, 0)
+        self.attention, self.attention_residual = _attention(config, to_itself=True, window=window), _residual(config)
         self.cross_attention = _attention(config, to_itself=False)
         self.cross_attention_residual = _residual(config)
         self.feed_forward, self.feed_forward_residual = _feed_forward(config), _residual(config)
@@ -389,6 +405,7 @@ class DecoderStack(nn.Module):
     def __init__(self, num_layers: int, config: BlockConfig) -> None:
         super().__init__()
         self.layer_dropout = config.layer_dropout
+        self.window = config.decoder_window
         self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(num_layers))
         self.norm = _final_norm(config)
 
@@ -414,7 +431,8 @@ class DecoderStack(nn.Module):
         """Return empty caches for :meth:`step`: of the prefixes, and of memories like the given one."""
         layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in memory]
         dtype, device = memory[0].keys.dtype, memory[0].keys.device
-        return KVCache(layers, dtype=dtype, device=device), KVCache(layers, dtype=dtype, device=device)
+        prefix = KVCache(layers, dtype=dtype, device=device, window=self.window)
+        return prefix, KVCache(layers, dtype=dtype, device=device)
 
     def step(
         self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, seen: list[Tensor] | None = None
