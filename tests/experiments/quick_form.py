@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from headway.experiments import NAMES
 from headway.experiments.experiment import Numbers, Settings
@@ -16,16 +17,20 @@ from headway.experiments.experiment import Numbers, Settings
 
 @pytest.fixture(scope="session")
 def quick_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The output folder of ``headway experiment all --quick --seeds 1``."""
-    folder = tmp_path_factory.mktemp("quick")
+    """The output folder of ``headway experiment all --quick --seeds 1``, which all workers of a test run share."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "quick"
     words = ["experiment", "all", "--quick", "--seeds", "1", "-o", str(folder)]
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "headway", *words],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert ended.returncode == 0, ended.stderr
+    with FileLock(f"{folder}.lock"):
+        if not (folder / "done").is_file():
+            ended = subprocess.run(
+                [sys.executable, "-W", "error", "-m", "headway", *words],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                capture_output=True,
+                text=True,
+            )
+            assert ended.returncode == 0, ended.stderr
+            (folder / "done").touch()
     return folder
 
 

@@ -91,10 +91,10 @@ def test_judge_alike(low: float, high: float, outcome: str) -> None:
 
 
 def test_columns_and_means() -> None:
-    numbers = {"runs": [{"variant": "a", "bleu": 1}, {"variant": "b", "bleu": 2}, {"variant": "a", "bleu": 3}]}
-    assert column(numbers, "bleu", variant="a") == [1, 3]
-    assert mean_with_spread([1.0, 3.0]) == "2 ± 1.4"  # the standard deviation is sqrt(2)
-    assert mean_with_spread([2.5]) == "2.5"
+    runs = [{"variant": "a", "bleu": 1}, {"variant": "b", "bleu": 2.5}, {"variant": "a", "bleu": 3}]
+    assert column(runs, "bleu", variant="a") == [1, 3]
+    assert mean_with_spread(runs, "bleu", variant="a") == "2 ± 1.4"  # the standard deviation is sqrt(2)
+    assert mean_with_spread(runs, "bleu", variant="b") == "2.5"
 
 
 def test_strips_have_a_row_each_with_its_mean() -> None:

@@ -15,15 +15,15 @@ projections; and what happens to a key's weight as the key grows?
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, label, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, heat_map, label, panels
 from headway.nn.attention import attention_weights, scaled_dot_product_attention
 
 EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
@@ -123,97 +123,74 @@ def _judge_single(numbers: Numbers) -> Verdict:
     error = numbers["single_key_error"]
     reason = (
         f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
-        "query "
-        "and key are. With two or more keys this is not the case"
+        "query and key are. With two or more keys this is not the case"
     )
-    return Verdict("supported" if error < 1e-12 else "refuted", reason)
+    return decide(reason, supported=error < 1e-12)
 
 
 def _judge_own(numbers: Numbers) -> Verdict:
     own, *others = numbers["weights"][0]
     reason = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}"
+    words = "its own weight is the largest, but below one half"
     if own > 0.5:
-        return Verdict("supported", f"{reason}: its own weight is above one half")
-    if own < max(others):
-        return Verdict(
-            "refuted",
-            f"{reason}: another vector has the largest weight, and {1 - own:.0%} of the result is not its own",
-        )
-    return Verdict("inconclusive", f"{reason}: its own weight is the largest, but below one half")
+        words = "its own weight is above one half"
+    elif own < max(others):
+        words = f"another vector has the largest weight, and {1 - own:.0%} of the result is not its own"
+    return decide(f"{reason}: {words}", supported=own > 0.5, refuted=own < max(others))
 
 
 def _judge_growth(numbers: Numbers) -> Verdict:
     means = [each["all"] for each in numbers["growth"]]
     start = numbers["lengths"].index(1.0)
     rises = [all(a < b for a, b in zip(mean[start:], mean[start + 1 :], strict=False)) for mean in means]
-    gain = sum(each["gain"][0] for each in numbers["growth"]) / len(means)
+    gain = fmean(each["gain"][0] for each in numbers["growth"])
     reason = (
         f"as a key's length grows from 1 to {numbers['lengths'][-1]:g}, its mean weight over random queries changes "
-        "from "
-        f"{_mean(means, start):.3f} to {_mean(means, -1):.3f}. But only {gain:.0%} of the queries give more weight to "
-        "a "
-        "key of twice the length: those whose score with it is positive. The others give less"
+        f"from {_mean(means, start):.3f} to {_mean(means, -1):.3f}. But only {gain:.0%} of the queries give more "
+        "weight to a key of twice the length: those whose score with it is positive. The others give less"
     )
     if all(rises):
-        return Verdict("supported", f"{reason}. The claim holds on average, not for each query")
-    return Verdict("inconclusive" if any(rises) else "refuted", reason)
+        reason += ". The claim holds on average, not for each query"
+    return decide(reason, supported=all(rises), refuted=not any(rises))
 
 
 def _mean(rows: list[list[float]], place: int) -> float:
-    return sum(row[place] for row in rows) / len(rows)
+    return fmean(row[place] for row in rows)
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, how often the own weight exceeds one half, and a key's weight as it grows."""
     picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
-    _draw_example(example, numbers["weights"])
+    weights = numbers["weights"]
+    texts = [[f"{weight:.4f}" for weight in row] for row in weights]
+    style = {"vmin": 0, "vmax": 1, "aspect": "equal"}
+    heat_map(example, weights, texts, rows=NAMES, columns=NAMES, dark=0.6, cell=lambda *_: {"fontsize": 15}, **style)
+    label(example, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
     for color, kind in zip(COLORS, ("no projections", "random projections"), strict=False):
         shares = [numbers["own"][f"{kind}, {width}"] for width in WIDTHS]
-        own.plot(WIDTHS, [100 * sum(each) / len(each) for each in shares], "o-", color=color, label=kind)
+        own.plot(WIDTHS, [100 * fmean(each) for each in shares], "o-", color=color, label=kind)
     own.set_xscale("log", base=2)
     own.set_ylim(-3, 103)
     label(own, "Own weight above one half", "width d_k (units)", f"share of {KEYS} random vectors (%)", ticks=WIDTHS)
     own.legend(loc="center right")
-    for color, (name, words) in zip(
-        COLORS,
-        {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}.items(),
-        strict=False,
-    ):
+    kinds = {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}
+    for color, (name, words) in zip(COLORS, kinds.items(), strict=False):
         rows = [each[name] for each in numbers["growth"]]
         means = [_mean(rows, place) for place in range(len(numbers["lengths"]))]
         growth.plot(numbers["lengths"], means, "o-", color=color, label=words)
     growth.axhline(1 / KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{KEYS}")
     growth.set_ylim(bottom=0)
-    label(
-        growth,
-        "Weight of one key as it grows",
-        "length of the key (relative to its original length)",
-        "mean weight (share)",
-    )
+    length = "length of the key (relative to its original length)"
+    label(growth, "Weight of one key as it grows", length, "mean weight (share)")
     growth.legend()
     return picture
-
-
-def _draw_example(axes: Axes, weights: list[list[float]]) -> None:
-    axes.imshow(weights, cmap="Blues", vmin=0, vmax=1)
-    for row, each in enumerate(weights):
-        for column, weight in enumerate(each):
-            ink = "white" if weight > 0.6 else "black"
-            axes.text(column, row, f"{weight:.4f}", ha="center", va="center", fontsize=15, color=ink)
-    axes.set_xticks(range(3), NAMES)
-    axes.set_yticks(range(3), NAMES)
-    axes.grid(False)
-    label(axes, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
 
 
 def explain(numbers: Numbers) -> str:
     """Explain the arithmetic and the panels."""
     own, other, third = numbers["weights"][0]
     result = ", ".join(f"{each:.3f}" for each in numbers["results"][0])
-    narrow, wide = (
-        100 * sum(each) / len(each)
-        for each in (numbers["own"][f"no projections, {width}"] for width in (WIDTHS[1], WIDTHS[-1]))
-    )
+    narrow, wide = (100 * fmean(numbers["own"][f"no projections, {width}"]) for width in (WIDTHS[1], WIDTHS[-1]))
     projected = numbers["own"][f"random projections, {WIDTHS[-1]}"]
     lengths, growth = numbers["lengths"], numbers["growth"]
     start, end = (
@@ -228,10 +205,9 @@ def explain(numbers: Numbers) -> str:
         "with scores that differ by 1 is one possibility.\n\n"
         f"The largest share of a's new vector is {NAMES[[own, other, third].index(max(own, other, third))]}'s. How "
         "often does a vector attend mostly to itself? Without projections its score with itself is its squared length, "
-        "which grows with d_k faster than the scores of chance: "
-        f"{narrow:.0f} % of random vectors give themselves more than half at d_k = {WIDTHS[1]}, {wide:.0f} % at "
-        f"{WIDTHS[-1]}. With independent random projections of query and key, as at the start of training, it is "
-        f"{100 * sum(projected) / len(projected):.0f} % there.\n\n"
+        f"which grows with d_k faster than the scores of chance: {narrow:.0f} % of random vectors give themselves more "
+        f"than half at d_k = {WIDTHS[1]}, {wide:.0f} % at {WIDTHS[-1]}. With independent random projections of query "
+        f"and key, as at the start of training, it is {100 * fmean(projected):.0f} % there.\n\n"
         "A longer key multiplies its score: a positive score grows, a negative one falls further. From length 1 to "
         f"{lengths[-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for queries with "
         f"a positive score, from {start['negative']:.3f} to {end['negative']:.3f} for the others, and from "

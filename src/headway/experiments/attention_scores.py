@@ -37,7 +37,7 @@ from headway.experiments.comparison import (
     strip_plot,
 )
 from headway.experiments.corpus import MULTI30K, experiment_corpus
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import COLORS, label, panels
 from headway.experiments.layer_measurements import saved_activation_bytes
 from headway.experiments.training import sweep
@@ -59,13 +59,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 NON_LINEAR = (ADDITIVE, "feed-forward", "hidden projections")
 MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
-MIN_TIME_RATIO = (
-    2.0  # ratio of times; "much faster" means at most half the time, as 10 % could be reversed on another machine
-)
-MIN_MEMORY_RATIO = 1.1  # ratio of memory; "more space-efficient" saves at least a tenth. Memory does not vary
-MIN_BLEU_DIFFERENCE = (
-    1.0  # BLEU; "similar" is closer, as seeds of one recipe differ by about that; "outperforms" is further
-)
+MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
+MIN_MEMORY_RATIO = 1.1  # "more space-efficient" saves at least a tenth; memory does not vary
+MIN_BLEU_DIFFERENCE = 1.0  # "similar" is closer, as seeds of one recipe differ by about that; "outperforms" is further
 TIMED_ROUNDS = {"quick": 15, "full": 25}
 
 CLAIMS = (
@@ -88,11 +84,11 @@ def measure(settings: Settings) -> Numbers:
     table = [
         {
             "function": name,
-            "BLEU": mean_with_spread(column({"runs": runs}, "bleu", variant=name)),
-            "loss (nats a token)": mean_with_spread(column({"runs": runs}, "loss", variant=name)),
+            "BLEU": mean_with_spread(runs, "bleu", variant=name),
+            "loss (nats a token)": mean_with_spread(runs, "loss", variant=name),
             "layer time (ms)": median(costs[name]["ms"]),
             "layer memory (MiB)": costs[name]["mib"],
-            "training (min)": fmean(column({"runs": runs}, "minutes", variant=name)),
+            "training (min)": fmean(column(runs, "minutes", variant=name)),
         }
         for name in VARIANTS
     ]
@@ -126,7 +122,7 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by time and memory of one layer, and by BLEU over seeds."""
-    bleu = {name: column(numbers, "bleu", variant=name) for name in VARIANTS}
+    bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in VARIANTS}
     what = "BLEU of additive minus unscaled dot product"
     similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=MIN_BLEU_DIFFERENCE)
     better = judge_greater(
@@ -151,30 +147,31 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
         f"{MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much memory for the backward pass "
         f"({MIN_MEMORY_RATIO:g} or more counts)"
     )
-    if ratios.low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO:
-        return Verdict("supported", reason)
-    return Verdict("refuted" if ratios.high < MIN_TIME_RATIO or memory < MIN_MEMORY_RATIO else "inconclusive", reason)
+    return decide(
+        reason,
+        supported=ratios.low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
+        refuted=ratios.high < MIN_TIME_RATIO or memory < MIN_MEMORY_RATIO,
+    )
 
 
 def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
     found = {name: difference(bleu[name], bleu[PAPER], len(NON_LINEAR)) for name in NON_LINEAR}
     reason = "BLEU minus that of the scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
-    if any(each.low > MIN_BLEU_DIFFERENCE or each.high < -MIN_BLEU_DIFFERENCE for each in found.values()):
-        return Verdict(
-            "supported", f"{reason}; at least one is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0"
-        )
-    if all(abs(edge) <= MIN_BLEU_DIFFERENCE for each in found.values() for edge in (each.low, each.high)):
-        return Verdict("refuted", f"{reason}; all of them within {MIN_BLEU_DIFFERENCE:g} of 0")
-    return Verdict(
-        "inconclusive",
-        f"{reason}; none is certainly more than {MIN_BLEU_DIFFERENCE:g} away from 0, and not all are within",
-    )
+    least = MIN_BLEU_DIFFERENCE
+    away = any(each.low > least or each.high < -least for each in found.values())
+    within = all(abs(edge) <= least for each in found.values() for edge in (each.low, each.high))
+    words = f"none is certainly more than {least:g} away from 0, and not all are within"
+    if away:
+        words = f"at least one is certainly more than {least:g} away from 0"
+    elif within:
+        words = f"all of them within {least:g} of 0"
+    return decide(f"{reason}; {words}", supported=away, refuted=within)
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw quality beside cost, with the functions in the same rows."""
     picture, (quality, time_panel, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
-    strip_plot(quality, {name: column(numbers, "bleu", variant=name) for name in VARIANTS})
+    strip_plot(quality, {name: column(numbers["runs"], "bleu", variant=name) for name in VARIANTS})
     label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
     values = [numbers["costs"][name] for name in VARIANTS]
     for axes, lengths in ((time_panel, [median(each["ms"]) for each in values]), (memory, [v["mib"] for v in values])):
@@ -191,7 +188,7 @@ def draw(numbers: Numbers) -> Figure:
 
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
-    seeds = len(column(numbers, "bleu", variant=PAPER))
+    seeds = len(column(numbers["runs"], "bleu", variant=PAPER))
     return (
         f"The same Transformer, trained {seeds} times with each function that compares a query with a key. On the left "
         "each dot is one training; if the shaded bars of two functions overlap much, the difference may be due to "
@@ -202,13 +199,5 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "attention-scores",
-    "Attention scores: how a query is compared with a key",
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    explain,
-    data=MULTI30K,
-)
+TITLE = "Attention scores: how a query is compared with a key"
+EXPERIMENT = Experiment("attention-scores", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from headway.experiments.experiment import Numbers, Verdict
+from headway.experiments.experiment import Verdict, decide
 from headway.experiments.figures import COLORS
 
 __all__ = [
@@ -107,34 +107,31 @@ def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable
     real but certainly too small to notice is inconclusive.
     """
     least = than + noticeable
-    if found.low > least:
-        return Verdict("supported", f"{what}: {found}; the interval is above {least:g}")
-    if than < found.low and found.high < least:
-        return Verdict(
-            "inconclusive", f"{what}: {found}; real, but the interval is below {least:g}, which is too small to notice"
-        )
-    if found.high < least:
-        return Verdict("refuted", f"{what}: {found}; the interval is below {least:g}")
-    return Verdict("inconclusive", f"{what}: {found}; the interval contains {least:g}")
+    place = "is above" if found.low > least else "is below" if found.high < least else "contains"
+    reason = f"the interval {place} {least:g}"
+    if only_real := than < found.low and found.high < least:
+        reason = f"real, but {reason}, which is too small to notice"
+    refuted = found.high < least and not only_real
+    return decide(f"{what}: {found}; {reason}", supported=found.low > least, refuted=refuted)
 
 
 def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
     """Judge the claim that there is practically no difference: supported if the whole interval is ``within`` of 0."""
-    if max(abs(found.low), abs(found.high)) <= within:
-        return Verdict("supported", f"{what}: {found}; the interval is within {within:g} of 0")
-    if found.low > within or found.high < -within:
-        return Verdict("refuted", f"{what}: {found}; the interval is more than {within:g} away from 0")
-    return Verdict("inconclusive", f"{what}: {found}; the interval is neither within {within:g} of 0 nor outside")
+    inside, outside = max(abs(found.low), abs(found.high)) <= within, found.low > within or found.high < -within
+    place = f"within {within:g} of 0" if inside else f"more than {within:g} away from 0"
+    if not (inside or outside):
+        place = f"neither within {within:g} of 0 nor outside"
+    return decide(f"{what}: {found}; the interval is {place}", supported=inside, refuted=outside)
 
 
-def column(numbers: Numbers, name: str, **where: Any) -> list[float]:
-    """Return the values of ``name`` from the rows of ``numbers["runs"]`` whose other columns equal ``where``."""
-    rows = [row for row in numbers["runs"] if all(row[key] == value for key, value in where.items())]
-    return [float(row[name]) for row in rows]
+def column(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> list[float]:
+    """Return the values of ``name`` from the runs whose other values equal ``where``."""
+    return [float(row[name]) for row in runs if all(row[key] == value for key, value in where.items())]
 
 
-def mean_with_spread(values: Sequence[float]) -> str:
-    """Format the mean, and the standard deviation if there are several values, for a table."""
+def mean_with_spread(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> str:
+    """Format the mean of a :func:`column`, and the standard deviation if there are several values, for a table."""
+    values = column(runs, name, **where)
     spread = f" ± {math.sqrt(variance(values)):.2g}" if len(values) > 1 else ""
     return f"{fmean(values):.4g}{spread}"
 

@@ -56,7 +56,7 @@ _NOUNS = {
 }
 _ADJECTIVES = {"big": "grand", "red": "rug", "old": "vel", "small": "pik"}
 _VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
-_MADE_UP = {"train": 6000, "dev": 200, "test": 120}  # sentences
+_MADE_UP = {"train": 4800, "dev": 100, "test": 120}  # sentences
 _TESTED = 500  # test sentences of Multi30k that are translated, a fifth of the total time
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "Outcome",
     "Settings",
     "Verdict",
+    "decide",
     "plain",
     "run_experiment",
 ]
@@ -81,6 +82,13 @@ class Verdict:
 
     outcome: Outcome
     reason: str
+
+
+def decide(reason: str, *, supported: bool, refuted: bool | None = None) -> Verdict:
+    """Return the verdict on a claim. ``refuted`` defaults to "not supported"; neither of the two is inconclusive."""
+    if supported:
+        return Verdict("supported", reason)
+    return Verdict("refuted" if refuted or refuted is None else "inconclusive", reason)
 
 
 @dataclass(frozen=True)

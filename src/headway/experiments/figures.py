@@ -6,19 +6,31 @@ Heat maps use perceptually uniform color scales. Figures keep a white background
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from headway.inspection import picture_files
 from headway.inspection.picture_files import COLORS, DASHES, MARKERS, PLOT, save
 
-__all__ = ["COLORS", "DASHES", "MARKERS", "figure_style", "label", "log_scale", "panels", "save", "shared_legend"]
+__all__ = [
+    "COLORS",
+    "DASHES",
+    "MARKERS",
+    "figure_style",
+    "heat_map",
+    "label",
+    "log_scale",
+    "panels",
+    "save",
+    "shared_legend",
+]
 
 _STYLE: dict[str, Any] = {
     **PLOT,
@@ -59,6 +71,42 @@ def label(axes: Axes, title: str, x: str, y: str, *, ticks: Sequence[int | float
     if ticks is not None:
         axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
+
+
+def heat_map(
+    axes: Axes,
+    values: Sequence[Sequence[float]],
+    texts: Sequence[Sequence[str]] = (),
+    *,
+    rows: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    dark: float = math.inf,
+    cell: Callable[[int, int], Mapping[str, Any]] = lambda row, column: {},
+    **image: Any,
+) -> AxesImage:
+    """Draw a table of colors, with a text in each cell if ``texts`` are given.
+
+    Args:
+        axes: The panel.
+        values: The numbers that the colors stand for, row by row.
+        texts: The text of each cell.
+        rows: Labels of the rows. None: their numbers.
+        columns: Labels of the columns. None: their numbers.
+        dark: Texts are white where the absolute value is above this, otherwise black.
+        cell: Further properties of a cell's text, by row and column.
+        image: Arguments of ``imshow``, such as the color scale and its limits.
+    """
+    drawn = axes.imshow(values, **{"cmap": "Blues", "aspect": "auto", **image})
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            ink = "white" if abs(values[row][column]) > dark else "black"
+            axes.text(column, row, text, **{"ha": "center", "va": "center", "color": ink, **cell(row, column)})
+    if rows is not None:
+        axes.set_yticks(range(len(rows)), rows)
+    if columns is not None:
+        axes.set_xticks(range(len(columns)), columns)
+    axes.grid(visible=False)
+    return drawn
 
 
 def log_scale(axes: Axes, *sides: Literal["x", "y"]) -> None:

@@ -39,8 +39,8 @@ def measure(settings: Settings) -> Numbers:
     table = [
         {
             "heads": {ONE: 1, MIDDLE: 4, MANY: many}[name],
-            "BLEU": mean_with_spread(column({"runs": runs}, "bleu", variant=name)),
-            "loss (nats a token)": mean_with_spread(column({"runs": runs}, "loss", variant=name)),
+            "BLEU": mean_with_spread(runs, "bleu", variant=name),
+            "loss (nats a token)": mean_with_spread(runs, "loss", variant=name),
         }
         for name in variants
     ]
@@ -54,7 +54,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _judge_worse(numbers: Numbers, setting: str) -> Verdict:
     names = _names(numbers)
-    bleu = {name: column(numbers, "bleu", variant=name) for name in names}
+    bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in names}
     others = [name for name in names if name != setting]
     best = max(others, key=lambda name: fmean(bleu[name]))
     return judge_greater(
@@ -75,7 +75,7 @@ def draw(numbers: Numbers) -> Figure:
     picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
     names = _names(numbers)
     for axes, key in ((bleu, "bleu"), (loss, "loss")):
-        strip_plot(axes, {shown: column(numbers, key, variant=name) for name, shown in names.items()})
+        strip_plot(axes, {shown: column(numbers["runs"], key, variant=name) for name, shown in names.items()})
     label(bleu, "Quality (dots: seeds)", "BLEU of the test set (higher is better)", "")
     label(loss, "Loss of the development set", "nats per target token (lower is better)", "")
     loss.set_yticks(loss.get_yticks(), [])

@@ -26,15 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.bundle import Bundle
-from headway.experiments.comparison import (
-    column,
-    difference,
-    judge_greater,
-    mean_with_spread,
-    strip_plot,
-)
+from headway.experiments.comparison import column, difference, judge_greater, mean_with_spread, strip_plot
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import COLORS, label, panels
 from headway.experiments.training import encoded, loaded, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
@@ -66,9 +60,9 @@ def measure(settings: Settings) -> Numbers:
     table = [
         {
             "": name,
-            **{shown: mean_with_spread(column({"runs": runs}, key, variant=name)) for key, shown in columns.items()},
-            "accuracy": mean_with_spread(column({"runs": runs}, "accuracy", variant=name)),
-            "identity missed by (nats)": max(column({"runs": runs}, "identity_error", variant=name)),
+            **{shown: mean_with_spread(runs, key, variant=name) for key, shown in columns.items()},
+            "accuracy": mean_with_spread(runs, "accuracy", variant=name),
+            "identity missed by (nats)": max(column(runs, "identity_error", variant=name)),
         }
         for name in VARIANTS
     ]
@@ -125,13 +119,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Compare smoothed with unsmoothed models over seeds; judge the identity by its worst token."""
 
     def compared(key: str, what: str) -> Verdict:
-        found = difference(column(numbers, key, variant=SMOOTHED), column(numbers, key, variant=HARD))
+        found = difference(column(numbers["runs"], key, variant=SMOOTHED), column(numbers["runs"], key, variant=HARD))
         return judge_greater(found, f"{what}, smoothed minus not smoothed")
 
-    worst = max(column(numbers, "identity_error"))
-    identity = Verdict(
-        "supported" if worst < EXACT else "refuted",
+    worst = max(column(numbers["runs"], "identity_error"))
+    identity = decide(
         f"over all tokens of the test set, the two sides differ by at most {worst:.1e} nats ({EXACT:g} is allowed)",
+        supported=worst < EXACT,
     )
     return (
         compared("perplexity", "perplexity of the development set"),
@@ -161,7 +155,7 @@ def draw(numbers: Numbers) -> Figure:
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
     label(peaks, "Confidence of the model", "probability of the most probable token", "% of all tokens")
     for axes, key in ((perplexity, "perplexity"), (bleu, "bleu")):
-        strip_plot(axes, {name.split(" (")[0]: column(numbers, key, variant=name) for name in VARIANTS})
+        strip_plot(axes, {name.split(" (")[0]: column(numbers["runs"], key, variant=name) for name in VARIANTS})
     label(perplexity, "Perplexity (lower is better)", "perplexity of the development set", "")
     label(bleu, "BLEU (higher is better)", "BLEU of the test set", "")
     bleu.set_yticks(bleu.get_yticks(), [])
@@ -171,7 +165,8 @@ def draw(numbers: Numbers) -> Figure:
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     sure, right = (
-        {name: fmean(column(numbers, key, variant=name)) for name in VARIANTS} for key in ("confidence", "accuracy")
+        {name: fmean(column(numbers["runs"], key, variant=name)) for name in VARIANTS}
+        for key in ("confidence", "accuracy")
     )
     return (
         "On the left: the probability of the model's first choice, over all tokens of the test set. With "
@@ -183,13 +178,5 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "label-smoothing",
-    "Label smoothing: less confident, and better?",
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    explain,
-    data=MULTI30K,
-)
+TITLE = "Label smoothing: less confident, and better?"
+EXPERIMENT = Experiment("label-smoothing", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)

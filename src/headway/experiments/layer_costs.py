@@ -20,8 +20,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, MARKERS, heat_map, label, log_scale, panels, shared_legend
 from headway.experiments.layer_measurements import (
     KERNEL,
     KINDS,
@@ -141,10 +141,10 @@ def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
         ratios.setdefault(row["layer"], []).append(row["counted"] / row["formula"])
     worst = max(max(each) / min(each) for each in ratios.values())
     constants = ", ".join(f"{kind} {each[0]:.3g}" for kind, each in ratios.items())
-    return Verdict(
-        "supported" if worst < 1.1 else "refuted",
+    return decide(
         f"counted multiplications over the formula are constant over n and d to a factor of {worst:.3g} ({constants}); "
         "the whole layer's formula has 2·n·d² more, for its projections",
+        supported=worst < 1.1,
     )
 
 
@@ -161,12 +161,12 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
     off = max(max(paths[kind][str(n)] - value, value - paths[kind][str(n)]) for kind, value in expected.items())
     others = max(abs(each) for kind, each in sequential.items() if kind != "recurrent")
     good = sequential["recurrent"] > 0.8 and others < 0.2
-    return Verdict(
-        "supported" if good and off <= 1.01 else "refuted",
+    return decide(
         f"at n = {n} the first input reaches the last output after "
         + ", ".join(f"{paths[kind][str(n)]} ({kind})" for kind in expected)
         + " layers or steps; the depth of the graph grows with "
         f"n^{sequential['recurrent']:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
+        supported=good and off <= 1.01,
     )
 
 
@@ -178,7 +178,7 @@ def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Ve
         f"{words} takes {min(below):.3g} to {max(below):.3g} times the multiplications of the recurrent layer where "
         f"n < d, {min(above):.3g} to {max(above):.3g} times elsewhere"
     )
-    return Verdict("supported" if max(below) < 1 else "refuted" if min(below) >= 1 else "inconclusive", reason)
+    return decide(reason, supported=max(below) < 1, refuted=min(below) >= 1)
 
 
 def _judge_times(times: list[dict[str, Any]]) -> Verdict:
@@ -190,10 +190,9 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
         f"{min(ratios):.2g} to {max(ratios):.2g}) and in {core[1]:.0%} of the others, up to n = {longest}; the whole "
         f"layer in {whole[0]:.0%} and {whole[1]:.0%}"
     )
-    if core[0] >= 0.95:
-        more = ". But n = d is not the border" if core[1] > 0.5 else ""
-        return Verdict("supported", reason + more)
-    return Verdict("refuted" if core[0] < 0.5 else "inconclusive", reason)
+    if core[0] >= 0.95 and core[1] > 0.5:
+        reason += ". But n = d is not the border"
+    return decide(reason, supported=core[0] >= 0.95, refuted=core[0] < 0.5)
 
 
 def _faster(rows: list[dict[str, Any]], kind: str) -> float:
@@ -207,11 +206,10 @@ def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
         f"what is kept grows with n^{plain:.2f} at the largest n where all weights are formed, and with n^{fused:.2f} "
         "in the fused kernel, which computes the same without ever holding them"
     )
-    if plain > 1.7 and fused > 1.7:
-        return Verdict("supported", reason)
-    if plain <= 1.3 or fused <= 1.3:
-        return Verdict("refuted", f"{reason}: not a property of attention, but of one way to compute it")
-    return Verdict("inconclusive", reason)
+    refuted = min(plain, fused) <= 1.3
+    if refuted:
+        reason += ": not a property of attention, but of one way to compute it"
+    return decide(reason, supported=min(plain, fused) > 1.7, refuted=refuted)
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -258,23 +256,19 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
     found = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
     logs = [[math.log2(found[n, d]) for d in widths] for n in lengths]
     most = max(1.0, *(abs(value) for row in logs for value in row))
-    image = axes.imshow(logs, cmap="PuOr", vmin=-most, vmax=most, aspect="auto", origin="lower")
-    for row, n in enumerate(lengths):
-        for column, d in enumerate(widths):
-            ink = "white" if abs(logs[row][column]) > 0.6 * most else "black"
-            weight = "bold" if n < d else "normal"
-            axes.text(
-                column,
-                row,
-                f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}",
-                ha="center",
-                va="center",
-                color=ink,
-                fontweight=weight,
-            )
-    axes.set_xticks(range(len(widths)), map(str, widths))
-    axes.set_yticks(range(len(lengths)), map(str, lengths))
-    axes.grid(False)
+    image = heat_map(
+        axes,
+        logs,
+        [[f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}" for d in widths] for n in lengths],
+        rows=[str(n) for n in lengths],
+        columns=[str(d) for d in widths],
+        dark=0.6 * most,
+        cell=lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"},
+        cmap="PuOr",
+        vmin=-most,
+        vmax=most,
+        origin="lower",
+    )
     picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
     label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
 

@@ -48,10 +48,7 @@ def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping
         {
             "sentences in a row": count,
             "source tokens (mean)": tokens[count],
-            **{
-                name: mean_with_spread(column({"runs": rows}, "bleu", variant=name, sentences=count))
-                for name in variants
-            },
+            **{name: mean_with_spread(rows, "bleu", variant=name, sentences=count) for name in variants},
         }
         for count in COUNTS
     ]
@@ -69,7 +66,7 @@ def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]
     """Return, for each seed, BLEU in rows of ``count`` sentences divided by BLEU in rows of ``of``; 0 if the latter is
     0.
     """
-    long, short = (column(numbers, "bleu", variant=variant, sentences=each) for each in (count, of))
+    long, short = (column(numbers["runs"], "bleu", variant=variant, sentences=each) for each in (count, of))
     return [a / b if b else 0.0 for a, b in zip(long, short, strict=True)]
 
 
@@ -84,7 +81,7 @@ def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None
         "longer than trained on", (COUNTS[-1] + 0.25, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top"
     )
     for number, name in enumerate(variants):
-        each = [column(numbers, "bleu", variant=name, sentences=count) for count in COUNTS]
+        each = [column(numbers["runs"], "bleu", variant=name, sentences=count) for count in COUNTS]
         color = COLORS[number]
         axes.plot(COUNTS, [fmean(values) for values in each], color=color, marker=MARKERS[number], label=name)
         for count, values in zip(COUNTS, each, strict=True):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from statistics import fmean
 
 import torch
 from jaxtyping import Float
@@ -27,8 +28,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, DASHES, MARKERS, label, log_scale, panels
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, DASHES, MARKERS, heat_map, label, log_scale, panels
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0
@@ -116,17 +117,16 @@ def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]
         "sinusoids": sinusoids(length, width).double(),
         "random vectors": torch.randn(length, width, generator=generator, dtype=torch.float64),
     }
-    return {kind: _left_over(table, positions) for kind, table in tables.items()}
-
-
-def _left_over(table: Float[Tensor, "N D"], positions: int) -> list[float]:
-    before = table[:positions]
-    inverse = torch.linalg.pinv(before)  # stable although long wavelengths make columns nearly equal
-    shifted = [table[shift : shift + positions] for shift in SHIFTS]
-    return [
-        float(((before @ (inverse @ after) - after).square().mean() / after.square().mean()).sqrt())
-        for after in shifted
-    ]
+    residuals = dict[str, list[float]]()
+    for kind, table in tables.items():
+        before = table[:positions]
+        inverse = torch.linalg.pinv(before)  # stable although long wavelengths make columns nearly equal
+        shifted = [table[shift : shift + positions] for shift in SHIFTS]
+        residuals[kind] = [
+            float(((before @ (inverse @ after) - after).square().mean() / after.square().mean()).sqrt())
+            for after in shifted
+        ]
+    return residuals
 
 
 def _wavelengths(width: int) -> list[float]:
@@ -152,11 +152,10 @@ def _judge_shift(numbers: Numbers) -> Verdict:
         f"float32 table. The relative error of a fitted linear map is {min(random):.0%} for random vectors and "
         f"{max(fitted):.1g} for sinusoids"
     )
-    if exact > 1e-9 or single > 1e-4:
-        return Verdict("refuted", reason)
-    if min(random) < 0.1:
-        return Verdict("inconclusive", f"{reason}: the measurement cannot distinguish them")
-    return Verdict("supported", reason)
+    wrong, told_apart = exact > 1e-9 or single > 1e-4, min(random) >= 0.1
+    if not wrong and not told_apart:
+        reason += ": the measurement cannot distinguish them"
+    return decide(reason, supported=told_apart and not wrong, refuted=wrong)
 
 
 def _judge_ratios(numbers: Numbers) -> Verdict:
@@ -165,7 +164,7 @@ def _judge_ratios(numbers: Numbers) -> Verdict:
         ratios = [after / before for before, after in pairwise(waves)]
         off = max(off, max(abs(ratio / ratios[0] - 1) for ratio in ratios))
     reason = f"within each width, the ratio of neighboring wavelengths is constant to {off:.1g}"
-    return Verdict("supported" if off < 1e-5 else "refuted", reason)
+    return decide(reason, supported=off < 1e-5)
 
 
 def _judge_ends(numbers: Numbers) -> Verdict:
@@ -176,16 +175,15 @@ def _judge_ends(numbers: Numbers) -> Verdict:
         f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items() if int(width) in TOLD
     )
     off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
-    if off < 0.01:
-        return Verdict("supported", reason)
-    return Verdict("refuted", f"{reason}. The last exponent is (d−2)/d, not 1, so the upper end is never reached")
+    if off >= 0.01:
+        reason += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
+    return decide(reason, supported=off < 0.01)
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the matrix, its error over k, the wavelengths, and the longest of them over d."""
     picture, (matrix, error, waves, longest) = panels("PE(pos+k) as a linear function of PE(pos)", 2, 2, size=(15, 11))
-    image = matrix.imshow(numbers["rotation"], cmap="RdBu", vmin=-1, vmax=1)
-    matrix.grid(False)
+    image = heat_map(matrix, numbers["rotation"], cmap="RdBu", vmin=-1, vmax=1, aspect="equal")
     picture.colorbar(image, ax=matrix, label="entry (no unit)")
     width, shift = PICTURE
     label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
@@ -218,7 +216,7 @@ def _draw_errors(axes: Axes, numbers: Numbers) -> None:
         axes.plot(shifts, [max(value, 1e-17) for value in worst], dash, marker="o", color=color, label=words)
     for color, kind, marker in zip(COLORS[2:], ("sinusoids", "random vectors"), "s^", strict=False):
         rows = [each[kind] for each in numbers["control"]]
-        means = [sum(row[place] for row in rows) / len(rows) for place in range(len(shifts))]
+        means = [fmean(values) for values in zip(*rows, strict=True)]
         axes.plot(shifts, means, "--", marker=marker, color=color, label=f"fitted map: {kind}")
     log_scale(axes, "x", "y")
     axes.set_ylim(1e-17, 1e2)
@@ -231,13 +229,12 @@ def explain(numbers: Numbers) -> str:
     longest = {width: waves[-1] / (2 * math.pi) for width, waves in numbers["wavelengths"].items()}
     left = min(min(each["random vectors"]) for each in numbers["control"])
     return (
-        "How can this be a linear function? Sine and cosine of pos are not linear in pos, but sin(a + "
-        "b) and cos(a + b) are linear in (sin a, cos a), with coefficients that depend only on b. Each pair of "
-        "dimensions is a point on a circle, and moving k positions further rotates it by a fixed angle: the matrix "
-        "has a "
-        "2 × 2 rotation for each pair along its diagonal and zeros elsewhere. A head can learn such a matrix, and so "
-        "attend to “k positions back”. For a table of random vectors, the best linear map has a "
-        f"relative error of at least {left:.0%}.\n\n"
+        "How can this be a linear function? Sine and cosine of pos are not linear in pos, but sin(a + b) and cos(a + "
+        "b) are linear in (sin a, cos a), with coefficients that depend only on b. Each pair of dimensions is a point "
+        "on a circle, and moving k positions further rotates it by a fixed angle: the matrix has a 2 × 2 rotation for "
+        "each pair along its diagonal and zeros elsewhere. A head can learn such a matrix, and so attend to “k "
+        "positions back”. For a table of random vectors, the best linear map has a relative error of at least "
+        f"{left:.0%}.\n\n"
         "The wavelengths start at 2π and grow by the same factor from pair to pair, but the exponent 2i/d of the "
         f"last pair is (d−2)/d, so the longest one is {longest['512']:,.0f} · 2π at d = 512 and only "
         f"{longest['16']:,.0f} · 2π at d = 16. tensor2tensor, the paper's own code, spaces the exponents so that 1 is "

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, label, log_scale, panels
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, heat_map, label, log_scale, panels
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.tokenizer import BOS, EOS
@@ -152,11 +152,11 @@ def _judged(models: dict[str, dict[str, Any]], what: str, broken: str, words: st
         f"{words} at most {sound[worst]:.2g} ({worst}; {len(sound)} models), and by at least {caught:.2g} in the model "
         f"that is broken on purpose ({broken})"
     )
-    if sound[worst] > EXACT:
-        return Verdict("refuted", reason)
-    if caught < 10 * EXACT or min(min(each["later"]) for each in models.values()) < 10 * EXACT:
-        return Verdict("inconclusive", f"{reason}: the measurement does not detect errors")
-    return Verdict("supported", reason)
+    wrong = sound[worst] > EXACT
+    blind = min(caught, *(min(each["later"]) for each in models.values())) < 10 * EXACT
+    if blind and not wrong:
+        reason += ": the measurement does not detect errors"
+    return decide(reason, supported=not wrong and not blind, refuted=wrong)
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -167,10 +167,10 @@ def draw(numbers: Numbers) -> Figure:
     most = max(float(grid.max()) for grid in grids)
     ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
     for each, name, grid in zip(axes, shown, grids, strict=False):
-        image = each.imshow(grid.sqrt().tolist(), cmap="Blues", vmin=0, vmax=most**0.5, aspect="auto")
-        for row, column in (grid <= EXACT).nonzero().tolist():
-            each.text(column, row, "0", ha="center", va="center", color="#777777")
-        each.grid(False)
+        zeros = [["0" if value <= EXACT else "" for value in row] for row in grid.tolist()]
+        image = heat_map(
+            each, grid.sqrt().tolist(), zeros, vmin=0, vmax=most**0.5, cell=lambda *_: {"color": "#777777"}
+        )
         colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
         label(each, name, "replaced target token (position)", "output (position)")
@@ -194,15 +194,13 @@ def explain(numbers: Numbers) -> str:
     return (
         "Each square shows by how much the logits of one output (row) change when one target token (column) is "
         "replaced. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
-        "everything above the diagonal must be 0: this is why all positions can be trained at once: no "
-        "prediction sees its answer. The largest entry there is "
-        f"{max(peeks[name] for name in sound):.2g} among the models with a mask and {peeks[NO_CAUSAL]:.2g} without a "
-        "causal mask; a model that peeks would learn to copy the answer, and would have nothing to copy when it "
-        "translates.\n\n"
-        "Padding must not be attended to. Rounding differences may remain, because matrix products of another "
-        f"size add in another order. More padding changes a logit by at most {max(pads[name] for name in sound):.2g} "
-        "in "
-        f"models with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
+        "everything above the diagonal must be 0: this is why all positions can be trained at once: no prediction sees "
+        f"its answer. The largest entry there is {max(peeks[name] for name in sound):.2g} among the models with a mask "
+        f"and {peeks[NO_CAUSAL]:.2g} without a causal mask; a model that peeks would learn to copy the answer, and "
+        "would have nothing to copy when it translates.\n\n"
+        "Padding must not be attended to. Rounding differences may remain, because matrix products of another size add "
+        f"in another order. More padding changes a logit by at most {max(pads[name] for name in sound):.2g} in models "
+        f"with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
         "causal mask, where the padding after the target is visible."
     )
 

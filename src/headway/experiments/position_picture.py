@@ -16,8 +16,8 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, MARKERS, label, panels
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, MARKERS, heat_map, label, panels
 from headway.nn.dropout import Dropout
 from headway.nn.positions import SinusoidalPositions
 
@@ -97,16 +97,16 @@ def _mean(found: list[dict[str, float]], what: str) -> float:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
-    own = Verdict(
-        "supported" if numbers["nearest"] > 0.01 else "refuted",
+    own = decide(
         f"the two nearest of {numbers['positions']} positions are {numbers['nearest']:.3f} apart (each vector has "
         f"length {(WIDTH / 2) ** 0.5:.0f})",
+        supported=numbers["nearest"] > 0.01,
     )
     spread = numbers["likeness_spread"]
-    alike = Verdict(
-        "supported" if spread < 1e-3 else "refuted",
+    alike = decide(
         f"at a fixed distance the dot product of two encodings varies by {spread:.1g} at most "
         f"(it is {numbers['likeness'][0]:.0f} at distance 0)",
+        supported=spread < 1e-3,
     )
     return own, alike, _judge_dropout(numbers)
 
@@ -120,7 +120,7 @@ def _judge_dropout(numbers: Numbers) -> Verdict:
         f"loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({LOSS:.0%} would be large). Random "
         f"guessing identifies {1 / numbers['positions']:.2%}"
     )
-    return Verdict("supported" if max(lost) < LOSS else "refuted" if min(lost) > LOSS else "inconclusive", reason)
+    return decide(reason, supported=max(lost) < LOSS, refuted=min(lost) > LOSS)
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -130,8 +130,7 @@ def draw(numbers: Numbers) -> Figure:
         (clean, "clean", "Without dropout"),
         (dropped, "dropped", f"With dropout of {PAPER_RATE}"),
     ):
-        image = axes.imshow(numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, aspect="auto", interpolation="nearest")
-        axes.grid(False)
+        image = heat_map(axes, numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, interpolation="nearest")
         picture.colorbar(image, ax=axes, label="value (no unit)")
         label(axes, title, "dimension (even: sine, odd: cosine)", "position (tokens)")
     likeness.plot(range(len(numbers["likeness"])), numbers["likeness"], color=COLORS[0])

@@ -17,14 +17,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import (
-    column,
-    difference,
-    interval,
-    judge_equivalent,
-    judge_greater,
-    strip_plot,
-)
+from headway.experiments.comparison import column, difference, interval, judge_equivalent, judge_greater, strip_plot
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import label, panels, shared_legend
@@ -95,7 +88,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
     """Return the mean BLEU over rows of so many sentences, for each seed."""
-    each = [column(numbers, "bleu", variant=variant, sentences=count) for count in counts]
+    each = [column(numbers["runs"], "bleu", variant=variant, sentences=count) for count in counts]
     return [fmean(values) for values in zip(*each, strict=True)]
 
 

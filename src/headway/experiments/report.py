@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +20,6 @@ __all__ = ["write_report"]
 
 _LONG = 12  # longer tables are collapsed
 _MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1b1b1b; --soft: #5a5a5a; --line: #d5d5d5; --paper: #ffffff; --tint: #f4f5f7;
-  --supported: #00694d; --refuted: #a84300; --inconclusive: #5a5a5a; --link: #005a94; }
-@media (prefers-color-scheme: dark) { :root { --ink: #ececec; --soft: #b0b0b0; --line: #444; --paper: #17191c;
-  --tint: #212429; --supported: #4fd3a8; --refuted: #ff9e57; --inconclusive: #b0b0b0; --link: #7cc3f2; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 2rem 1.5rem 5rem; max-width: 72rem; background: var(--paper); color: var(--ink);
-  font: 1.0625rem/1.55 system-ui, sans-serif; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 .5rem; }
-h2 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 .75rem; }
-h3 { font-size: 1.05rem; margin: 1.75rem 0 .5rem; }
-a { color: var(--link); }
-p { max-width: 48rem; }
-section { border-top: 3px solid var(--line); margin-top: 3.5rem; padding-top: 1.5rem; }
-.soft { color: var(--soft); }
-.wide { overflow-x: auto; margin: 1.25rem 0; } summary { cursor: pointer; font-weight: 600; }
-details { margin: 1.25rem 0; }
-table { border-collapse: collapse; font-size: .95rem; }
-caption { text-align: left; font-weight: 600; white-space: nowrap; padding-bottom: .35rem; }
-th, td { border-bottom: 1px solid var(--line); padding: .35rem .8rem .35rem 0; text-align: left; vertical-align: top; }
-thead th { border-bottom: 2px solid var(--soft); }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-td.text { white-space: pre-wrap; } th[scope=rowgroup] { font-weight: 400; }
-.verdict { font-weight: 700; white-space: nowrap; }
-.supported { color: var(--supported); } .refuted { color: var(--refuted); }
-.inconclusive { color: var(--inconclusive); }
-.claim { background: var(--tint); border-left: 6px solid currentColor; padding: .6rem 1rem; margin: .75rem 0; }
-.claim > * { margin: .15rem 0; max-width: none; } .claim .said, .claim .why { color: var(--ink); }
-figure { margin: 1.5rem 0; } figure img { background: #fff; border-radius: 6px; padding: .75rem; width: 100%;
-  height: auto; border: 1px solid var(--line); }
-code, pre { font: .9em/1.45 ui-monospace, monospace; } pre { background: var(--tint); padding: .75rem 1rem;
-  overflow-x: auto; }
-@media print { section { break-before: page; } }
-"""
 
 _FORMS = {
     "quick": "Small made-up data and tiny models, so read the verdicts on quality as a rehearsal.",
@@ -71,10 +38,11 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
         _contents(records),
         *(_section(record, folder / f"{record.name}.svg") for record in records),
     ]
+    style = (files("headway.experiments") / "report.css").read_text(encoding="utf-8")
     page = (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>Every claim, measured</title><style>{_STYLE}</style></head>\n"
+        f"<title>Every claim, measured</title><style>\n{style}</style></head>\n"
         f"<body>\n{chr(10).join(body)}\n</body></html>\n"
     )
     with atomic_write(path) as aside:

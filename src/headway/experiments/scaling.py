@@ -11,15 +11,15 @@ however sharp the softmax is, so the mean would hide what happens to the others.
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
@@ -58,10 +58,10 @@ def measure(settings: Settings) -> Numbers:
         {
             "d_k": width,
             "softmax of": WORDS[kind],
-            "variance": _mean(found[kind]["variance"][str(width)]),
-            "entropy (nats)": _mean(found[kind]["entropy"][str(width)]),
-            "gradient, median": _mean(found[kind]["gradient"][str(width)]),
-            "queries with a gradient below 0.001 (%)": 100 * _mean(found[kind]["vanished"][str(width)]),
+            "variance": fmean(found[kind]["variance"][str(width)]),
+            "entropy (nats)": fmean(found[kind]["entropy"][str(width)]),
+            "gradient, median": fmean(found[kind]["gradient"][str(width)]),
+            "queries with a gradient below 0.001 (%)": 100 * fmean(found[kind]["vanished"][str(width)]),
         }
         for width in WIDTHS
         for kind in KINDS
@@ -102,30 +102,32 @@ def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the variance over d_k, the median gradient at the largest d_k, and what scaling changes."""
     widths, plain, scaled = [str(width) for width in numbers["widths"]], numbers["without"], numbers["with"]
-    ratios = [_mean(plain["variance"][width]) / int(width) for width in widths]
-    off = max(abs(_mean(plain["mean"][width])) / math.sqrt(int(width)) for width in widths)
+    ratios = [fmean(plain["variance"][width]) / int(width) for width in widths]
+    off = max(abs(fmean(plain["mean"][width])) / math.sqrt(int(width)) for width in widths)
     # |q|^2 / d_k, of which the variance is an average, has a variance of 2 / d_k.
     error = math.sqrt(2 / (numbers["queries"] * len(plain["variance"][widths[0]])))
-    variance = Verdict(
-        "supported" if max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error else "refuted",
+    variance = decide(
         f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges from "
         f"{min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
+        supported=max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error,
     )
     best = [max(plain["gradient"][width][seed] for width in widths) for seed in range(len(plain["gradient"]["1"]))]
     falls = [last / top for last, top in zip(plain["gradient"][widths[-1]], best, strict=True)]
-    gradient = Verdict(
-        "supported" if max(falls) < 0.01 else "refuted" if min(falls) > 0.5 else "inconclusive",
-        f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {_mean(falls):.2g} of its largest; "
-        f"{_mean(plain['vanished'][widths[-1]]):.0%} of the queries have one below 0.001",
+    gradient = decide(
+        f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its largest; "
+        f"{fmean(plain['vanished'][widths[-1]]):.0%} of the queries have one below 0.001",
+        supported=max(falls) < 0.01,
+        refuted=min(falls) > 0.5,
     )
     spread = [max(values) / min(values) for values in zip(*(scaled["gradient"][w] for w in widths[2:]), strict=True)]
-    ratio = _mean(scaled["gradient"][widths[-1]]) / max(_mean(plain["gradient"][widths[-1]]), 1e-300)
-    scale = Verdict(
-        "supported" if max(spread) < 1.2 and ratio > 2 else "refuted" if ratio <= 1 else "inconclusive",
+    ratio = fmean(scaled["gradient"][widths[-1]]) / max(fmean(plain["gradient"][widths[-1]]), 1e-300)
+    scale = decide(
         f"with scaling, the median norm varies by a factor of at most {max(spread):.2f} between d_k = {widths[2]} "
         f"and {widths[-1]}, where it is {_times(ratio)} the unscaled one; the variance stays at "
-        f"{_mean(scaled['variance'][widths[-1]]):.3f}, the entropy at {_mean(scaled['entropy'][widths[-1]]):.2f} of "
+        f"{fmean(scaled['variance'][widths[-1]]):.3f}, the entropy at {fmean(scaled['entropy'][widths[-1]]):.2f} of "
         f"{math.log(numbers['keys']):.2f} nats",
+        supported=max(spread) < 1.2 and ratio > 2,
+        refuted=ratio <= 1,
     )
     return variance, gradient, scale
 
@@ -134,17 +136,13 @@ def _times(ratio: float) -> str:
     return f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
-
-
 def draw(numbers: Numbers) -> Figure:
     """Draw variance, entropy and gradient against d_k, with and without the factor."""
     picture, (variance, entropy, gradient) = panels("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
     widths = numbers["widths"]
     for color, marker, kind in zip(COLORS[1::-1], MARKERS, KINDS, strict=False):
         style: Any = {"color": color, "marker": marker, "label": f"scores {WORDS[kind]}"}
-        values = {name: [_mean(each[str(width)]) for width in widths] for name, each in numbers[kind].items()}
+        values = {name: [fmean(each[str(width)]) for width in widths] for name, each in numbers[kind].items()}
         variance.plot(widths, values["variance"], **style)
         entropy.plot(widths, values["entropy"], **style)
         gradient.plot(widths, [max(each, _FLOOR) for each in values["gradient"]], **style)
@@ -154,9 +152,14 @@ def draw(numbers: Numbers) -> Figure:
         math.log(numbers["keys"]), color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})"
     )
     entropy.set_ylim(bottom=0)
-    _logarithmic(variance, widths, "Variance of the scores", "variance (score²)")
-    _logarithmic(entropy, widths, f"Entropy of the softmax ({numbers['keys']} keys)", "entropy (nats)")
-    _logarithmic(gradient, widths, "Size of the softmax's gradient", "‖∂p/∂s‖: median, 10 to 90 % of queries")
+    entropy_title, gradient_axis = f"Entropy of the softmax ({numbers['keys']} keys)", "median, 10 to 90 % of queries"
+    for axes, title, y in (
+        (variance, "Variance of the scores", "variance (score²)"),
+        (entropy, entropy_title, "entropy (nats)"),
+        (gradient, "Size of the softmax's gradient", f"‖∂p/∂s‖: {gradient_axis}"),
+    ):
+        log_scale(axes, "x")
+        label(axes, title, "width d_k (units)", y, ticks=widths)
     log_scale(variance, "y")
     log_scale(gradient, "y")
     shared_legend(picture, entropy)
@@ -166,18 +169,13 @@ def draw(numbers: Numbers) -> Figure:
 _FLOOR = 1e-12  # gradients below it are drawn there
 
 
-def _logarithmic(axes: Axes, widths: list[int], title: str, y: str) -> None:
-    log_scale(axes, "x")
-    label(axes, title, "width d_k (units)", y, ticks=widths)
-
-
 def explain(numbers: Numbers) -> str:
     """Explain why the gradient is small."""
     first, last = str(numbers["widths"][0]), str(numbers["widths"][-1])
     entropy, gradient, variance = (
-        {kind: _mean(numbers[kind][what][last]) for kind in KINDS} for what in ("entropy", "gradient", "variance")
+        {kind: fmean(numbers[kind][what][last]) for kind in KINDS} for what in ("entropy", "gradient", "variance")
     )
-    lone = {kind: _mean(numbers[kind]["gradient"][first]) for kind in KINDS}
+    lone = {kind: fmean(numbers[kind]["gradient"][first]) for kind in KINDS}
     return (
         "A score q·k is a sum of d_k products, each of mean 0 and variance 1, so its variance is d_k and its typical "
         f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(variance['without']):.3g}, and "

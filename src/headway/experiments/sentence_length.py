@@ -53,7 +53,7 @@ def measure(settings: Settings) -> Numbers:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by BLEU in the longest rows of training, and by its share of the BLEU of single sentences."""
     kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
-    long = {name: column(numbers, "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
+    long = {name: column(numbers["runs"], "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
     at = f"in rows of {LONGEST_SEEN} sentences"
     return (
         judge_greater(

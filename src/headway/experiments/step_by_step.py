@@ -20,25 +20,23 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.bundle import Bundle, load_bundle
-from headway.decode import DecodingOptions, Hypothesis, Request, search
+from headway.decode import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
 from headway.evaluate import bleu
 from headway.experiments.comparison import interval, judge_greater
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, MARKERS, label, panels
-from headway.experiments.training import loaded, train_variant
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, MARKERS, heat_map, label, panels
+from headway.experiments.training import model_folders, searched, source_ids, target_text
+from headway.text.tokenizer import BOS, EOS
 
 BEST = 5
 SHOWN_STEPS = 14  # steps that fit in a figure
-FORBIDDEN = (PAD, BOS, UNK)
 SEARCHES = {
     "greedy": DecodingOptions(beam_size=1, length_penalty=0.0),
     "beam": DecodingOptions(beam_size=4, length_penalty=0.0),
     "beam, length penalty 0.6": DecodingOptions(beam_size=4, length_penalty=0.6),
 }
-BATCH = 32
 
 CLAIMS = (
     Claim(
@@ -58,15 +56,16 @@ def measure(settings: Settings) -> Numbers:
     """Run all searches with every model, and trace one example step by step with the first."""
     text = experiment_corpus(settings)
     pairs = text.test[:30] if settings.quick else text.test
-    found = []
-    example: dict[str, Any] = {}
-    for seed in settings.seeds if settings.model is None else settings.seeds[:1]:
-        bundle = _bundle(settings, seed)
+    found, example = [], dict[str, Any]()
+    for folder in model_folders(settings, text):
+        bundle = load_bundle(folder)
+        if not isinstance(bundle, Bundle):
+            raise ConfigError(f"{folder}: a classifier; step-by-step decodes, so it needs a translation model")
+        bundle.model.to("cuda" if torch.cuda.is_available() else "cpu")
         settings.say(f"step-by-step: searching {len(pairs)} translations")
         results = {name: _searched(bundle, pairs, options) for name, options in SEARCHES.items()}
         found.append(_compared(bundle, pairs, results))
-        if not example:
-            example = _example(bundle, pairs, results)
+        example = example or _example(bundle, pairs, results)
     rows = [
         {"model": number, "search": name, "log-probability, mean (nats)": statistics.mean(each["logs"][name])}
         | {"BLEU": each["bleu"][name]}
@@ -84,42 +83,17 @@ def measure(settings: Settings) -> Numbers:
     }
 
 
-def _bundle(settings: Settings, seed: int) -> Bundle:
-    if settings.model is None:
-        return loaded(train_variant(settings, experiment_corpus(settings), seed).folder)
-    bundle = load_bundle(settings.model)
-    if not isinstance(bundle, Bundle):
-        raise ConfigError(f"{settings.model}: a classifier; step-by-step decodes, so it needs a translation model")
-    return bundle
-
-
-def _sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
-    frame = bundle.framing.frame()
-    return [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
-
-
 def _searched(bundle: Bundle, pairs: Sequence[Pair], options: DecodingOptions) -> list[Hypothesis]:
     prefix = bundle.framing.frame().target_prefix
-    requests = [
-        Request(source=tuple(ids), limit=len(ids) + 50, prefix=prefix)
-        for ids in _sources(bundle, [source for source, _ in pairs])
-    ]
-    order = sorted(range(len(requests)), key=lambda place: len(requests[place].source))
-    best: dict[int, Hypothesis] = {}
-    for start in range(0, len(order), BATCH):
-        batch = order[start : start + BATCH]
-        several = search(bundle.model, [requests[at] for at in batch], options, bos=BOS, eos=EOS, banned=FORBIDDEN)
-        best |= {at: each[0] for at, each in zip(batch, several, strict=True)}
-    return [best[at] for at in range(len(pairs))]
-
-
-def _text(bundle: Bundle, hypothesis: Hypothesis) -> str:
-    return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.framing.frame().target_prefix) :])
+    sources = source_ids(bundle, [source for source, _ in pairs])
+    return searched(
+        bundle, [Request(source=tuple(ids), limit=len(ids) + 50, prefix=prefix) for ids in sources], options
+    )
 
 
 def _compared(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypothesis]]) -> dict[str, Any]:
     targets = [target for _, target in pairs]
-    texts = {name: [_text(bundle, each) for each in found] for name, found in results.items()}
+    texts = {name: [target_text(bundle, each) for each in found] for name, found in results.items()}
     return {
         "logs": {name: [each.log_probability for each in found] for name, found in results.items()},
         "bleu": {name: bleu(each, targets).value for name, each in texts.items()},
@@ -136,7 +110,7 @@ def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesi
     for (source, _), hypothesis in list(zip(pairs, found, strict=True))[:10]:
         if not hypothesis.tokens:
             continue
-        ids = torch.tensor(_sources(bundle, [source]), device=device)
+        ids = torch.tensor(source_ids(bundle, [source]), device=device)
         target = torch.tensor([[BOS, *hypothesis.tokens]], device=device)
         whole = model(ids, target).log_softmax(-1)[0]
         state = model.start(ids.tolist())
@@ -163,14 +137,10 @@ def _example(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypo
     at = min(differ, key=lambda place: len(greedy[place].tokens) + len(beam[place].tokens), default=0)
     source, target = pairs[at]
     shown = {
-        name: {
-            "text": _text(bundle, each),
-            "log": each.log_probability,
-            "steps": _steps(bundle, source, each),
-        }
+        name: {"text": target_text(bundle, each), "log": each.log_probability, "steps": _steps(bundle, source, each)}
         for name, each in (("greedy", greedy[at]), ("beam", beam[at]))
     }
-    pieces = bundle.source_tokenizer.display(_sources(bundle, [source])[0])
+    pieces = bundle.source_tokenizer.display(source_ids(bundle, [source])[0])
     return {"source": source, "pieces": pieces, "reference": target, "differ": bool(differ), **shown}
 
 
@@ -179,7 +149,7 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
     show = bundle.target_tokenizer.display
     model: Any = bundle.model
     device = next(model.parameters()).device
-    state = model.start(_sources(bundle, [source]))
+    state = model.start(source_ids(bundle, [source]))
     fed, steps = BOS, []
     for chosen in (*hypothesis.tokens, EOS)[:SHOWN_STEPS]:
         weights = model.step(state, torch.tensor([fed], device=device)).logits().softmax(-1)[0]
@@ -217,9 +187,7 @@ def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
         f"{difference:.1g}. If the last token is replaced by the second best, {change:.0%} of the next token's "
         "probability mass moves to other tokens"
     )
-    if difference > 1e-3:
-        return Verdict("refuted", reason)
-    return Verdict("supported" if change > 0.01 else "inconclusive", reason)
+    return decide(reason, supported=difference <= 1e-3 and change > 0.01, refuted=difference > 1e-3)
 
 
 def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
@@ -228,14 +196,10 @@ def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
     mean = statistics.mean(gains)
     reason = (
         f"of {len(gains)} translations, beam search finds {better:.1%} more probable ones and {worse:.1%} less "
-        "probable "
-        f"ones; the others are equal. The mean gain is {mean:.3f} nats. Beam search can lose the greedy path"
+        f"probable ones; the others are equal. The mean gain is {mean:.3f} nats. Beam search can lose the greedy path"
     )
-    if better == worse:
-        return Verdict("inconclusive", reason)
-    return Verdict(
-        "supported" if mean > 0 and better > 5 * worse else "refuted" if mean <= 0 else "inconclusive", reason
-    )
+    differ = better != worse
+    return decide(reason, supported=differ and mean > 0 and better > 5 * worse, refuted=differ and mean <= 0)
 
 
 def _judge_bleu(found: list[dict[str, Any]]) -> Verdict:
@@ -260,12 +224,8 @@ def draw(numbers: Numbers) -> Figure:
     ends = [min(min(each["greedy"]) for each in logs), 0]
     both.plot(ends, ends, ":", color="#777777", label="equal")
     both.legend()
-    label(
-        both,
-        "Every sentence (above the line: beam search is better)",
-        "log P of greedy (nats)",
-        "log P of beam 4 (nats)",
-    )
+    title = "Every sentence (above the line: beam search is better)"
+    label(both, title, "log P of greedy (nats)", "log P of beam 4 (nats)")
     gains = [b - g for each in logs for g, b in zip(each["greedy"], each["beam"], strict=True)]
     gain.hist(gains, bins=40, color=COLORS[0])
     gain.axvline(0, color="#777777", linestyle=":")
@@ -274,20 +234,18 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
-    values = [[value for _, value in step["best"]] for step in steps]
-    axes.imshow(values, cmap="Blues", vmin=0, vmax=1.15, aspect="auto")
-    for row, step in enumerate(steps):
-        for column, (token, value) in enumerate(step["best"]):
-            ink = "white" if value > 0.7 else "black"
-            chosen = column + 1 == step["rank"]
-            frame = (
-                {"boxstyle": "round", "facecolor": "none", "edgecolor": "#D55E00", "linewidth": 2.2} if chosen else None
-            )
-            words = f"{_short(token)}  {value:.2f}"
-            axes.text(column, row, words, ha="center", va="center", color=ink, fontsize=12, bbox=frame)
-    axes.set_xticks(range(BEST), [str(rank) for rank in range(1, BEST + 1)])
-    axes.set_yticks(range(len(steps)), [_short(step["fed"]) for step in steps])
-    axes.grid(False)
+    frame = {"boxstyle": "round", "facecolor": "none", "edgecolor": "#D55E00", "linewidth": 2.2}
+    heat_map(
+        axes,
+        [[value for _, value in step["best"]] for step in steps],
+        [[f"{_short(token)}  {value:.2f}" for token, value in step["best"]] for step in steps],
+        rows=[_short(step["fed"]) for step in steps],
+        columns=[str(rank) for rank in range(1, BEST + 1)],
+        dark=0.7,
+        cell=lambda row, column: {"fontsize": 12, "bbox": frame if column + 1 == steps[row]["rank"] else None},
+        vmin=0,
+        vmax=1.15,
+    )
 
 
 def _short(token: str) -> str:
@@ -300,11 +258,7 @@ def explain(numbers: Numbers) -> str:
     away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
     if example["differ"]:
         gain = math.exp(example["beam"]["log"] - example["greedy"]["log"])
-        where = (
-            f"It takes “{away[0]['chosen']}” after “{away[0]['fed']}”, only number {away[0]['rank']} there. "
-            if away
-            else ""
-        )
+        where = "It takes “{chosen}” after “{fed}”, only number {rank} there. ".format(**away[0]) if away else ""
         story = (
             f"Greedy search takes the best token at every step and ends with “{example['greedy']['text']}”. Beam "
             f"search ends with “{example['beam']['text']}”, {gain:.2f} times as probable. {where}A choice can only be "
@@ -316,8 +270,8 @@ def explain(numbers: Numbers) -> str:
         f"The source, as the encoder reads it: {' · '.join(example['pieces'])}. The reference: "
         f"“{example['reference']}”. Each row of a table is one step: on the left the token that is fed, in the cells "
         "the five most probable next tokens with their probabilities, and framed the one that is chosen; it is fed "
-        "at the next step. The first token "
-        "fed is the begin symbol, and the end symbol ends the translation.\n\n" + story
+        "at the next step. The first token fed is the begin symbol, and the end symbol ends the translation.\n\n"
+        + story
     )
 
 

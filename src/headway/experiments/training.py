@@ -28,7 +28,7 @@ import torch
 
 from headway.bundle import Bundle
 from headway.data.store import ContentHashes, fingerprint
-from headway.decode import DecodingOptions, Request, search
+from headway.decode import DecodingOptions, Hypothesis, Request, search
 from headway.evaluate import bleu
 from headway.experiments.corpus import ExperimentCorpus, Pair
 from headway.experiments.experiment import Numbers, Settings
@@ -43,9 +43,13 @@ __all__ = [
     "bleu_of",
     "encoded",
     "loaded",
+    "model_folders",
     "resolved",
     "result_key",
+    "searched",
+    "source_ids",
     "sweep",
+    "target_text",
     "train_variant",
     "translated",
     "vocabulary_size",
@@ -192,30 +196,51 @@ def loaded(folder: Path) -> Bundle:
     return bundle
 
 
+def model_folders(settings: Settings, text: ExperimentCorpus) -> list[Path]:
+    """Return the given model's folder, or those of the common recipe's models, one for each seed."""
+    return (
+        [settings.model] if settings.model else [train_variant(settings, text, seed).folder for seed in settings.seeds]
+    )
+
+
+def source_ids(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
+    """Return the sources as token ids with special tokens."""
+    frame = bundle.framing.frame()
+    return [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
+
+
 def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
     """Return the pairs as token ids with special tokens; targets have no begin symbol but end in EOS."""
-    frame, (sources, targets) = bundle.framing.frame(), zip(*pairs, strict=True)
-    source_ids = [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(sources))]
-    target_ids = [[*frame.target_prefix, *ids, EOS] for ids in bundle.target_tokenizer.encode_batch(list(targets))]
-    return list(zip(source_ids, target_ids, strict=True))
+    sources, targets = zip(*pairs, strict=True)
+    prefix, ids = bundle.framing.frame().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
+    return list(zip(source_ids(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
+
+
+def searched(bundle: Bundle, requests: Sequence[Request], options: DecodingOptions) -> list[Hypothesis]:
+    """Return the best hypothesis of each request, found with the plain model, so that observers see its attention."""
+    found = dict[int, Hypothesis]()
+    order = sorted(range(len(requests)), key=lambda index: len(requests[index].source))
+    while order:
+        rows = max(_DECODED_TOKENS // len(requests[order[-1]].source), 1)
+        batch, order = order[-rows:], order[:-rows]
+        chosen = [requests[index] for index in batch]
+        best = search(bundle.model, chosen, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
+        found |= {index: hypotheses[0] for index, hypotheses in zip(batch, best, strict=True)}
+    return [found[index] for index in range(len(requests))]
+
+
+def target_text(bundle: Bundle, hypothesis: Hypothesis) -> str:
+    """Return the text of a hypothesis, without forced tokens."""
+    return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.framing.frame().target_prefix) :])
 
 
 def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
-    """Translate greedily with the plain model, so that forward hooks take effect. Sources are not split."""
-    found, frame = dict[int, str](), bundle.framing.frame()
-    ids = [frame.source(each) for each in bundle.source_tokenizer.encode_batch(sources)]
-    order = sorted(range(len(ids)), key=lambda index: len(ids[index]))
-    while order:
-        rows = max(_DECODED_TOKENS // len(ids[order[-1]]), 1)
-        batch, order = order[-rows:], order[:-rows]
-        requests = [
-            Request(source=tuple(ids[index]), limit=len(ids[index]) * 3 // 2 + 10, prefix=frame.target_prefix)
-            for index in batch
-        ]
-        best = search(bundle.model, requests, _GREEDY, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
-        for index, hypotheses in zip(batch, best, strict=True):
-            found[index] = bundle.target_tokenizer.decode(hypotheses[0].tokens[len(frame.target_prefix) :])
-    return [found[index] for index in range(len(ids))]
+    """Translate greedily with the plain model. Sources are not split."""
+    prefix = bundle.framing.frame().target_prefix
+    requests = [
+        Request(source=tuple(ids), limit=len(ids) * 3 // 2 + 10, prefix=prefix) for ids in source_ids(bundle, sources)
+    ]
+    return [target_text(bundle, each) for each in searched(bundle, requests, _GREEDY)]
 
 
 def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:

@@ -27,17 +27,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from headway.errors import DivergenceError
-from headway.experiments.comparison import (
-    Difference,
-    column,
-    difference,
-    interval,
-    judge_greater,
-    mean_with_spread,
-    strip_plot,
-)
+from headway.experiments.comparison import column, difference, interval, judge_greater, mean_with_spread, strip_plot
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, experiment_corpus
-from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import COLORS, MARKERS, label, panels
 from headway.experiments.training import train_variant, vocabulary_size
 from headway.models.transformer import Transformer, TransformerConfig
@@ -81,12 +73,8 @@ def measure(settings: Settings) -> Numbers:
     ]
     depths = (1, 2, 4, 8) if settings.quick else (1, 2, 4, 8, 16)
     gradients = [
-        {
-            "norm": norm,
-            "residual": residual,
-            "seed": seed,
-            "sizes": [_first_gradient(norm, residual, depth, seed) for depth in depths],
-        }
+        {"norm": norm, "residual": residual, "seed": seed}
+        | {"sizes": [_first_gradient(norm, residual, depth, seed) for depth in depths]}
         for seed in range(3 if settings.quick else DRAWS)
         for norm in NORMS
         for residual in (True, False)
@@ -95,7 +83,7 @@ def measure(settings: Settings) -> Numbers:
         {
             "norm": norm,
             "start": start,
-            "loss (nats per token)": mean_with_spread(column({"runs": runs}, "loss", norm=norm, start=start)),
+            "loss (nats per token)": mean_with_spread(runs, "loss", norm=norm, start=start),
             "gave up": sum(row["failed"] for row in runs if (row["norm"], row["start"]) == (norm, start)),
         }
         for norm, start in TRAININGS
@@ -131,16 +119,8 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
     """Return the gradient norm of the first encoder block's weights in an untrained model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = TransformerConfig(
-            d_model=64,
-            num_heads=4,
-            d_ff=256,
-            encoder_layers=depth,
-            decoder_layers=depth,
-            dropout=0.0,
-            norm=norm,
-            residual=residual,
-        )
+        sizes = {"d_model": 64, "num_heads": 4, "d_ff": 256, "encoder_layers": depth, "decoder_layers": depth}
+        config = TransformerConfig.parse({**sizes, "dropout": 0.0, "norm": norm, "residual": residual}, "warmup-depth")
         model = Transformer(config, VOCABULARY, VOCABULARY)
         source, target, shifted = torch.randint(4, VOCABULARY, (3, 8, 12))
     loss = label_smoothed_cross_entropy(model(source, shifted).flatten(0, 1), target.flatten(), 0.1).mean()
@@ -150,29 +130,21 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the loss after training, and by how many powers of ten the gradient shrinks with depth."""
-    loss = {training: column(numbers, "loss", norm=training[0], start=training[1]) for training in TRAININGS}
+    loss = {training: column(numbers["runs"], "loss", norm=training[0], start=training[1]) for training in TRAININGS}
     what = "loss of the development set in nats, without warm-up minus with"
     deepest = numbers["depths"][-1]
+    harm = difference(loss["pre", COLD], loss["pre", WARM])
+    fine, worse = harm.high < NOTICEABLE, harm.low > NOTICEABLE
+    place = "is below" if fine else "is above" if worse else "contains"
     lost = f"powers of ten that the first block's gradient loses from depth 1 to {deepest} without residual connections"
+    residual = "loss of the development set in nats, without residual connections minus with"
     return (
         judge_greater(difference(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", noticeable=NOTICEABLE),
-        _judge_no_worse(difference(loss["pre", COLD], loss["pre", WARM]), f"pre-norm, {what}"),
+        decide(f"pre-norm, {what}: {harm}; the interval {place} {NOTICEABLE:g}", supported=fine, refuted=worse),
         judge_greater(interval(_decades_lost(numbers, "post")), f"{lost}, post-norm", than=DECADE),
         judge_greater(interval(_decades_lost(numbers, "none")), f"{lost} and without norm", than=DECADE),
-        judge_greater(
-            difference(loss["post", BARE], loss["post", WARM]),
-            "loss of the development set in nats, without residual connections minus with",
-            noticeable=NOTICEABLE,
-        ),
+        judge_greater(difference(loss["post", BARE], loss["post", WARM]), residual, noticeable=NOTICEABLE),
     )
-
-
-def _judge_no_worse(found: Difference, what: str) -> Verdict:
-    if found.high < NOTICEABLE:
-        return Verdict("supported", f"{what}: {found}; the interval is below {NOTICEABLE:g}")
-    if found.low > NOTICEABLE:
-        return Verdict("refuted", f"{what}: {found}; the interval is above {NOTICEABLE:g}")
-    return Verdict("inconclusive", f"{what}: {found}; the interval contains {NOTICEABLE:g}")
 
 
 def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
@@ -192,13 +164,9 @@ def draw(numbers: Numbers) -> Figure:
     for norm, axes in (("post", post), ("pre", pre)):
         _draw_curves(axes, numbers, norm)
     pre.sharey(post)
-    strip_plot(
-        final,
-        {
-            f"{norm}-norm,\n{start.replace(', ', f',{chr(10)}')}": column(numbers, "loss", norm=norm, start=start)
-            for norm, start in TRAININGS
-        },
-    )
+    names = {(norm, start): f"{norm}-norm,\n{start}".replace(", ", ",\n") for norm, start in TRAININGS}
+    losses = {name: column(numbers["runs"], "loss", norm=norm, start=start) for (norm, start), name in names.items()}
+    strip_plot(final, losses)
     label(final, "After training (dots: seeds)", "loss of the development set (nats per token)", "")
     _draw_gradients(gradients, numbers)
     return picture
@@ -208,9 +176,8 @@ def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
     for number, start in enumerate(start for each, start in TRAININGS if each == norm):
         rows = [row["curve"] for row in numbers["runs"] if (row["norm"], row["start"]) == (norm, start)]
         for index, curve in enumerate(rows):
-            steps, losses = ([point[at] for point in curve] for at in (0, 1))
-            name = None if index else start
-            axes.plot(steps, losses, color=COLORS[number], alpha=0.75, linewidth=1.5, label=name)
+            points = np.reshape(curve, (-1, 2)).T
+            axes.plot(*points, color=COLORS[number], alpha=0.75, linewidth=1.5, label=None if index else start)
     axes.legend()
     label(axes, f"{norm.capitalize()}-norm (one line per seed)", "step", "training loss (nats per token)")
 
@@ -223,27 +190,20 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
                 for row in numbers["gradients"]
                 if (row["norm"], row["residual"]) == (norm, residual)
             ]
-            axes.plot(
-                numbers["depths"],
-                10 ** np.mean(rows, axis=0),
-                "-" if residual else "--",
-                marker=MARKERS[number],
-                color=COLORS[2 + number],
-                label=f"{norm.replace('none', 'no ')}{'' if norm == 'none' else '-'}norm, "
-                f"{'residual' if residual else 'no residual'}",
-            )
+            name = f"{'no ' if norm == 'none' else f'{norm}-'}norm, {'' if residual else 'no '}residual"
+            style: Any = {"marker": MARKERS[number], "color": COLORS[2 + number], "label": name}
+            axes.plot(numbers["depths"], 10 ** np.mean(rows, axis=0), "-" if residual else "--", **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(_power_of_ten))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize=9, handlelength=4)
-    label(
-        axes,
+    title, x, y = (
         "Gradient at the first layer",
         "layers in encoder and in decoder",
         "gradient norm, first encoder block",
-        ticks=[float(depth) for depth in numbers["depths"]],
     )
+    label(axes, title, x, y, ticks=[float(depth) for depth in numbers["depths"]])
 
 
 def _power_of_ten(value: float, _: object) -> str:
@@ -253,11 +213,9 @@ def _power_of_ten(value: float, _: object) -> str:
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     failed = sum(row["failed"] for row in numbers["runs"])
-    gave_up = (
-        f" {failed} of the trainings stopped because their gradients were infinite in many consecutive steps."
-        if failed
-        else ""
-    )
+    gave_up = ""
+    if failed:
+        gave_up = f" {failed} of the trainings stopped because their gradients were infinite in many consecutive steps."
     return (
         "Top: the training loss with a learning rate that rises over the first quarter of all steps, with one that "
         "starts at its peak, and for post-norm also without residual connections."

@@ -15,9 +15,8 @@ form uses the 3 runs of the common recipe, or the given model (``--model``), and
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -25,9 +24,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from headway.bundle import Bundle
@@ -36,8 +37,8 @@ from headway.evaluate import bleu
 from headway.experiments.comparison import difference, interval, judge_greater
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import label, panels
-from headway.experiments.training import encoded, loaded, result_key, train_variant, translated
+from headway.experiments.figures import heat_map, label, panels
+from headway.experiments.training import encoded, loaded, model_folders, result_key, translated
 from headway.models.transformer import Transformer
 from headway.nn.attention_observer import observe_attention, record_attention
 from headway.predict.alignment import (
@@ -52,11 +53,11 @@ from headway.text.tokenizer import BOS, EOS
 CHEAP = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
 SENTENCES = 200  # sentences that are aligned, and translated without each head
 CROSS = "cross-attention"
-KINDS = {
-    r"encoder\.blocks\.(\d+)\.attention": "encoder self-attention",
-    r"decoder\.blocks\.(\d+)\.attention": "decoder self-attention",
-    r"decoder\.blocks\.(\d+)\.cross_attention": CROSS,
-}
+KINDS = (  # with the stack and the name of the layer in its blocks
+    ("encoder self-attention", "encoder", "attention"),
+    ("decoder self-attention", "decoder", "attention"),
+    (CROSS, "decoder", "cross_attention"),
+)
 
 CLAIMS = (
     Claim("Attention over the source finds the words that are being translated.", "Bahdanau et al. 2015, 5.2.1"),
@@ -69,10 +70,7 @@ def measure(settings: Settings) -> Numbers:
     """Measure alignment and the contribution of every head for each model, and the attention maps of one pair."""
     text = experiment_corpus(settings)
     links = _dictionary(text)
-    pairs = text.test[:SENTENCES]
-    models = (
-        [settings.model] if settings.model else [train_variant(settings, text, seed).folder for seed in settings.seeds]
-    )
+    pairs, models = text.test[:SENTENCES], model_folders(settings, text)
     runs = [
         settings.once(
             result_key(settings, folder, "heads-by-layer", pairs, sorted(links)),
@@ -81,16 +79,13 @@ def measure(settings: Settings) -> Numbers:
         for folder in models
     ]
     table = [
-        {
-            "heads of": row["kind"],
-            "layer": row["layer"] + 1,
-            **{f"head {head + 1}": fmean(_costs(run, index, head) for run in runs) for head in range(len(row["bleu"]))},
-        }
-        for index, row in enumerate(runs[0]["heads"])
+        {"heads of": row["kind"], "layer": row["layer"] + 1}
+        | {f"head {head}": cost for head, cost in enumerate(costs.tolist(), start=1)}
+        for row, costs in zip(runs[0]["heads"], _costs(runs).mean(0), strict=True)
     ]
     found = [
-        {"layer": layer + 1, "links found": fmean(run["attention"][layer] for run in runs)}
-        for layer in range(len(runs[0]["attention"]))
+        {"layer": layer, "links found": fmean(shares)}
+        for layer, shares in enumerate(zip(*(run["attention"] for run in runs), strict=True), start=1)
     ]
     tables = {
         "BLEU that is lost without a head, mean over seeds": table,
@@ -99,8 +94,9 @@ def measure(settings: Settings) -> Numbers:
     return {"runs": runs, "example": _maps(loaded(models[0]), _example(pairs)), "tables": tables}
 
 
-def _costs(run: dict[str, Any], index: int, head: int) -> float:
-    return float(run["bleu"] - run["heads"][index]["bleu"][head])
+def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
+    """Return the BLEU that each run loses without each head: runs x attentions x heads."""
+    return np.array([[[run["bleu"] - score for score in row["bleu"]] for row in run["heads"]] for run in runs])
 
 
 def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callable[[str], None]) -> Numbers:
@@ -130,11 +126,9 @@ def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callab
 
 def _attentions(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
     """Yield the kind, layer and module of every attention, kind by kind."""
-    modules = dict(model.named_modules())
-    for pattern, kind in KINDS.items():
-        for name, module in modules.items():
-            if found := re.fullmatch(pattern, name):
-                yield kind, int(found[1]), module
+    for kind, stack, name in KINDS:
+        for layer, block in enumerate(getattr(model, stack).blocks):
+            yield kind, layer, getattr(block, name)
 
 
 @contextmanager
@@ -236,51 +230,30 @@ def _maps(bundle: Bundle, pair: Pair) -> Numbers:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the share of dictionary links found, and by the BLEU that each head contributes."""
     runs = numbers["runs"]
-    cheap = [fmean(_costs(run, index, head) < CHEAP for index, head in _every_head(run)) for run in runs]
-    memory, itself = (
-        [
-            fmean(
-                _costs(run, index, head)
-                for index, head in _every_head(run)
-                if (run["heads"][index]["kind"] == CROSS) is over_memory
-            )
-            for run in runs
-        ]
-        for over_memory in (True, False)
-    )
+    costs, cross = _costs(runs), np.array([row["kind"] == CROSS for row in runs[0]["heads"]])
+    cheap, memory, itself = (each.mean((1, 2)).tolist() for each in (costs < CHEAP, costs[:, cross], costs[:, ~cross]))
+    links = [run["attention"][default_alignment_layer(len(run["attention"]))] for run in runs]
+    found = difference(links, [run["diagonal"] for run in runs])
+    lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
-        judge_greater(
-            difference(
-                [run["attention"][default_alignment_layer(len(run["attention"]))] for run in runs],
-                [run["diagonal"] for run in runs],
-            ),
-            "share of dictionary links that attention finds, minus that of the diagonal",
-        ),
+        judge_greater(found, "share of dictionary links that attention finds, minus that of the diagonal"),
         judge_greater(interval(cheap), f"share of heads whose removal costs less than {CHEAP:g} BLEU", than=0.5),
-        judge_greater(
-            difference(memory, itself), "BLEU lost without a cross-attention head minus without a self-attention head"
-        ),
+        judge_greater(difference(memory, itself), lost),
     )
-
-
-def _every_head(run: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    for index, row in enumerate(run["heads"]):
-        for head in range(len(row["bleu"])):
-            yield index, head
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the attention of one layer's heads for one pair above, the contribution of each head below."""
     example, runs = numbers["example"], numbers["runs"]
     shown = example["weights"][:4]
-    picture, axes = panels(
-        "What heads look at (bright: high weight), and what they contribute",
-        2,
-        len(shown),
-        size=(4.0 * len(shown), 9.5),
-    )
+    title = "What heads look at (bright: high weight), and what they contribute"
+    picture, axes = panels(title, 2, len(shown), size=(4.0 * len(shown), 9.5))
     for head, (panel, weights) in enumerate(zip(axes, shown, strict=False)):
-        _draw_map(panel, example, weights, head)
+        targets = [""] * len(example["target"]) if head else example["target"]
+        heat_map(panel, weights, rows=targets, columns=example["source"], cmap="viridis", vmin=0, vmax=1)
+        panel.tick_params(axis="x", rotation=90)
+        name = f"Layer {example['layer'] + 1}, head {head + 1}"
+        label(panel, name, "source token", "" if head else "predicted token")
     grid = axes[0].get_gridspec()
     assert grid is not None
     for panel in axes[len(shown) :]:
@@ -290,43 +263,31 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def _draw_map(axes: Axes, example: dict[str, Any], weights: list[list[float]], head: int) -> None:
-    axes.imshow(weights, vmin=0, vmax=1, aspect="auto")
-    axes.grid(visible=False)
-    axes.set_xticks(range(len(example["source"])), example["source"], rotation=90)
-    axes.set_yticks(range(len(example["target"])), example["target"] if not head else [])
-    label(axes, f"Layer {example['layer'] + 1}, head {head + 1}", "source token", "" if head else "predicted token")
-
-
 def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
-    rows = [
-        [fmean(_costs(run, index, head) for run in runs) for head in range(len(row["bleu"]))]
-        for index, row in enumerate(runs[0]["heads"])
-    ]
-    most = max(max(map(max, rows)), CHEAP)
-    axes.imshow(rows, cmap="Blues", vmin=0, vmax=most, aspect="auto")
-    for index, row in enumerate(rows):
-        for head, cost in enumerate(row):
-            axes.text(
-                head, index, f"{cost:.1f}", ha="center", va="center", color="white" if cost > most / 2 else "black"
-            )
-    axes.grid(visible=False)
-    axes.set_yticks(range(len(rows)), [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]])
-    axes.set_xticks(range(len(rows[0])), [str(head + 1) for head in range(len(rows[0]))])
+    costs = _costs(runs).mean(0)
+    most = max(float(costs.max()), CHEAP)
+    heat_map(
+        axes,
+        costs.tolist(),
+        [[f"{cost:.1f}" for cost in row] for row in costs],
+        rows=[f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]],
+        columns=[str(head + 1) for head in range(costs.shape[1])],
+        dark=most / 2,
+        vmin=0,
+        vmax=most,
+    )
     whole = fmean(run["bleu"] for run in runs)
     label(axes, f"BLEU lost without a head (all heads: {whole:.1f}; mean over seeds)", "head", "")
 
 
 def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
-    layers = range(len(runs[0]["attention"]))
-    shares = [[run["diagonal"] for run in runs], *([run["attention"][layer] for run in runs] for layer in layers)]
-    for number, share in enumerate(shares):
-        values = [100 * each for each in share]
+    shares = [[100 * share for share in (run["diagonal"], *run["attention"])] for run in runs]
+    for number, values in enumerate(zip(*shares, strict=True)):
         axes.bar_label(
             axes.bar(number, fmean(values), color="#56B4E9" if number else "#BBBBBB"), fmt="%.0f", label_type="center"
         )
         axes.plot([number] * len(values), values, "o", color="black", markersize=4)
-    axes.set_xticks(range(len(shares)), ("diagonal", *(f"layer {layer + 1}" for layer in layers)))
+    axes.set_xticks(range(len(shares[0])), ["diagonal", *(f"layer {layer}" for layer in range(1, len(shares[0])))])
     axes.set_ylim(0, 110)
     axes.grid(visible=False, axis="x")
     label(axes, "Words aligned correctly", "% of links found (dots: seeds)", "")
@@ -339,23 +300,12 @@ def explain(numbers: Numbers) -> str:
         "Above, one pair: each row is the prediction of one target token, each column a source token, and the brighter "
         "a cell, the more of the head's attention it has. Heads that align have one bright cell per row; others attend "
         "to the end of the sentence or to many tokens.\n\nBelow, every head of the model is removed in turn and the "
-        "test "
-        "sentences are translated again. A number near 0 means that other heads can replace this one. On the right, "
-        "links "
-        f"between words ({runs[0]['links']} in the test sentences) which follow from counting in the training text "
-        "alone: the bars show how many of them each decoder layer's mean attention finds, and how many the diagonal "
-        "finds (the source word at the same relative position). Dots are seeds."
+        "test sentences are translated again. A number near 0 means that other heads can replace this one. On the "
+        f"right, links between words ({runs[0]['links']} in the test sentences) which follow from counting in the "
+        "training text alone: the bars show how many of them each decoder layer's mean attention finds, and how many "
+        "the diagonal finds (the source word at the same relative position). Dots are seeds."
     )
 
 
-EXPERIMENT = Experiment(
-    "what-heads-see",
-    "What heads look at, and what they are worth",
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    explain,
-    data=MULTI30K,
-    takes_model=True,
-)
+TITLE = "What heads look at, and what they are worth"
+EXPERIMENT = Experiment("what-heads-see", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True)
