@@ -326,6 +326,7 @@ class TestEach:
 
 def test_a_blank_text_does_not_hold_what_it_should() -> None:
     found = merge_parts(TranslationPlan(Source(" ", include=("Haus", ("Baum", "und"))), (), ()), [])
+    assert isinstance(found, Translation)
     assert (found.text, found.candidates[0].unmet) == ("", ("Haus", "Baum"))
 
 

@@ -10,7 +10,7 @@ Translation, in the order of the work:
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
 - :mod:`~headway.predict.merge_parts`: candidates of parts to the translation of a text.
 - :mod:`~headway.predict.pool`: the same in several processes.
-- :mod:`~headway.predict.scoring`, :mod:`~headway.predict.rerank`: scores of given targets, and their order.
+- :mod:`~headway.predict.rerank`: the order of given candidates, by scores or agreement.
 - :mod:`~headway.predict.shortlisting`: the shortlist in a model folder.
 - :mod:`~headway.predict.results`: inputs and results.
 

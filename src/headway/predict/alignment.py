@@ -97,23 +97,26 @@ def alignment_module(model: TranslationModel, layer: int | None) -> nn.Module:
 
 
 def hard_alignment(attention: Float[Tensor, "T S"], source_tokens: Sequence[str]) -> Alignment:
-    """Each target token with the source token it attends to most; ``attention`` is that to ``source_tokens`` alone."""
+    """Align each target token to the source token with the largest weight."""
     best = attention.argmax(1).tolist() if source_tokens else []
     rows = tuple(tuple(row) for row in attention.tolist())
     return Alignment(tuple(source_tokens), tuple((source, target) for target, source in enumerate(best)), rows)
 
 
 def tokens_to_words(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], list[int | None]]:
-    """The words that tokens make, and for each token the word in which it starts; None for white space alone.
+    """Return the words that tokens form, and for each token the word in which it starts.
+
+    The word of a token that is only white space is None.
 
     Args:
-        tokens: As a reader sees them.
-        joined: Whether tokens join to the text, in which white space parts words; otherwise each is a word.
+        tokens: Tokens as displayed.
+        joined: Whether the tokens concatenate to the text, in which white space separates words. Otherwise each token
+            is a word.
     """
     if not joined:
         return [token.strip() for token in tokens], list(range(len(tokens)))
     words = list(re.finditer(r"\S+", "".join(tokens)))
-    word_at = {place: number for number, word in enumerate(words) for place in range(*word.span())}
+    word_at = {position: number for number, word in enumerate(words) for position in range(*word.span())}
     starts = [end - len(token.lstrip()) for token, end in zip(tokens, accumulate(map(len, tokens)), strict=True)]
     return [word.group() for word in words], [
         word_at[start] if token.strip() else None for token, start in zip(tokens, starts, strict=True)
@@ -123,6 +126,9 @@ def tokens_to_words(tokens: Sequence[str], *, joined: bool) -> tuple[list[str], 
 def to_word_alignment(
     pairs: Iterable[tuple[int, int]], source_words: Sequence[int | None], target_words: Sequence[int | None]
 ) -> list[tuple[int, int]]:
-    """The pairs of words that hold aligned tokens, in order; :func:`tokens_to_words` returns the word of each token."""
+    """Return the pairs of words that contain aligned tokens, in order.
+
+    ``source_words`` and ``target_words`` give the word of each token, as :func:`tokens_to_words` returns them.
+    """
     found = {(source_words[source], target_words[target]) for source, target in pairs}
     return sorted((source, target) for source, target in found if source is not None and target is not None)

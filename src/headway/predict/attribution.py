@@ -1,13 +1,13 @@
-"""Which tokens a label rests on: gradient x input, and the weights of attention pooling where a model has them.
+"""Attribution of a label to tokens: gradient x input, and the weights of attention pooling if the model has it.
 
-With x_s the vector that the encoder is given for token s (embedding and position) and f the logit of the label,
+Let x_s be the input vector of the encoder for token s (embedding plus position), and f the logit of the label:
 
     attribution of s = sum_d x_sd df/dx_sd
 
-(Shrikumar et al. 2016; the gradient alone: Simonyan et al. 2013; how they compare: Ancona et al. 2018, section 2). To
-first order it is what the logit would lose without the token. Where f is linear in x, as for embeddings whose mean or
-maximum is read out without encoder blocks or convolution, the attributions of all tokens sum to the logit less its
-bias; elsewhere they need not. Attention weights tell where a model looks, not in favour of which label.
+(Shrikumar et al. 2016; the gradient only: Simonyan et al. 2013; a comparison: Ancona et al. 2018, section 2). To first
+order it is what the logit would lose without the token. If f is linear in x (mean or maximum of embeddings, without
+encoder blocks or convolution), the attributions of all tokens sum to the logit minus its bias; otherwise they need not.
+Attention weights show where a model looks, but not which label this supports.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from headway.text.tokenizer import BOS, EOS, PAD
 
 __all__ = ["Attribution", "Explanation", "attribute"]
 
-_AROUND = (PAD, BOS, EOS)  # tokens that are no part of the text
+_SPECIAL = (PAD, BOS, EOS)  # tokens that are not part of the text
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """What a token or a word does to the label's logit: positive speaks for it, negative against.
+    """The contribution of a token or a word to the label's logit. A negative value is evidence against the label.
 
-    ``attention`` is its weight in attention pooling; None for models that pool otherwise.
+    ``attention`` is its weight in attention pooling. None means that the model pools in another way.
     """
 
     text: str
@@ -45,14 +45,15 @@ class Attribution:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a text would be given ``label``.
+    """The evidence for ``label`` in a text.
 
     Attributes:
         label: The label that is explained.
-        probability: What the model gives it.
-        logit: Of the label, from which the probability follows by a softmax over all.
-        tokens: All that the encoder reads: the tokens of the text, the symbols around them, and padding that counts.
-        words: The words of the text: what white space parts, each the sum of its tokens.
+        probability: Its probability.
+        logit: Its logit.
+        tokens: Everything that the encoder reads: the tokens of the text, special tokens, and padding if it is not
+            masked.
+        words: The words of the text, separated by white space. The value of a word is the sum over its tokens.
     """
 
     label: str
@@ -63,7 +64,7 @@ class Explanation:
 
 
 def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
-    """Explain ``label`` for one text, given as the model reads it, with its end symbol."""
+    """Explain ``label`` for one text, given as ids with EOS."""
     model = bundle.model
     ids = model.framed(source)[0].tolist()
     count = len(ids) if not model.config.masked else len(ids) - ids.count(PAD)
@@ -72,7 +73,7 @@ def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, 
     attention = [None] * count if weights is None else weights[:count].tolist()
     shown = bundle.tokenizer.display(ids[:count])
     tokens = tuple(map(Attribution, shown, values[:count].tolist(), attention))
-    inside = [token for token, index in zip(tokens, ids, strict=False) if index not in _AROUND]
+    inside = [token for token, index in zip(tokens, ids, strict=False) if index not in _SPECIAL]
     return Explanation(label, probability, logit, tokens, _words(inside, joined=bundle.tokenizer.kind != "whitespace"))
 
 
@@ -96,7 +97,7 @@ def _pooling_weights(model: EncoderClassifier, source: Int[Tensor, "1 S"]) -> Fl
 
 
 def _words(tokens: Sequence[Attribution], *, joined: bool) -> tuple[Attribution, ...]:
-    """Words with the sums of their tokens; a token of white space alone belongs to none."""
+    """Return the words, each with the sums over its tokens. Tokens of only white space belong to no word."""
     words, starts = tokens_to_words([token.text for token in tokens], joined=joined)
     values, weights = [0.0] * len(words), [0.0] * len(words)
     for token, word in zip(tokens, starts, strict=True):

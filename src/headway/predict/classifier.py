@@ -1,4 +1,4 @@
-"""The way from text to label: tokenise, batch by length, classify, and say which words it rests on."""
+"""Classify text: tokenize, batch by length, predict labels, and explain them by words."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.results import raise_first_error
-from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
-from headway.text.tokenizer import EOS, PAD, Tokenizer, refuse_surrogates
+from headway.text.packed import Packed, PackedEncoder
+from headway.text.tokenizer import EOS, PAD, refuse_surrogates
 
 __all__ = ["Classification", "Classifier", "load_classifier"]
 
-_CHUNK_LINES = 2048  # lines read ahead of a stream, to be sorted by length
+_CHUNK_LINES = 2048  # lines of a stream that are read at a time, to be batched by length
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Classification:
     """The most probable label of a text.
 
     Attributes:
-        label: Its name.
-        probability: What the model gives it, between 0 and 1.
-        probabilities: The same of every label.
-        truncated: Whether the text was longer than the model reads, and was cut.
+        label: The name of the label.
+        probability: Its probability.
+        probabilities: The probability of every label.
+        truncated: Whether the text was too long for the model, which then read only its beginning.
     """
 
     label: str
@@ -45,15 +45,15 @@ class Classification:
 
 
 class Classifier:
-    """A trained classifier with its tokenizer.
+    """A trained classifier with its tokenizer. Several threads may call it at the same time.
 
-    A text without any character but white space is refused. Of a text that is longer than the model reads the beginning
-    is read, and the result is marked ``truncated``.
+    A text that is empty or only white space is an error. Of a text that is too long for the model only the beginning is
+    read, and the result is marked ``truncated``.
 
     Args:
         bundle: The model.
-        device: Where to run it; None leaves it where it is.
-        max_tokens: Size of a batch: texts x tokens of the longest.
+        device: Device to run on. None leaves the model where it is.
+        max_tokens: Maximum size of a batch: texts x tokens of the longest.
     """
 
     def __init__(
@@ -63,8 +63,7 @@ class Classifier:
         self.device = torch.device(device) if device else bundle.model.projection.weight.device
         self.max_tokens = max_tokens
         accelerate(bundle.model.to(self.device).eval())
-        tokenizer = bundle.tokenizer
-        self._packed = PackedEncoder(tokenizer) if isinstance(tokenizer, Tokenizer) else None
+        self._encoder = PackedEncoder(bundle.tokenizer)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -76,22 +75,22 @@ class Classifier:
     @overload
     def classify(self, text: Sequence[str]) -> list[Classification]: ...
     def classify(self, text: str | Sequence[str]) -> Classification | list[Classification]:
-        """Classify one text, or a list of them in one go.
+        """Classify one text or a list of texts.
 
         Raises:
-            DataError: A text is empty or no valid Unicode; the message has its number, counted from 1, in a list.
+            DataError: A text is empty or not valid Unicode. For a list, the message contains its number, from 1.
         """
         if isinstance(text, str):
             return raise_first_error(self.classify_each([text]), None, 1)[0]
         return raise_first_error(self.classify_each(text), "text", 1)
 
     def classify_lines(self, lines: Iterable[str]) -> Iterator[Classification]:
-        """Classify a stream in its order, reading some lines ahead so that texts of like length meet.
+        """Classify a stream in order, reading ahead to batch texts of similar length.
 
-        Memory does not grow with the number of lines.
+        Memory use does not grow with the number of lines.
 
         Raises:
-            DataError: A line is empty or no valid Unicode; the message has its number.
+            DataError: A line is empty or not valid Unicode. The message contains its number.
         """
         lines = iter(lines)
         first = 1
@@ -100,24 +99,25 @@ class Classifier:
             first += len(chunk)
 
     def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:
-        """Classify a list of texts; one that cannot be classified has the error in its place and stops no other."""
+        """Classify a list of texts. A text that cannot be classified has its error in its place in the result."""
         problems = [_problem(text) for text in texts]
-        packed = self._encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
-        found = zip(self._probabilities(packed).tolist(), self._cut(packed).tolist(), strict=True)
+        packed = self._encoder.encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
+        truncated = packed.lengths >= self.bundle.model.max_length  # which counts EOS, too
+        found = zip(self._probabilities(packed).tolist(), truncated.tolist(), strict=True)
         return [self._classification(*next(found)) if problem is None else problem for problem in problems]
 
     def explain(self, text: str, label: str | None = None) -> Explanation:
-        """How much each token and word of ``text`` counts for ``label`` (None: the most probable).
+        """Return how much each token and word of ``text`` contributes to ``label``, by default the most probable one.
 
         Raises:
-            ConfigError: There is no such label.
-            DataError: The text is empty or no valid Unicode.
+            ConfigError: The label does not exist.
+            DataError: The text is empty or not valid Unicode.
         """
         found = self.classify(text)
         if label is not None and label not in self.labels:
             raise ConfigError(f"unknown label {label!r}; {nearest(label, self.labels)}")
         chosen = label or found.label
-        ids = self._batch(self._encode([text]), np.arange(1))
+        ids = self._batch(self._encoder.encode([text]), np.arange(1))
         return attribute(self.bundle, ids, chosen, found.probabilities[chosen])
 
     def _classification(self, probabilities: list[float], truncated: bool) -> Classification:
@@ -126,17 +126,9 @@ class Classifier:
             self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)), truncated
         )
 
-    def _encode(self, texts: Sequence[str]) -> Packed:
-        if self._packed is not None:
-            return self._packed.encode(texts)
-        return pack([id_bytes(ids) for ids in self.bundle.tokenizer.encode_batch(texts)])
-
-    def _cut(self, packed: Packed) -> NDArray[np.bool_]:
-        return packed.lengths >= self.bundle.model.max_length  # the end symbol is counted too
-
     @torch.inference_mode()
     def _probabilities(self, packed: Packed) -> NDArray[np.float32]:
-        """(N, C)."""
+        """Return the probabilities (N, C) of all labels."""
         found = np.empty((len(packed.lengths), len(self.labels)), np.float32)
         for rows in self._batches(packed):
             logits = self.bundle.model(self._batch(packed, rows))
@@ -144,21 +136,21 @@ class Classifier:
         return found
 
     def _batches(self, packed: Packed) -> Iterator[NDArray[np.int64]]:
-        """Texts of like length together, as many as fit into a batch."""
+        """Yield the indices of texts of similar length, as many as fit into a batch."""
         order = np.argsort(packed.lengths, kind="stable")
         model = self.bundle.model
-        shortest = model.max_length if model.config.pad_to_max_length else 0  # the model pads by itself
+        shortest = model.max_length if model.config.pad_to_max_length else 0  # the model itself pads to its maximum
         lengths = np.clip(packed.lengths[order] + 1, shortest, model.max_length).tolist()
         start = 0
-        for place, length in enumerate(lengths):
-            if place > start and (place + 1 - start) * length > self.max_tokens:
-                yield order[start:place]
-                start = place
+        for at, length in enumerate(lengths):
+            if at > start and (at + 1 - start) * length > self.max_tokens:
+                yield order[start:at]
+                start = at
         if lengths:
             yield order[start:]
 
     def _batch(self, packed: Packed, rows: NDArray[np.int64]) -> Tensor:
-        """(B, S) ids of the texts ``rows``, cut to what the model reads, with end symbol and padding."""
+        """Return the ids (B, S) of the texts ``rows``, truncated to the model's length, with EOS and padding."""
         lengths = np.minimum(packed.lengths[rows], self.bundle.model.max_length - 1)
         starts = (np.cumsum(packed.lengths) - packed.lengths)[rows]
         columns = np.arange(lengths.max() + 1)
@@ -170,17 +162,17 @@ class Classifier:
 
 
 def load_classifier(folder: str | Path, *, device: str | None = None, max_tokens: int = 4096) -> Classifier:
-    """The model in ``folder``, ready to classify; the other arguments are those of :class:`Classifier`.
+    """Load the classifier in ``folder``. For the other arguments see :class:`Classifier`.
 
     Raises:
-        BundleError: It is not a classifier's folder, or a file in it is missing, damaged or foreign.
+        BundleError: It is not the folder of a classifier, or a file in it is missing, damaged or foreign.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Classifier(ClassifierBundle.load(Path(folder)), device=device, max_tokens=max_tokens)
 
 
 def _problem(text: str) -> DataError | None:
-    """Why a text cannot be classified, if it cannot."""
+    """Return why a text cannot be classified, or None if it can."""
     if not text.strip():
         return DataError("the text is empty; expected at least one character that is not white space")
     try:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import get_args
 
+from headway.errors import ConfigError
 from headway.predict.phrases import groups
 from headway.predict.prepare_requests import TranslationPlan
 from headway.predict.results import Alignment, Candidate, Flag, Translation
@@ -13,12 +14,17 @@ from headway.predict.results import Alignment, Candidate, Flag, Translation
 __all__ = ["merge_parts"]
 
 
-def merge_parts(plan: TranslationPlan, found: Sequence[Sequence[Candidate]]) -> Translation:
-    """Return the translation of a text, from the candidates of each of its parts, best first.
+def merge_parts(plan: TranslationPlan, found: Sequence[Sequence[Candidate]]) -> Translation | ConfigError:
+    """Return the translation of a text, from the candidates of each of its parts, or an error if a part has none.
 
     The k-th candidate of the text consists of the k-th candidate of each part, or the last one of a part that has
     fewer.
     """
+    if not all(found):
+        return ConfigError(
+            "no target is left: banned phrases, min_length, no_repeat_ngram and the like exclude every one; ask for "
+            "less"
+        )
     if not found:
         unmet = tuple(alternatives[0] for alternatives in groups(plan.source) if alternatives)
         return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),))

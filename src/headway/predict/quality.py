@@ -1,17 +1,17 @@
-"""Is something wrong with a translation? Cheap checks that need no second model.
+"""Flags for translations that are probably wrong, by cheap checks that need no second model.
 
 truncated
-    It did not end by itself: search ended it at the length limit.
+    The model did not end the translation: the search ended it at the length limit.
 repeated
-    It goes round in a loop: the same n tokens (n up to 16) stand at least four times in a row, and more often in a row
-    than any n tokens of the source do; or it is so repetitive that zlib makes it smaller than 1/2.4 (the threshold of
+    The translation loops. Either an n-gram of up to 16 tokens occurs at least four times in a row, and more times in a
+    row than any n-gram of the source. Or zlib compresses the translation by a factor of more than 2.4 (the threshold of
     Whisper: Radford et al. 2022, "Robust Speech Recognition via Large-Scale Weak Supervision", section 4.5), and more
-    so than the source. The second is asked of texts of at least 64 bytes; in shorter ones zlib's own bytes count too
-    much. The comparison with the source lets repetition pass that was there before ("ha ha ha ha ha").
+    than the source. The second check applies to texts of at least 64 bytes, because zlib's overhead dominates in
+    shorter ones. The comparison with the source allows repetition that the source has, too ("ha ha ha ha ha").
 copied
-    It is the source, though the languages differ and there is something to translate: more than three words with a
-    letter in them. A word is a run of letters and digits; of Chinese and Japanese, a character. Shorter texts (names,
-    measures) are often rightly equal.
+    The translation equals the source, although the languages differ and the source has more than three words with a
+    letter. A word is a run of letters and digits, or one character in Chinese and Japanese. Shorter texts (names,
+    measures) are often equal in both languages.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def find_flags(
     finished: bool,
     languages_differ: bool,
 ) -> tuple[Flag, ...]:
-    """The flags of a translation, in the order of this file's docstring."""
+    """Return the flags of a translation, in the order of this module's docstring."""
     flags: list[Flag] = [] if finished else ["truncated"]
     if is_repeated(source, target, source_ids, target_ids):
         flags.append("repeated")
@@ -53,8 +53,8 @@ def find_flags(
 
 
 def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
-    """Whether the target loops, or compresses too well, and the source does not as much."""
-    if max(Counter(target_ids).values(), default=0) >= LOOP_REPEATS:  # else no n-gram stands so often
+    """Return whether the target loops or compresses too well, and the source does less so."""
+    if max(Counter(target_ids).values(), default=0) >= LOOP_REPEATS:  # otherwise no n-gram occurs that often
         run = longest_run(target_ids)
         if run >= LOOP_REPEATS and run > longest_run(source_ids):
             return True
@@ -66,16 +66,16 @@ def is_repeated(source: str, target: str, source_ids: Sequence[int], target_ids:
 
 
 def is_copied(source: str, target: str) -> bool:
-    """Whether the target is the source (white space aside), and that has more than three words to translate."""
+    """Return whether the target equals the source, except for white space, and has more than three words."""
     if source.split() != target.split():
         return False
     return sum(any(map(str.isalpha, word)) for word in _WORD.findall(target)) > COPIED_WORDS
 
 
 def longest_run(tokens: Sequence[int]) -> int:
-    """How many times in a row some n-gram of at most 16 tokens stands; at least 1, and 0 of no tokens.
+    """Return the largest number of times that an n-gram of at most 16 tokens occurs in a row; 0 if there are no tokens.
 
-    Where tokens[i] equals tokens[i - n] for k places in a row, an n-gram stands k // n + 1 times in a row.
+    If tokens[i] == tokens[i - n] for k consecutive positions i, an n-gram occurs k // n + 1 times in a row.
     """
     longest = min(len(tokens), 1)
     for n in range(1, min(LOOP_TOKENS, len(tokens) // 2) + 1):

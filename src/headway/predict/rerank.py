@@ -1,4 +1,4 @@
-"""Another order for candidates that are there: by expected agreement with each other, or by what models say of them."""
+"""Rerank given candidates, by their expected agreement with each other or by the probabilities of other models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from headway.decode import length_penalty
 from headway.errors import ConfigError, HeadwayError
-from headway.predict.results import Candidate, Translation
+from headway.predict.results import Translation
 
 if TYPE_CHECKING:
     from headway.predict.translator import Translator
@@ -19,7 +19,7 @@ __all__ = ["Ranked", "expected_chrf", "minimum_bayes_risk", "rank_by_agreement",
 
 @dataclass(frozen=True)
 class Ranked:
-    """A text and the score that it was ranked by; greater is better."""
+    """A text and the score that it was ranked by. Greater is better."""
 
     text: str
     score: float
@@ -35,13 +35,13 @@ def rank_by_models(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> list[list[Ranked]]:
-    """The candidates of each source, best first by the sum of ``weight * log P(candidate | source) / length penalty``.
+    """Rank the candidates of each source by the sum of ``weight * log P(candidate | source) / length penalty``.
 
-    The length is counted in each model's own tokens, so that models of different vocabularies can be joined; the
-    penalty is that of Wu et al. 2016 with exponent ``alpha``.
+    Each model counts the length in its own tokens, so models with different vocabularies can be combined. The penalty
+    is that of Wu et al. 2016 with exponent ``alpha``.
 
     Raises:
-        HeadwayError: A candidate cannot be scored; the message has the number of its source, counted from 1.
+        HeadwayError: A candidate cannot be scored. The message contains the number of its source, counted from 1.
     """
     if len(weights) != len(translators):
         raise ConfigError(f"{len(weights)} weights for {len(translators)} models; expected a weight for each")
@@ -54,16 +54,16 @@ def rank_by_models(
             target_language=target_language,
             source_language=source_language,
         )
-        for place, ((number, _), each) in enumerate(zip(flat, found, strict=True)):
+        for at, ((number, _), each) in enumerate(zip(flat, found, strict=True)):
             if isinstance(each, HeadwayError):
                 raise each.at(f"source {number + 1}")
-            totals[place] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
+            totals[at] += weight * each.log_probability / length_penalty(len(each.tokens) + 1, alpha)
     scores = iter(totals)
     return [_best_first([Ranked(text, next(scores)) for text in texts]) for texts in candidates]
 
 
 def rank_by_agreement(candidates: Sequence[str], scores: Sequence[float] | None = None) -> list[Ranked]:
-    """The candidates of one source, best first by expected chrF; each counts by exp(score), or without scores alike."""
+    """Rank the candidates of one source by expected chrF. Their weights are exp(score), or equal without scores."""
     weights = [1.0] * len(candidates) if scores is None else softmax(scores)
     values = expected_chrf(candidates, weights)
     return _best_first([Ranked(text, value) for text, value in zip(candidates, values, strict=True)])
@@ -74,9 +74,9 @@ def _best_first(ranked: list[Ranked]) -> list[Ranked]:
 
 
 def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]:
-    """For each text its mean chrF against all texts as references, these weighted: 0 to 100.
+    """Return the weighted mean chrF (0 to 100) of each text against all texts as references.
 
-    Texts that are equal are compared once, and a text that is its own reference scores 100.
+    Equal texts are compared once. A text has the score 100 against itself.
     """
     from headway.evaluate import sentence_chrf
 
@@ -92,31 +92,27 @@ def expected_chrf(texts: Sequence[str], weights: Sequence[float]) -> list[float]
 
 
 def minimum_bayes_risk(translation: Translation, *, sampled: bool) -> Translation:
-    """The candidates ordered by their expected chrF: that which agrees most with all comes first (Kumar and Byrne 2004,
-    "Minimum Bayes-Risk Decoding for Statistical Machine Translation"; Eikema and Aziz 2020, "Is MAP Decoding All You
-    Need?", section 7).
+    """Order the candidates by their expected chrF, so that the one that agrees most with all others comes first.
+
+    This is minimum Bayes risk decoding (Kumar and Byrne 2004, "Minimum Bayes-Risk Decoding for Statistical Machine
+    Translation"; Eikema and Aziz 2020, "Is MAP Decoding All You Need?", section 7).
 
     Args:
-        translation: At least two candidates, or the choice is none.
-        sampled: Whether the candidates were drawn, so that each counts as much as another (one drawn twice counts
-            twice); otherwise each counts by its probability.
+        translation: A translation with several candidates.
+        sampled: Whether the candidates were sampled and have equal weights (one drawn twice counts twice). Otherwise
+            their weights are their probabilities.
     """
     candidates = translation.candidates
     weights = [1.0] * len(candidates) if sampled else softmax([each.log_probability for each in candidates])
     values = expected_chrf([candidate.text for candidate in candidates], weights)
-    rated = [replace(candidate, utility=value) for candidate, value in zip(candidates, values, strict=True)]
-    return replace(translation, candidates=tuple(sorted(rated, key=_utility, reverse=True)))
+    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)
+    return replace(translation, candidates=tuple(replace(candidates[at], utility=values[at]) for at in order))
 
 
 def softmax(values: Sequence[float]) -> list[float]:
-    """exp(value) over their sum; all alike where every value is -inf."""
+    """Return exp(value) over their sum, or equal shares if every value is -inf."""
     top = max(values)
     if top == -math.inf:
         return [1 / len(values)] * len(values)
     powers = [math.exp(value - top) for value in values]
     return [power / sum(powers) for power in powers]
-
-
-def _utility(candidate: Candidate) -> float:
-    assert candidate.utility is not None
-    return candidate.utility

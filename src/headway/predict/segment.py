@@ -1,9 +1,9 @@
-"""Cuts a text that is too long for a model: into sentences, and a sentence that is still too long inside.
+"""Split a text that is too long for a model into sentences, and sentences that are still too long into parts.
 
-Sentences are found by `sentencex` (Wikimedia's segmenter, about 300 languages by their terminators and abbreviations;
-other languages are cut by its fallback). A sentence over the limit is cut in two near its middle, after a comma or the
-like where one is in its middle half, otherwise at a space, and again until its parts fit. Nothing is lost: the parts
-with the white space between them are the text.
+`sentencex` (Wikimedia's segmenter) finds the sentences. It knows the terminators and abbreviations of about 300
+languages and has a fallback for others. A sentence over the limit is split in two near its middle: after a comma or
+similar mark if its middle half has one, otherwise at a space. This repeats until all parts fit. The parts, with the
+white space between them, concatenate to the text.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _SPACE = re.compile(r"\s+")
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a text to translate by itself.
+    """A part of a text that is translated separately.
 
     Attributes:
-        text: The part, without white space around it.
-        before: The white space in front of it.
-        inside: Whether it is less than a sentence.
+        text: The part, without leading and trailing white space.
+        before: The white space before it.
+        inside: Whether it is only a part of a sentence.
     """
 
     text: str
@@ -36,16 +36,16 @@ class Part:
 
 
 def split_text(text: str, language: str, count: Callable[[str], int], limit: int) -> tuple[list[Part], str]:
-    """``text`` in parts of at most ``limit`` tokens, sentence by sentence, and the white space after the last part.
+    """Split ``text`` into sentences of at most ``limit`` tokens. Return the parts and the white space after the last.
 
     Args:
-        text: What is to be cut; a text within the limit is cut too.
+        text: The text. It is split into sentences even if it is within the limit.
         language: Its language, as a BCP 47 tag.
-        count: How many tokens a text has.
-        limit: Most tokens of a part.
+        count: A function that returns the number of tokens of a text.
+        limit: Maximum number of tokens of a part.
 
     Raises:
-        LengthError: A piece over the limit has no place to cut it.
+        LengthError: A part over the limit has neither a space nor a comma to split it at.
     """
     parts: list[Part] = []
     carried = ""
@@ -65,35 +65,36 @@ def split_text(text: str, language: str, count: Callable[[str], int], limit: int
 def _sentences(text: str, language: str) -> list[str]:
     import sentencex
 
-    sentences: list[str] = sentencex.segment(re.split("[-_]", language)[0], text)  # it knows no regions: de for de-AT
+    without_region = re.split("[-_]", language)[0]  # de for de-AT
+    sentences: list[str] = sentencex.segment(without_region, text)
     assert "".join(sentences) == text, "the segmenter keeps every character"
     return sentences
 
 
 def _pieces(sentence: str, count: Callable[[str], int], limit: int) -> Iterator[str]:
-    """The sentence in pieces that fit; joined they are the sentence."""
+    """Yield pieces of at most ``limit`` tokens that concatenate to the sentence."""
     tokens = count(sentence.strip())
     if tokens <= limit:
         yield sentence
         return
-    place = _place_to_cut(sentence)
-    if place is None:
+    at = _split_position(sentence)
+    if at is None:
         raise LengthError(
             f"a source of {tokens} tokens is longer than the limit of {limit}, and {sentence.strip()[:20]!r}... has no "
             "space or comma to split it at; break it up, or raise max_source_tokens (on the command line "
             "--max-source-tokens) as far as the model's positions allow"
         )
-    yield from _pieces(sentence[:place], count, limit)
-    yield from _pieces(sentence[place:], count, limit)
+    yield from _pieces(sentence[:at], count, limit)
+    yield from _pieces(sentence[at:], count, limit)
 
 
-def _place_to_cut(sentence: str) -> int | None:
-    """Where a sentence is cut in two, neither of them blank; None where there is no place."""
+def _split_position(sentence: str) -> int | None:
+    """Return the position at which to split a sentence into two parts that are not blank, or None if there is none."""
     middle = len(sentence) / 2
     clauses, spaces = ([match.end() for match in pattern.finditer(sentence)] for pattern in (_CLAUSE, _SPACE))
-    central = [place for place in clauses if abs(place - middle) <= middle / 2]
-    for places in (central, spaces, clauses):
-        possible = [place for place in places if sentence[:place].strip() and sentence[place:].strip()]
+    central = [at for at in clauses if abs(at - middle) <= middle / 2]
+    for positions in (central, spaces, clauses):
+        possible = [at for at in positions if sentence[:at].strip() and sentence[at:].strip()]
         if possible:
-            return min(possible, key=lambda place: abs(place - middle))
+            return min(possible, key=lambda at: abs(at - middle))
     return None

@@ -1,4 +1,4 @@
-"""A model's shortlist, from parallel text."""
+"""Learn a model's shortlist from parallel text, and store it in the model folder."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from headway.storage import atomic_write
 __all__ = ["SHORTLIST", "Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage", "write_shortlist"]
 
 SHORTLIST = "shortlist.safetensors"
-"""Its file in a model folder."""
+"""The name of its file in a model folder."""
 
-_LOOKED_AT = 2000  # sentences
+_COVERAGE_SENTENCES = 2000
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a shortlist leaves to choose from, over some sentences.
+    """How much of the vocabulary a shortlist keeps, measured on a sample of sentences.
 
     Attributes:
-        tokens: How many a sentence has, on average.
-        covered: The share of the references' tokens that are among those of their sentences.
+        tokens: Mean number of tokens in the list of a sentence.
+        covered: Share of the reference tokens that are in the list of their sentence.
     """
 
     tokens: float
@@ -38,11 +38,11 @@ class Coverage:
 def learn_shortlist(
     bundle: Bundle, sources: Sequence[str], targets: Sequence[str], *, each: int = 50, always: int = 100
 ) -> Shortlist:
-    """The ``always`` most frequent tokens of ``targets``, and ``each`` for every token that ``sources`` hold.
+    """Learn a shortlist: the ``always`` most frequent tokens of ``targets``, and ``each`` tokens per source token.
 
     Raises:
         ConfigError: There is no text, or the model cannot use a shortlist.
-        DataError: The sources are not as many as the targets.
+        DataError: There is not one target for each source.
     """
     if reason := unsupported_reason(bundle.model):
         raise ConfigError(f"a shortlist: {reason}")
@@ -60,17 +60,17 @@ def learn_shortlist(
 
 
 def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
-    """Put it into a model folder."""
+    """Write a shortlist into a model folder."""
     with atomic_write(folder / SHORTLIST) as aside:
         arrays = {"always": shortlist.always, "table": shortlist.table}
         save_file(arrays, aside, {"vocabularies": shortlist.vocabularies})
 
 
 def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
-    """That in the model's folder; None: it has none.
+    """Return the shortlist in a model folder, or None if it has none.
 
     Raises:
-        BundleError: It is damaged, or made for other vocabularies.
+        BundleError: The file is damaged, or belongs to other vocabularies.
     """
     path = folder / SHORTLIST
     if not path.exists():
@@ -93,8 +93,8 @@ def _vocabularies(bundle: AnyBundle) -> str:
 def shortlist_coverage(
     bundle: Bundle, shortlist: Shortlist, sources: Sequence[str], targets: Sequence[str]
 ) -> Coverage:
-    """Over some 2,000 of the sentences, evenly chosen."""
-    step = max(1, len(sources) // _LOOKED_AT)
+    """Measure the coverage on about 2,000 of the sentences, chosen at regular intervals."""
+    step = max(1, len(sources) // _COVERAGE_SENTENCES)
     ours, theirs = _encoded(bundle, sources[::step], targets[::step])
     sizes, found, tokens = 0, 0, 0
     for source, target in zip(ours, theirs, strict=True):

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Ensemble, SearchModel
+from headway.decode import DecodingOptions, Ensemble, SearchModel, alternatives, score_targets
 from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
 from headway.engine.accelerate import accelerate
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.nn.attention_observer import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.merge_parts import merge_parts
-from headway.predict.prepare_requests import RequestBuilder, TranslationPlan
+from headway.predict.prepare_requests import RequestBuilder, TranslationPlan, encode_each
 from headway.predict.results import (
     Alternative,
     Candidate,
@@ -31,9 +31,10 @@ from headway.predict.results import (
     WordAlignment,
     raise_first_error,
 )
-from headway.predict.scoring import next_tokens, score_texts
 from headway.predict.shortlisting import read_shortlist
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.text.framing import Frame
+from headway.text.tokenizer import BOS, EOS
 
 __all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
 
@@ -169,7 +170,7 @@ class Translator(TextTranslator):
             found = finder.align(parts, found, self.alignment_layer)
         candidates = iter(found)
         return [
-            plan if isinstance(plan, HeadwayError) else _merged(plan, [next(candidates) for _ in plan.requests])
+            plan if isinstance(plan, HeadwayError) else merge_parts(plan, [next(candidates) for _ in plan.requests])
             for plan in plans
         ]
 
@@ -198,8 +199,22 @@ class Translator(TextTranslator):
         source_language: str | None = None,
     ) -> list[ScoredTarget | HeadwayError]:
         """Score like :meth:`score`. A pair that cannot be scored has its error in its place in the result."""
+        if len(sources) != len(targets):
+            raise DataError(f"{len(sources):,} sources but {len(targets):,} targets; expected a target for each source")
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
-        return score_texts(self.bundle, self._model, frame, sources, targets, max_tokens=self.max_tokens)
+        source_ids = encode_each(self.bundle.source_tokenizer, sources)
+        target_ids = encode_each(self.bundle.target_tokenizer, targets)
+        pairs = [self._framed(frame, *pair) for pair in zip(source_ids, target_ids, strict=True)]
+        good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
+        rows = [source for source, _ in good], [target for _, target in good]
+        scores = iter(score_targets(self._model, *rows, bos=BOS, eos=EOS, max_tokens=self.max_tokens))
+
+        def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
+            own = slice(len(frame.target_prefix), None)
+            tokens = self.bundle.target_tokenizer.display(target[own])
+            return ScoredTarget(sum(scores[own]), tuple(tokens), scores[own])
+
+        return [pair if isinstance(pair, HeadwayError) else scored(pair[1], next(scores)) for pair in pairs]
 
     def alternatives(
         self,
@@ -210,9 +225,17 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> list[Alternative]:
-        """Return the ``count`` most probable tokens after ``prefix``, best first."""
+        """Return the ``count`` most probable tokens after ``prefix``, best first.
+
+        White space at the end of the prefix is ignored.
+        """
         frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
-        return next_tokens(self.bundle, self._model, frame, source, prefix, count=count)
+        tokenizer = self.bundle.target_tokenizer
+        pair = self._framed(frame, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
+        if isinstance(pair, HeadwayError):
+            raise pair
+        found = alternatives(self._model, *pair, count, bos=BOS, eos=EOS)
+        return [Alternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
 
     def words(self, candidate: Candidate) -> WordAlignment:
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
@@ -227,6 +250,23 @@ class Translator(TextTranslator):
         )
         pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
         return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
+
+    def _framed(
+        self, frame: Frame, source: list[int] | HeadwayError, target: list[int] | HeadwayError
+    ) -> tuple[list[int], list[int]] | HeadwayError:
+        """Return source and target with their special tokens, or why the model cannot read them."""
+        if isinstance(source, HeadwayError):
+            return source
+        if isinstance(target, HeadwayError):
+            return target
+        pair, limit = (frame.source(source), [*frame.target_prefix, *target]), self._model.max_length
+        for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
+            if limit is not None and length > limit:
+                return LengthError(
+                    f"a {what} of {length} tokens is longer than the {limit} positions that this model has learned; "
+                    "score its sentences one by one"
+                )
+        return pair
 
     def _search_model_for(self, options: DecodingOptions) -> SearchModel[Any]:
         """Return the converted model, or the model itself if the search needs its attention."""
@@ -250,15 +290,6 @@ def _once(make: Callable[[], SearchModel[Any]]) -> Callable[[], SearchModel[Any]
         return made[0]
 
     return get
-
-
-def _merged(plan: TranslationPlan, found: list[list[Candidate]]) -> Translation | HeadwayError:
-    """Return the translation, or an error if a part has no candidate."""
-    if all(found):
-        return merge_parts(plan, found)
-    return ConfigError(
-        "no target is left: banned phrases, min_length, no_repeat_ngram and the like exclude every one; ask for less"
-    )
 
 
 def _direction(bundle: Bundle) -> str | None:
