@@ -55,7 +55,9 @@ class CandidateFinder:
         whose best hypothesis is flagged is searched again with as many hypotheses as the beam has.
         """
         parts = list(parts)
-        hypotheses = self._search_without_banned_phrases(parts)
+        hypotheses = self._search([part.request for part in parts], self.options)
+        if any(part.source.banned for part in parts):
+            self._search_again_for_banned_phrases(parts, hypotheses)
         found = [self._choose(part, each) for part, each in zip(parts, hypotheses, strict=True)]
         beam = self.options.beam_size
         if self.guard and self.options.sampling is None and self.options.n_best < beam:
@@ -84,9 +86,8 @@ class CandidateFinder:
                 aligned[row][place] = replace(found[row][place], alignment=alignment)
         return aligned
 
-    def _search_without_banned_phrases(self, parts: list[PartRequest]) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each part. If they contain banned phrases, search again and update ``parts``."""
-        hypotheses = self._search([part.request for part in parts], self.options)
+    def _search_again_for_banned_phrases(self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]]) -> None:
+        """Replace the requests and hypotheses of parts whose hypotheses contain banned phrases."""
         for _ in range(_RESPELLINGS):
             again = {
                 at: request
@@ -97,7 +98,6 @@ class CandidateFinder:
                 if found:  # otherwise the earlier hypotheses are kept, and report the phrases that they contain
                     hypotheses[at] = found
                     parts[at] = replace(parts[at], request=again[at])
-        return hypotheses
 
     def _respelled(self, part: PartRequest, hypotheses: Sequence[Hypothesis]) -> Request | None:
         """Return the request with the tokenizations banned in which banned phrases appeared nevertheless.
