@@ -17,9 +17,9 @@ from headway.config import Config
 from headway.engine import local_attention
 from headway.engine.accelerate import accelerate, explain
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
+from headway.engine.blocks import KernelPostNorm
 from headway.engine.dropout import AutocastDropout, KernelDropout
 from headway.engine.loss import projected_cross_entropy as chunked_loss
-from headway.engine.residual import KernelPostNorm
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import attention as plain_attention

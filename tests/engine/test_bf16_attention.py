@@ -12,7 +12,7 @@ from torch import Tensor
 
 from headway import kernels
 from headway.engine.accelerate import accelerate
-from headway.engine.attention import attend_in_pairs
+from headway.engine.attention import attend_in_bfloat16
 from headway.nn.attention import MultiHeadAttention
 
 if not kernels.available():
@@ -73,7 +73,7 @@ def test_outputs_and_gradients_are_the_definitions(
     projected, memory, mask, error = made_up(batch, length, places, heads * size)
     inputs = [x.requires_grad_() for x in (projected, memory) if x is not None]
     exact = [x.detach().double().requires_grad_() for x in inputs]
-    out = attend_in_pairs(projected, memory, mask, heads)
+    out = attend_in_bfloat16(projected, memory, mask, heads)
     expected = defined(exact[0], None if memory is None else exact[1], mask, heads)
     torch.testing.assert_close(out.double(), expected, rtol=2e-2, atol=2e-2)
     out.backward(error)  # type: ignore[no-untyped-call]
@@ -88,8 +88,8 @@ def test_outputs_and_gradients_are_the_definitions(
 def test_a_mask_may_be_that_of_all_sentences_or_queries(shape: tuple[int, int, int]) -> None:
     projected, _, _, _ = made_up(4, 9, None, 64)
     mask = torch.rand(shape) < 0.6
-    expected = attend_in_pairs(projected, None, mask.expand(4, 9, 9), 2)
-    assert torch.equal(attend_in_pairs(projected, None, mask, 2), expected)
+    expected = attend_in_bfloat16(projected, None, mask.expand(4, 9, 9), 2)
+    assert torch.equal(attend_in_bfloat16(projected, None, mask, 2), expected)
 
 
 def test_what_a_mask_shuts_has_no_part_and_no_gradient() -> None:
@@ -101,7 +101,7 @@ def test_what_a_mask_shuts_has_no_part_and_no_gradient() -> None:
         inputs = memory.detach().clone()
         inputs[:, 6:] = there
         inputs.requires_grad_()
-        out = attend_in_pairs(projected, inputs, mask, 2)
+        out = attend_in_bfloat16(projected, inputs, mask, 2)
         out.backward(error)  # type: ignore[no-untyped-call]
         assert inputs.grad is not None
         assert not inputs.grad[:, 6:].any()
@@ -115,7 +115,7 @@ def test_a_sentence_comes_to_the_same_bits_in_any_batch_and_with_any_threads(mon
         projected, memory, mask, error = made_up(6, 13, 21, 128)
         assert memory is not None
         inputs = [x[first:last].contiguous().requires_grad_() for x in (projected, memory)]
-        out = attend_in_pairs(inputs[0], inputs[1], mask[first:last], 2)
+        out = attend_in_bfloat16(inputs[0], inputs[1], mask[first:last], 2)
         out.backward(error[first:last])  # type: ignore[no-untyped-call]
         return [out.detach(), *(x.grad for x in inputs if x.grad is not None)]
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway import kernels
+from headway.engine.arrays import as_array, parameter_as_array
 from headway.engine.linear import KernelLinear, PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
-from headway.kernels.arrays import numbers, seen
 
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
@@ -171,7 +171,7 @@ def test_weights_must_fit(shape: tuple[int, int], fits: bool) -> None:
 
 def test_a_parameter_that_kernels_have_seen_can_still_be_freed() -> None:
     parameter = nn.Parameter(torch.randn(4, 4))
-    assert np.array_equal(seen(parameter), parameter.detach().clone().numpy())
+    assert np.array_equal(parameter_as_array(parameter), parameter.detach().clone().numpy())
     parameter.untyped_storage().resize_(0)
 
 
@@ -206,4 +206,4 @@ def test_a_process_that_compiles_and_one_that_finds_the_code_take_the_same_step(
 
 
 def test_arrays_of_bfloat16_are_their_bits() -> None:
-    assert numbers(torch.tensor([1.0, -2.0], dtype=BFLOAT16)).tolist() == [0x3F80, 0xC000]
+    assert as_array(torch.tensor([1.0, -2.0], dtype=BFLOAT16)).tolist() == [0x3F80, 0xC000]

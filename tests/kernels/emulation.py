@@ -112,7 +112,7 @@ def main() -> None:
     from headway.kernels.int8_gemm import INPUT_OFFSET, quantize_weight
     from headway.kernels.int8_linear import QuantizedLinear, quantize_rows
 
-    made_for = int8_gemm.BLOCK, int8_gemm._ADDS_FOUR
+    made_for = int8_gemm.BLOCK, int8_gemm._HAS_VPDPBUSD
     assert made_for == (32 if "512" in processor else 16, "vnni" in processor)
     random = np.random.default_rng(0)
     for outputs, inputs in SHAPES:

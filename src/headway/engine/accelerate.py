@@ -22,14 +22,13 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.engine.attention import KernelMultiHeadAttention
+from headway.engine.blocks import KernelFeedForward, KernelNoNorm, KernelPostNorm, KernelPreNorm
 from headway.engine.dropout import AutocastDropout, KernelDropout
-from headway.engine.feed_forward import KernelFeedForward
 from headway.engine.linear import KernelLinear
 from headway.engine.local_attention import LocalMultiHeadAttention
 from headway.engine.norm import KernelLayerNorm
 from headway.engine.recurrent import FusedRecurrentLayer
 from headway.engine.replacement import Replacement, any_value, instance_of, of_type, one_of
-from headway.engine.residual import KernelNoNorm, KernelPostNorm, KernelPreNorm
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm

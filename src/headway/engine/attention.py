@@ -17,14 +17,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.linear import BLOCK, linear, trains_by_kernels
+from headway.engine.arrays import as_array, parameter_as_array, supports
+from headway.engine.linear import fills_blocks, linear, trains_by_kernels
 from headway.engine.replacement import has_hooks
-from headway.kernels.arrays import numbers, seen, takes
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, for_all_heads
 from headway.nn.attention_observer import attention_is_observed, observed
-
-_LANES = 16  # keys whose weights fill a vector
 
 __all__ = ["KernelMultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
 
@@ -48,12 +46,12 @@ class KernelMultiHeadAttention(MultiHeadAttention):
             return super().forward(x, memory, mask=mask)
         weight, bias = self.projection.weight, self.projection.bias
         split = len(weight) if memory is None else self.widths[0]
-        in_pairs = self.d_key % BLOCK == 0 and trains_by_kernels(x, weight)
-        first, second = (None, None) if bias is None or not in_pairs else (bias[:split], bias[split:])
+        in_bfloat16 = trains_by_kernels(x, weight) and fills_blocks(self.d_key)
+        first, second = (None, None) if bias is None or not in_bfloat16 else (bias[:split], bias[split:])
         projected = linear(x, weight if memory is None else weight[:split], first)
         other = None if memory is None else linear(memory, weight[split:], second)
-        if in_pairs:
-            heads = attend_in_pairs(projected, other, mask, self.num_heads)
+        if in_bfloat16:
+            heads = attend_in_bfloat16(projected, other, mask, self.num_heads)
         else:
             bias = weight.new_zeros(len(weight)) if bias is None else bias
             heads = attend_by_kernels(projected, other, bias, mask, self.num_heads)
@@ -79,8 +77,8 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         variants = (self.score, self.query_outer, self.key_outer, self.rotary)
         return (
             self.training
-            and takes(x)
-            and takes(source)
+            and supports(x)
+            and supports(source)
             and all(variant is None for variant in variants)
             and not attention_is_observed()
             and not has_hooks(self.projection, self.dropout)
@@ -107,7 +105,7 @@ def attention_weights(
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
     by_sentence = mask.unsqueeze(0) if mask.dim() == 3 else mask
     fits = scores.dim() == by_sentence.dim() == 4 and by_sentence.size(1) == 1 and by_sentence.size(3) == scores.size(3)
-    if fits and takes(scores):
+    if fits and supports(scores):
         arguments = (scores.contiguous(), by_sentence[:, 0].contiguous())
         return cast(Tensor, _MaskedSoftmax.apply(*arguments))  # type: ignore[no-untyped-call]
     return plain.masked_softmax(scores, mask)
@@ -146,7 +144,7 @@ class _MaskedSoftmax(torch.autograd.Function):
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
         from headway.kernels.softmax import masked_softmax_  # imports Numba
 
-        masked_softmax_(numbers(scores), mask.numpy())
+        masked_softmax_(as_array(scores), mask.numpy())
         ctx.mark_dirty(scores)
         ctx.save_for_backward(scores)
         return scores
@@ -165,11 +163,11 @@ def attend_by_kernels(
     mask: Bool[Tensor, "#B #T S"],
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
-    """The heads' outputs side by side.
+    """Return the outputs of all heads, concatenated.
 
-    ``projected`` holds queries, keys and values side by side, equally wide; with a ``memory``, it holds the queries,
-    and the memory keys and values. To all three ``bias`` is added, of float32. The others are of a type that kernels
-    take.
+    ``projected`` contains queries, keys and values side by side, equally wide. With a ``memory`` it contains only the
+    queries, and ``memory`` the keys and values. ``bias``, in float32, is added to all three. Kernels must support the
+    other tensors (:func:`~headway.engine.arrays.supports`).
     """
     return cast(Tensor, _Attention.apply(projected, memory, bias, mask, num_heads))  # type: ignore[no-untyped-call]
 
@@ -184,17 +182,17 @@ class _Attention(torch.autograd.Function):
         batch, length, _ = projected.shape
         width = len(bias) // 3
         if memory is None:
-            parts = _apart(projected, bias, num_heads, 3)
+            parts = _split_heads(projected, bias, num_heads, 3)
         else:
             parts = (
-                *_apart(projected, bias[:width], num_heads, 1),
-                *_apart(memory, bias[width:], num_heads, 2),
+                *_split_heads(projected, bias[:width], num_heads, 1),
+                *_split_heads(memory, bias[width:], num_heads, 2),
             )
         query, key, value = parts
         weights = torch.bmm(query, key.mT)
-        ctx.num_heads, ctx.joined, ctx.scale = num_heads, memory is None, query.size(-1) ** -0.5
+        ctx.num_heads, ctx.is_self, ctx.scale = num_heads, memory is None, query.size(-1) ** -0.5
         by_sentence = weights.view(batch, num_heads, length, key.size(1))
-        masked_softmax_(numbers(by_sentence), mask.contiguous().numpy(), ctx.scale)
+        masked_softmax_(as_array(by_sentence), mask.contiguous().numpy(), ctx.scale)
         ctx.save_for_backward(query, key, value, weights)
         return torch.bmm(weights, value).view(batch, num_heads, length, width // num_heads).transpose(1, 2).flatten(2)
 
@@ -206,49 +204,50 @@ class _Attention(torch.autograd.Function):
         query, key, value, weights = ctx.saved_tensors
         grad = torch.unflatten(grad_output, -1, (ctx.num_heads, -1)).transpose(1, 2).flatten(0, 1)
         errors = torch.bmm(grad, value.mT)
-        softmax_backward_(numbers(errors.flatten(0, 1)), numbers(weights.flatten(0, 1)), ctx.scale)
+        softmax_backward_(as_array(errors.flatten(0, 1)), as_array(weights.flatten(0, 1)), ctx.scale)
         sides = [grad.new_empty(3, *query.shape)]
-        if not ctx.joined:
+        if not ctx.is_self:
             sides = [grad.new_empty(1, *query.shape), grad.new_empty(2, *key.shape)]
-        of_query, of_key, of_value = (part for side in sides for part in side)
-        torch.bmm(errors, key, out=of_query)
-        torch.bmm(errors.mT, query, out=of_key)
-        torch.bmm(weights.mT, grad, out=of_value)
-        of_projected, of_bias = zip(*(_joined(side, ctx.num_heads) for side in sides), strict=True)
-        return of_projected[0], None if ctx.joined else of_projected[1], torch.cat(of_bias), None, None
+        query_grad, key_grad, value_grad = (part for side in sides for part in side)
+        torch.bmm(errors, key, out=query_grad)
+        torch.bmm(errors.mT, query, out=key_grad)
+        torch.bmm(weights.mT, grad, out=value_grad)
+        projected_grads, bias_grads = zip(*(_merge_heads(side, ctx.num_heads) for side in sides), strict=True)
+        return projected_grads[0], None if ctx.is_self else projected_grads[1], torch.cat(bias_grads), None, None
 
 
-def attend_in_pairs(
+def attend_in_bfloat16(
     projected: Float[Tensor, "B T P"],
     memory: Float[Tensor, "B S M"] | None,
     mask: Bool[Tensor, "#B #T S"],
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
-    """The same in bfloat16, of projections that have their bias, by one kernel each way, a head at a time.
+    """Like :func:`attend_by_kernels`, in bfloat16 and for projections that include their bias, by one kernel each way.
 
-    Heads are a multiple of 32 numbers wide, and the processor has what :mod:`headway.kernels.bf16_tiles` needs.
+    :func:`~headway.engine.linear.fills_blocks` must be true for the width of a head.
     """
-    return cast(Tensor, _InPairs.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _BFloat16Attention.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
 
 
-class _InPairs(torch.autograd.Function):
+class _BFloat16Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: int) -> Tensor:
         from headway.kernels.bf16_attention import attention_forward  # imports Numba
+        from headway.kernels.llvm import LANES
 
         queries = projected.contiguous()
         side = queries if memory is None else memory.contiguous()
         batch, length, total = queries.shape
         width = total // 3 if memory is None else total
-        ctx.at = (0, width, 2 * width) if memory is None else (0, 0, width)
+        ctx.columns = (0, width, 2 * width) if memory is None else (0, 0, width)
         ctx.scale = (width // num_heads) ** -0.5
-        filling = -side.size(1) % _LANES
-        opened = F.pad(mask, (0, filling)).contiguous()
-        weights = queries.new_empty(batch, num_heads, length, side.size(1) + filling)
+        padding = -side.size(1) % LANES
+        padded_mask = F.pad(mask, (0, padding)).contiguous()
+        weights = queries.new_empty(batch, num_heads, length, side.size(1) + padding)
         out = queries.new_empty(batch, length, width)
         attention_forward(
-            *(numbers(queries), numbers(side), ctx.at, opened.numpy(), ctx.scale),
-            *(numbers(weights), numbers(out)),
+            *(as_array(queries), as_array(side), ctx.columns, padded_mask.numpy(), ctx.scale),
+            *(as_array(weights), as_array(out)),
         )
         ctx.save_for_backward(queries, None if memory is None else side, weights)
         return out
@@ -260,31 +259,31 @@ class _InPairs(torch.autograd.Function):
 
         queries, memory, weights = ctx.saved_tensors
         side = queries if memory is None else memory
-        of_queries = torch.empty_like(queries)
-        of_memory = of_queries if memory is None else torch.empty_like(memory)
+        queries_grad = torch.empty_like(queries)
+        memory_grad = queries_grad if memory is None else torch.empty_like(memory)
         attention_backward(
-            *(numbers(grad_output.contiguous()), numbers(queries), numbers(side), ctx.at, ctx.scale),
-            *(numbers(weights), numbers(of_queries), numbers(of_memory)),
+            *(as_array(grad_output.contiguous()), as_array(queries), as_array(side), ctx.columns, ctx.scale),
+            *(as_array(weights), as_array(queries_grad), as_array(memory_grad)),
         )
-        return of_queries, None if memory is None else of_memory, None, None
+        return queries_grad, None if memory is None else memory_grad, None, None
 
 
-def _apart(
-    joined: Float[Tensor, "B T _"], bias: Float[Tensor, " _"], num_heads: int, parts: int
+def _split_heads(
+    merged: Float[Tensor, "B T _"], bias: Float[Tensor, " _"], num_heads: int, parts: int
 ) -> tuple[Float[Tensor, "R T K"], ...]:
-    """The heads of each part, B * H one after the other."""
+    """Return each part with its heads one after the other, after adding ``bias``."""
     from headway.kernels.head_layout import split_heads
 
-    batch, length, width = joined.shape
-    apart = joined.new_empty(parts, batch * num_heads, length, width // (parts * num_heads))
-    split_heads(numbers(joined.contiguous()), seen(bias), numbers(apart))
-    return apart.unbind(0)
+    batch, length, width = merged.shape
+    split = merged.new_empty(parts, batch * num_heads, length, width // (parts * num_heads))
+    split_heads(as_array(merged.contiguous()), parameter_as_array(bias), as_array(split))
+    return split.unbind(0)
 
 
-def _joined(apart: Float[Tensor, "P R T K"], num_heads: int) -> tuple[Float[Tensor, "B T _"], Float[Tensor, " _"]]:
-    """All heads side by side, and the gradient of what was added to all positions."""
+def _merge_heads(split: Float[Tensor, "P R T K"], num_heads: int) -> tuple[Float[Tensor, "B T _"], Float[Tensor, " _"]]:
+    """Return the parts with their heads side by side, and the sum over all positions: the gradient of the bias."""
     from headway.kernels.head_layout import merge_heads
 
-    parts, rows, length, width = apart.shape
-    joined = apart.new_empty(rows // num_heads, length, parts * num_heads * width)
-    return joined, torch.from_numpy(merge_heads(numbers(apart), numbers(joined)))
+    parts, rows, length, width = split.shape
+    merged = split.new_empty(rows // num_heads, length, parts * num_heads * width)
+    return merged, torch.from_numpy(merge_heads(as_array(split), as_array(merged)))

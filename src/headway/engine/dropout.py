@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.kernels.arrays import numbers, seen, takes
+from headway.engine.arrays import as_array, parameter_as_array, supports
 from headway.nn.dropout import Dropout, draw_seed
 
 __all__ = ["AutocastDropout", "KernelDropout", "dropout_add", "relu_dropout"]
@@ -27,7 +27,7 @@ class KernelDropout(Dropout):
         """Return ``x`` in evaluation mode and ``x`` with elements dropped in training mode."""
         if not self.training or not self.p:
             return x
-        if takes(x):
+        if supports(x):
             return _dropout(self, x, None)
         return F.dropout(x, self.p) if x.is_cuda else super().forward(x)
 
@@ -49,7 +49,7 @@ class AutocastDropout(KernelDropout):
 def dropout_add(dropout: Dropout, x: Float[Tensor, "*b"], residual: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
     """Return ``residual`` + ``dropout``(x), by one kernel if possible."""
     fits = (residual.dtype, residual.shape) == (x.dtype, x.shape)
-    if dropout.training and dropout.p and fits and takes(x):
+    if dropout.training and dropout.p and fits and supports(x):
         return _dropout(dropout, x, residual)
     dropped: Tensor = dropout(x)
     return residual + dropped
@@ -57,7 +57,7 @@ def dropout_add(dropout: Dropout, x: Float[Tensor, "*b"], residual: Float[Tensor
 
 def relu_dropout(dropout: Dropout, x: Float[Tensor, "*b D"], bias: Float[Tensor, " D"]) -> Float[Tensor, "*b D"]:
     """Return ``dropout``(max(0, x + bias)), by one kernel in training."""
-    if dropout.training and takes(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
+    if dropout.training and supports(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
         seed = int(draw_seed()) if dropout.p else 0
         return cast(Tensor, _ReluDropout.apply(x, bias, seed, dropout.threshold))  # type: ignore[no-untyped-call]
     dropped: Tensor = dropout(F.relu(x + bias))
@@ -103,7 +103,7 @@ class _ReluDropout(torch.autograd.Function):
 
         ctx.threshold = threshold
         out = x.new_empty(x.shape)
-        bias_relu_dropout(_rows(x), seen(bias), _rows(out), seed, threshold)
+        bias_relu_dropout(_rows(x), parameter_as_array(bias), _rows(out), seed, threshold)
         ctx.save_for_backward(out)
         return out
 
@@ -119,8 +119,8 @@ class _ReluDropout(torch.autograd.Function):
 
 
 def _rows(x: Tensor) -> Any:
-    return numbers(x.contiguous().view(-1, x.size(-1)))
+    return as_array(x.contiguous().view(-1, x.size(-1)))
 
 
 def _flat(x: Tensor) -> Any:
-    return numbers(x.contiguous().view(-1))
+    return as_array(x.contiguous().view(-1))

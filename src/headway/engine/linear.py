@@ -16,20 +16,18 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.kernels.arrays import numbers, seen, takes
+from headway.engine.arrays import as_array, parameter_as_array, supports
 
 __all__ = [
-    "BLOCK",
     "KernelLinear",
     "PackedWeight",
     "add_weight_gradient",
+    "fills_blocks",
     "linear",
     "multiplies",
     "trains_by_kernels",
     "zeros_for_gradient",
 ]
-
-BLOCK = 32  # inputs in a block of the kernels: kernels.pairs.BLOCK, repeated here because that module imports Numba
 
 
 class KernelLinear(nn.Linear):
@@ -62,15 +60,15 @@ def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
 def multiplies(x: Tensor, weight: Tensor) -> bool:
     """Return whether kernels can compute products of ``x``, in bfloat16, and ``weight``."""
     outputs, inputs = weight.shape
-    return (
-        takes(x)
-        and weight.dtype == torch.float32
-        and weight.is_contiguous()
-        and x.dim() > 1
-        and x.size(-1) == inputs
-        and inputs % BLOCK == outputs % 2 == 0
-        and _available()
-    )
+    fits = weight.dtype == torch.float32 and weight.is_contiguous() and x.dim() > 1 and x.size(-1) == inputs
+    return fits and supports(x) and outputs % 2 == 0 and fills_blocks(inputs)
+
+
+def fills_blocks(width: int) -> bool:
+    """Return whether the bfloat16 kernels run on this processor and support rows of this width."""
+    from headway.kernels.bf16_tiles import BLOCK, has_bf16_dot  # imports Numba
+
+    return width % BLOCK == 0 and has_bf16_dot()
 
 
 class PackedWeight:
@@ -91,34 +89,35 @@ class PackedWeight:
     def _rows(self) -> Any:
         from headway.kernels.bf16_gemm import pack_rows  # imports Numba
 
-        return pack_rows(seen(self._weight))
+        return pack_rows(parameter_as_array(self._weight))
 
     @functools.cached_property
     def _columns(self) -> Any:
         from headway.kernels.bf16_gemm import pack_columns
 
-        return pack_columns(seen(self._weight))
+        return pack_columns(parameter_as_array(self._weight))
 
 
 def _product(x: Tensor, panels: Any, outputs: int, bias: Tensor | None) -> Tensor:
     from headway.kernels.bf16_gemm import matmul
 
     out = x.new_empty(len(x), outputs)
-    matmul(numbers(x.contiguous()), panels, None if bias is None else seen(bias), numbers(out))
+    matmul(as_array(x.contiguous()), panels, None if bias is None else parameter_as_array(bias), as_array(out))
     return out
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:
-    """Add y^T x to ``total`` in float32; M is N rounded up to a multiple of eight."""
+    """Add y^T x to ``total`` in float32, which :func:`zeros_for_gradient` returned."""
     from headway.kernels.bf16_gemm import add_outer_product
 
-    add_outer_product(numbers(y.contiguous()), numbers(x.contiguous()), numbers(total))
+    add_outer_product(as_array(y.contiguous()), as_array(x.contiguous()), as_array(total))
 
 
-def zeros_for_gradient(weight: Float[Tensor, "N K"], dtype: torch.dtype = torch.float32) -> Float[Tensor, "M K"]:
-    """Return the zeros that :func:`add_weight_gradient` adds to."""
-    rows = -(-len(weight) // 8) * 8
-    return weight.new_zeros(rows, weight.size(1), dtype=dtype)
+def zeros_for_gradient(weight: Float[Tensor, "N K"]) -> Float[Tensor, "M K"]:
+    """Return zeros for :func:`add_weight_gradient`; M is N rounded up to whole tiles of the kernel."""
+    from headway.kernels.bf16_tiles import TILE_ROWS
+
+    return weight.new_zeros(-(-len(weight) // TILE_ROWS) * TILE_ROWS, weight.size(1))
 
 
 class _Linear(torch.autograd.Function):
@@ -143,10 +142,3 @@ class _Linear(torch.autograd.Function):
         if ctx.biased and ctx.needs_input_grad[2]:
             bias_grad = grad.sum(0, dtype=torch.float32)
         return x_grad, weight_grad, bias_grad
-
-
-@functools.cache
-def _available() -> bool:
-    from headway.kernels.bf16_tiles import has_bf16_dot
-
-    return has_bf16_dot()

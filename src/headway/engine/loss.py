@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from headway.engine.arrays import as_array, supports
 from headway.engine.linear import PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
-from headway.kernels.arrays import numbers, takes
 
 __all__ = ["projected_cross_entropy", "projected_r_drop", "rows_at_a_time"]
 
@@ -117,11 +117,12 @@ def _sum_and_gradients(
     Softmax and sums are computed in the prior's type.
     """
     passes = hidden.size(1)
-    by_kernel = passes == 1 and takes(hidden)
+    by_kernel = passes == 1 and supports(hidden)
     packed = PackedWeight(weight) if hidden.dtype == torch.bfloat16 and multiplies(hidden, weight) else None
     cast = weight.to(hidden.dtype) if packed is None else weight
     total = prior.new_zeros(())
-    grad_hidden, grad_weight = torch.zeros_like(hidden), zeros_for_gradient(weight, prior.dtype)
+    grad_hidden = torch.zeros_like(hidden)
+    grad_weight = torch.zeros_like(weight, dtype=prior.dtype) if packed is None else zeros_for_gradient(weight)
     chunk, block = (rows // passes for rows in _rows(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
@@ -131,7 +132,7 @@ def _sum_and_gradients(
         if by_kernel:
             from headway.kernels.cross_entropy import cross_entropy_  # imports Numba
 
-            total += cross_entropy_(numbers(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
+            total += cross_entropy_(as_array(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
         else:
             for part, target in zip(torch.split(logits, block), torch.split(targets[rows], block), strict=True):
                 total += _replace_by_error(part, target.view(-1, 1, 1), smoothing, alpha, prior.dtype)

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from headway.kernels.arrays import numbers, seen, takes
+from headway.engine.arrays import as_array, parameter_as_array, supports
 
 __all__ = ["KernelLayerNorm"]
 
@@ -23,7 +23,7 @@ class KernelLayerNorm(nn.LayerNorm):
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Normalize each vector to mean 0 and standard deviation 1, then scale and shift it."""
         fits = x.size(-1) == len(self.weight) and self.weight.dtype == self.bias.dtype == torch.float32
-        if self.training and fits and takes(x):
+        if self.training and fits and supports(x):
             return cast(Tensor, _LayerNorm.apply(x, self.weight, self.bias, self.eps))  # type: ignore[no-untyped-call]
         return super().forward(x)
 
@@ -36,7 +36,12 @@ class _LayerNorm(torch.autograd.Function):
         rows = x.contiguous().view(-1, x.size(-1))
         out, moments = x.new_empty(x.shape), weight.new_empty(2, len(rows))
         layer_norm_forward(
-            numbers(rows), seen(weight), seen(bias), epsilon, numbers(out.view(rows.shape)), numbers(moments)
+            as_array(rows),
+            parameter_as_array(weight),
+            parameter_as_array(bias),
+            epsilon,
+            as_array(out.view(rows.shape)),
+            as_array(moments),
         )
         ctx.save_for_backward(rows, weight, moments)
         return out
@@ -49,7 +54,7 @@ class _LayerNorm(torch.autograd.Function):
         rows, weight, moments = ctx.saved_tensors
         grad = torch.empty_like(rows)
         weight_grad, bias_grad = layer_norm_backward(
-            *(numbers(grad_output.contiguous().view(rows.shape)), numbers(rows), seen(weight)),
-            *(numbers(moments), numbers(grad)),
+            *(as_array(grad_output.contiguous().view(rows.shape)), as_array(rows), parameter_as_array(weight)),
+            *(as_array(moments), as_array(grad)),
         )
         return grad.view(grad_output.shape), torch.from_numpy(weight_grad), torch.from_numpy(bias_grad), None

@@ -1,39 +1,35 @@
-"""Products of pairs of bfloat16, in tiles that fit the processor's registers: what training's products are made of.
+"""Products of pairs of bfloat16, in tiles that fit the processor's registers: the core of all products of training.
 
-One instruction, ``vdpbf16ps`` (AVX-512 BF16), adds to each of 16 sums in float32 the products of two pairs. All
-products are loops of it over pairs: a pair of a row, in all lanes, meets the pairs of 16 or 32 columns, which lie
-together in a panel; up to eight rows by two vectors of sums stay in registers (Zen 5: 490 GFLOP/s a thread of 510).
+One instruction, ``vdpbf16ps`` (AVX-512 BF16), adds the products of two pairs to each of 16 float32 sums. All products
+are loops of it over pairs: a pair of a row, broadcast to all lanes, meets the pairs of 16 or 32 columns, which are
+adjacent in a *panel*. The sums of up to eight rows by two vectors stay in registers (Zen 5: 490 GFLOP/s per thread of
+at most 510).
 
-Functions take addresses, counts and bytes, so that pairs may lie anywhere: those of neighbours in a row, or those that
-:data:`interleave` makes of two rows.
+Functions take addresses, counts and strides in bytes, so the pairs may be anywhere: neighbors in a row, or the pairs
+that :func:`interleave` makes of two rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable
 
 import llvmlite.binding
 from llvmlite import ir
 from numba import types
 
+from headway.kernels.float_bits import WORDS
 from headway.kernels.jit import jit
 from headway.kernels.llvm import (
     FEATURES,
     FLOAT_VECTOR,
+    INT16,
     INT32,
     INT64,
     INT_VECTOR,
     LANES,
-    alloca,
-    broadcast,
+    Builder,
     constant,
-    for_range,
     intrinsic,
-    llvm_function,
-    load,
-    prefetch,
-    store,
 )
 
 __all__ = [
@@ -49,16 +45,15 @@ __all__ = [
     "multiply_rows_float32",
 ]
 
-_VECTORS = 2  # of sums, beside each other
-BLOCK = _VECTORS * LANES  # columns
-PAIR_BYTES = 4  # bytes
-TILE_ROWS = 8  # rows
-_SUM = 4  # bytes
-_BFLOAT_SINCE = 18  # of LLVM
+_VECTORS = 2  # vectors of sums side by side
+BLOCK = _VECTORS * LANES  # columns of a panel
+PAIR_BYTES = 4
+TILE_ROWS = 8
+_MIN_LLVM_VERSION = 18  # the first that compiles bfloat
 
 
-class _BFloat(ir.Type):  # type: ignore[misc]  # which has no types of its own
-    """LLVM's bfloat, which llvmlite has not."""
+class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types
+    """LLVM's type bfloat, which llvmlite lacks."""
 
     def _to_string(self) -> str:
         return "bfloat"
@@ -70,107 +65,114 @@ class _BFloat(ir.Type):  # type: ignore[misc]  # which has no types of its own
         return hash(_BFloat)
 
 
-_HALVES, _NARROW = ir.VectorType(_BFloat(), 2 * LANES), ir.VectorType(_BFloat(), LANES)
-_WORDS = ir.VectorType(ir.IntType(16), LANES)
+_PAIRS, _BFLOATS = (ir.VectorType(_BFloat(), count) for count in (2 * LANES, LANES))
 _VDPBF16PS = "llvm.x86.avx512bf16.dpbf16ps.512"
-
-_Tile = Callable[[int, int, int, int, int, int, int, int], None]
+_ADDRESS, _COUNT = types.uintp, types.intp
 
 
 def has_bf16_dot() -> bool:
-    """Whether the processor has the instruction, and none that is faster (AMX), and the compiler knows bfloat16."""
-    compiles = llvmlite.binding.llvm_version_info[0] >= _BFLOAT_SINCE
+    """Return whether the processor has the instruction and none that is faster (AMX), and the compiler knows bfloat."""
+    compiles = llvmlite.binding.llvm_version_info[0] >= _MIN_LLVM_VERSION
     return compiles and LANES == 16 and "avx512bf16" in FEATURES and "amx-bf16" not in FEATURES
 
 
-def emit_to_bfloat16(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
-    """The bits of the nearest numbers of bfloat16."""
-    return builder.bitcast(builder.fptrunc(vector, _NARROW), _WORDS)
+def emit_to_bfloat16(builder: Builder, vector: ir.Value) -> ir.Value:
+    """Return the bits of the nearest bfloat16 of each lane."""
+    return builder.bitcast(builder.fptrunc(vector, _BFLOATS), WORDS)
 
 
-def _tile(rows: int, vectors: int, end: Literal["narrow", "wide", "add"]) -> _Tile:
-    """So many rows times one panel of so many vectors.
+def _emit_tile(
+    builder: Builder,
+    rows: int,
+    vectors: int,
+    panel: ir.Value,
+    pairs: ir.Value,
+    x: ir.Value,
+    row_stride: ir.Value,
+    pair_stride: ir.Value,
+    bias: ir.Value | None,
+    out: ir.Value,
+    out_stride: ir.Value,
+    *,
+    accumulate: bool = False,
+) -> None:
+    """Multiply ``rows`` rows with a panel of ``vectors`` vectors of columns.
 
-    Sums begin at the bias and end as bfloat16; or begin at zero and are stored, or added to what is there. Of the
-    arguments those named ``stride`` are bytes to the next row, or from a row's pair to its next; the others are
-    addresses.
+    With a bias, the sums start at it and are stored as bfloat16. Without one they start at zero and are stored as
+    float32, or added to what is stored already.
     """
-
-    def typing(
-        context: Any,
-        panel: Any,
-        pairs: Any,
-        x: Any,
-        row_stride: Any,
-        pair_stride: Any,
-        bias: Any,
-        out: Any,
-        out_stride: Any,
-    ) -> Any:
-        address, count = types.uintp, types.intp
-        return types.void(address, count, address, count, count, address, address, count), generate
-
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        panel, pairs, x, row_stride, pair_stride, bias, out, out_stride = arguments
-        starts = [builder.add(x, builder.mul(row_stride, INT64(row))) for row in range(rows)]
-        ends = [builder.add(out, builder.mul(out_stride, INT64(row))) for row in range(rows)]
-        places = [(row, vector) for row in range(rows) for vector in range(vectors)]
-        sums = {place: alloca(builder, FLOAT_VECTOR) for place in places}
-        for (row, vector), total in sums.items():
-            if end == "add":
-                prefetch(builder, builder.add(ends[row], INT64(vector * LANES * _SUM)))
-            first = load(builder, bias, FLOAT_VECTOR, INT64(vector)) if end == "narrow" else constant(FLOAT_VECTOR, 0.0)
-            builder.store(first, total)
-        add_pairs = llvm_function(builder, _VDPBF16PS, FLOAT_VECTOR, FLOAT_VECTOR, _HALVES, _HALVES)
-        with for_range(builder, pairs) as loop:
-            line = builder.mul(loop.index, INT64(vectors))
-            w = [
-                builder.bitcast(load(builder, panel, INT_VECTOR, builder.add(line, INT64(vector))), _HALVES)
-                for vector in range(vectors)
-            ]
-            place = builder.mul(loop.index, pair_stride)
-            for row in range(rows):
-                pair = load(builder, builder.add(starts[row], place), INT32, INT64(0))
-                halves = builder.bitcast(broadcast(builder, pair, LANES), _HALVES)
-                for vector in range(vectors):
-                    total = sums[row, vector]
-                    builder.store(builder.call(add_pairs, [builder.load(total), halves, w[vector]]), total)
-        for row, vector in places:
-            total = builder.load(sums[row, vector])
-            if end == "narrow":
-                total = emit_to_bfloat16(builder, total)
-            elif end == "add":
-                total = builder.fadd(total, load(builder, ends[row], FLOAT_VECTOR, INT64(vector)))
-            store(builder, total, ends[row], INT64(vector))
-        return context.get_dummy_value()
-
-    return intrinsic(typing)
+    starts = [builder.offset(x, row, row_stride) for row in range(rows)]
+    ends = [builder.offset(out, row, out_stride) for row in range(rows)]
+    places = [(row, vector) for row in range(rows) for vector in range(vectors)]
+    sums = {}
+    for row, vector in places:
+        if accumulate:
+            builder.prefetch(builder.add(ends[row], INT64(4 * LANES * vector)))
+        first = constant(FLOAT_VECTOR, 0.0) if bias is None else builder.read(bias, FLOAT_VECTOR, vector)
+        sums[row, vector] = builder.variable(first)
+    with builder.loop(pairs) as i:
+        line, at = builder.mul(i, INT64(vectors)), builder.mul(i, pair_stride)
+        columns = [builder.read(panel, INT_VECTOR, builder.add(line, INT64(vector))) for vector in range(vectors)]
+        for row in range(rows):
+            pair = builder.bitcast(builder.broadcast(builder.read(builder.add(starts[row], at), INT32)), _PAIRS)
+            for vector, column in enumerate(columns):
+                total = sums[row, vector]
+                column = builder.bitcast(column, _PAIRS)
+                builder.store(builder.call_llvm(_VDPBF16PS, FLOAT_VECTOR, builder.load(total), pair, column), total)
+    for row, vector in places:
+        total = builder.load(sums[row, vector])
+        if bias is not None:
+            total = emit_to_bfloat16(builder, total)
+        elif accumulate:
+            total = builder.fadd(total, builder.read(ends[row], FLOAT_VECTOR, vector))
+        builder.write(total, ends[row], vector)
 
 
-def _interleave(columns: int) -> Callable[[int, int, int], None]:
-    def typing(context: Any, even: Any, odd: Any, out: Any) -> Any:
-        return types.void(types.uintp, types.uintp, types.uintp), generate
+def _rows(vectors: int, *, has_bias: bool) -> Callable[[int, int, int, int, int, int, int, int, int], None]:
+    """Return a function that multiplies rows with a panel: in tiles of eight, and of four, two and one for the rest."""
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        numbers = ir.VectorType(ir.IntType(16), columns)
-        even, odd = (load(builder, address, numbers, INT64(0)) for address in arguments[:2])
-        for vector in range(columns // LANES):
-            order = [place for pair in range(vector * LANES, (vector + 1) * LANES) for place in (pair, columns + pair)]
-            mixed = builder.shuffle_vector(even, odd, ir.Constant(ir.VectorType(INT32, 2 * LANES), order))
-            store(builder, mixed, arguments[2], INT64(vector))
-        return context.get_dummy_value()
+    @intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _COUNT))
+    def multiply(
+        builder: Builder,
+        panel: ir.Value,
+        pairs: ir.Value,
+        x: ir.Value,
+        row_stride: ir.Value,
+        pair_stride: ir.Value,
+        bias: ir.Value,
+        out: ir.Value,
+        out_stride: ir.Value,
+        rows: ir.Value,
+    ) -> None:
+        start, done = bias if has_bias else None, builder.variable(INT64(0))
+        for size in (TILE_ROWS, 4, 2, 1):
+            with builder.loop(builder.sdiv(builder.sub(rows, builder.load(done)), INT64(size))):
+                row = builder.load(done)
+                first, place = builder.offset(x, row, row_stride), builder.offset(out, row, out_stride)
+                arguments = (panel, pairs, first, row_stride, pair_stride, start, place, out_stride)
+                _emit_tile(builder, size, vectors, *arguments)
+                builder.store(builder.add(row, INT64(size)), done)
 
-    return intrinsic(typing)
+    return multiply
 
 
-interleave, interleave_lanes = _interleave(BLOCK), _interleave(LANES)
-"""``(even, odd, out)``: the numbers of BLOCK, or LANES, columns of two rows as pairs."""
+_multiply_rows, _multiply_rows_float32 = _rows(_VECTORS, has_bias=True), _rows(1, has_bias=False)
 
-_many, _four, _two, _one = (_tile(rows, _VECTORS, "narrow") for rows in (TILE_ROWS, 4, 2, 1))
-_wide_many, _wide_four, _wide_two, _wide_one = (_tile(rows, 1, "wide") for rows in (TILE_ROWS, 4, 2, 1))
 
-multiply_accumulate = _tile(TILE_ROWS, _VECTORS, "add")
-"""Eight rows times one panel, added to sums in float32; the bias is not read."""
+@intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _COUNT))
+def multiply_accumulate(
+    builder: Builder,
+    panel: ir.Value,
+    pairs: ir.Value,
+    x: ir.Value,
+    row_stride: ir.Value,
+    pair_stride: ir.Value,
+    out: ir.Value,
+    out_stride: ir.Value,
+) -> None:
+    """Add the products of TILE_ROWS rows and one panel of BLOCK columns to float32 sums."""
+    arguments = (panel, pairs, x, row_stride, pair_stride, None, out, out_stride)
+    _emit_tile(builder, TILE_ROWS, _VECTORS, *arguments, accumulate=True)
 
 
 @jit
@@ -185,47 +187,36 @@ def multiply_rows(
     out_stride: int,
     rows: int,
 ) -> None:
-    """Rows times one panel of BLOCK columns, and their bias, as bfloat16.
+    """Store rows times one panel of BLOCK columns, plus a bias, as bfloat16.
 
-    ``pairs`` and ``rows`` are counts, strides bytes, to the next row or from a row's pair to its next, and all others
-    addresses.
+    ``pairs`` and ``rows`` are counts. A stride is in bytes: from one row to the next, or from one pair of a row to the
+    next. The other arguments are addresses.
     """
-    row = 0
-    while rows - row >= TILE_ROWS:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _many(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
-        row += TILE_ROWS
-    if rows - row >= 4:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _four(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
-        row += 4
-    if rows - row >= 2:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _two(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
-        row += 2
-    if row < rows:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _one(panel, pairs, begin, row_stride, pair_stride, bias, place, out_stride)
+    _multiply_rows(panel, pairs, x, row_stride, pair_stride, bias, out, out_stride, rows)
 
 
 @jit
 def multiply_rows_float32(
     panel: int, pairs: int, x: int, row_stride: int, out: int, out_stride: int, rows: int
 ) -> None:
-    """Rows, whose pairs are neighbours, times one panel of LANES columns, as float32."""
-    row = 0
-    while rows - row >= TILE_ROWS:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _wide_many(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
-        row += TILE_ROWS
-    if rows - row >= 4:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _wide_four(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
-        row += 4
-    if rows - row >= 2:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _wide_two(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
-        row += 2
-    if row < rows:
-        begin, place = x + row * row_stride, out + row * out_stride
-        _wide_one(panel, pairs, begin, row_stride, PAIR_BYTES, panel, place, out_stride)
+    """Store rows, whose pairs are adjacent, times one panel of LANES columns, as float32."""
+    _multiply_rows_float32(panel, pairs, x, row_stride, PAIR_BYTES, 0, out, out_stride, rows)
+
+
+def _emit_interleave(builder: Builder, columns: int, even: ir.Value, odd: ir.Value, out: ir.Value) -> None:
+    first, second = (builder.read(address, ir.VectorType(INT16, columns)) for address in (even, odd))
+    for vector in range(columns // LANES):
+        lanes = [lane for pair in range(vector * LANES, (vector + 1) * LANES) for lane in (pair, columns + pair)]
+        builder.write(builder.shuffle(first, second, lanes), out, vector)
+
+
+@intrinsic(types.void(_ADDRESS, _ADDRESS, _ADDRESS))
+def interleave(builder: Builder, even: ir.Value, odd: ir.Value, out: ir.Value) -> None:
+    """Store BLOCK columns of two rows as pairs."""
+    _emit_interleave(builder, BLOCK, even, odd, out)
+
+
+@intrinsic(types.void(_ADDRESS, _ADDRESS, _ADDRESS))
+def interleave_lanes(builder: Builder, even: ir.Value, odd: ir.Value, out: ir.Value) -> None:
+    """Store LANES columns of two rows as pairs."""
+    _emit_interleave(builder, LANES, even, odd, out)

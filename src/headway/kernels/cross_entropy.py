@@ -1,7 +1,7 @@
-"""The loss of a softmax, and its gradient in the place of the logits.
+"""The cross-entropy of a softmax, whose gradient replaces the logits.
 
-The logits of a batch are the largest tensor of a training step. Here a row of them is read once, in whatever precision
-it is, made probabilities in float32 in a cache, and written once.
+The logits of a batch are the largest tensor of a training step. Here each row is read once in its own precision,
+converted to float32 probabilities in a cache, and written once.
 """
 
 from __future__ import annotations
@@ -10,31 +10,28 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from headway.kernels.exp import exp_and_sum
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, cast_like, float_to_bits, ordered_int, to_float32
-from headway.kernels.jit import jit_serial_and_parallel
+from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import LANES
 from headway.kernels.threads import run_threaded
 
 __all__ = ["cross_entropy_"]
 
-Array = npt.NDArray[Any]
-
 
 def cross_entropy_(logits: Array, targets: Array, smoothing: float) -> float:
-    """The sum of log sum exp z - (1 - smoothing) z_t over rows z with target t; its gradient replaces the logits.
+    """Return the sum of log sum exp z - (1 - smoothing) z_t over rows z with target t, and replace z by its gradient.
 
-    ``logits`` (R, V), contiguous, are float32, or uint16: the bits of bfloat16. ``targets`` are (R,).
+    ``logits`` (R, V) are contiguous, and float32 or uint16 (the bits of bfloat16). ``targets`` are (R,).
     """
     losses = np.empty(len(logits), dtype=np.float64)
-    run_threaded(_rows, logits, targets, np.float32(1 - smoothing), losses)
+    run_threaded(_cross_entropy, logits, targets, np.float32(1 - smoothing), losses)
     return float(losses.sum())
 
 
 @jit_serial_and_parallel
-def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
+def _cross_entropy(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
     for r in numba.prange(len(logits)):
         row, size = logits[r], logits.shape[1]
         powers = np.empty(size + LANES, dtype=np.float32)
@@ -48,7 +45,7 @@ def _rows(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
         for v in range(size):
             powers[v] *= scale
         powers[targets[r]] -= weight
-        surprise = np.log(np.float64(total)) + np.float64(bits_to_float(ordered_int(highest)))
-        losses[r] = surprise - np.float64(weight) * np.float64(target)
+        log_sum = np.log(np.float64(total)) + np.float64(bits_to_float(ordered_int(highest)))
+        losses[r] = log_sum - np.float64(weight) * np.float64(target)
         for v in range(size):
             row[v] = cast_like(powers[v], row[v])

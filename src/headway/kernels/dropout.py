@@ -1,11 +1,11 @@
-"""Dropout, with random numbers that any thread can begin anywhere.
+"""Dropout with random numbers that any thread can compute from any position on.
 
 The i-th 64 random bits are those of SplitMix64 (Steele, Lea and Flood 2014) after i steps: a hash of the seed and i, so
-what is dropped does not depend on how many threads compute. Sixteen bits decide on each element. A mask is nowhere
-written down: made anew from its seed it takes less time than reading it would.
+the dropped elements do not depend on the number of threads. Sixteen bits decide on each element. Masks are not stored:
+computing a mask from its seed again is faster than reading it.
 
-Arrays are contiguous, (N,) where nothing else is said, of float32 or uint16, the bits of bfloat16; those of one call
-are of one type.
+Arrays are contiguous, (N,) unless documented otherwise, and float32 or uint16 (the bits of bfloat16). The arrays of one
+call have one type.
 """
 
 from __future__ import annotations
@@ -14,56 +14,53 @@ from typing import Any
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import jit_inline, jit_serial_and_parallel
+from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 from headway.kernels.threads import run_threaded
 
 __all__ = ["bias_relu_dropout", "bias_relu_dropout_backward", "dropout", "dropout_add"]
 
-Array = npt.NDArray[Any]
-
-_PART = 8192  # elements at a time, whose random bits a cache holds
-_ROWS = 64  # at a time, whose sums are one
+_CHUNK = 8192  # elements at a time, whose random bits fit a cache
+_ROWS = 64  # rows whose gradients are summed before the sums of other rows are added
 _STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _ZERO = np.float32(0)
 
 
-def dropout(x: Array, out: Array, seed: int, dropped: int) -> None:
-    """``out`` = x / (1 - p), or 0 with the probability p = ``dropped`` / 2^16."""
-    run_threaded(_thin, x, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
+def dropout(x: Array, out: Array, seed: int, threshold: int) -> None:
+    """Write x / (1 - p) to ``out``, or 0 with probability p = ``threshold`` / 2^16."""
+    run_threaded(_dropout, x, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
-def dropout_add(x: Array, residual: Array, out: Array, seed: int, dropped: int) -> None:
-    """``out`` = residual + what :func:`thin` makes of x."""
-    run_threaded(_add_thinned, x, residual, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
+def dropout_add(x: Array, residual: Array, out: Array, seed: int, threshold: int) -> None:
+    """Write ``residual`` plus :func:`dropout` of x to ``out``."""
+    run_threaded(_dropout_add, x, residual, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
-def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, dropped: int) -> None:
-    """``out`` = max(0, x + bias) / (1 - p), or 0 with the probability p; x and out (N, D), ``bias`` (D,) of float32."""
-    run_threaded(_thin_rectified, x, bias, out, np.uint64(seed), np.uint16(dropped), _scale(dropped))
+def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, threshold: int) -> None:
+    """Write dropout of max(0, x + bias) to ``out``, for x and out (N, D) and ``bias`` (D,) in float32."""
+    run_threaded(_bias_relu_dropout, x, bias, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
-def bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, dropped: int) -> Array:
-    """``out`` = the gradient with respect to x where ``y`` is the output of :func:`bias_relu_dropout`: 0 where that is.
+def bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, threshold: int) -> Array:
+    """Write the gradient with respect to x to ``out``, and return the gradient with respect to the bias.
 
-    Returns the gradient with respect to the bias.
+    ``y`` is the output of :func:`bias_relu_dropout`; gradients are 0 wherever it is.
     """
     sums = np.empty((-(-len(y) // _ROWS), y.shape[1]), dtype=np.float32)
-    run_threaded(_rectified_gradients, gradient, y, out, sums, _scale(dropped))
+    run_threaded(_bias_relu_dropout_backward, gradient, y, out, sums, _scale(threshold))
     total: Array = sums.sum(0)
     return total
 
 
-def _scale(dropped: int) -> np.float32:
-    return np.float32(2**16 / (2**16 - dropped))
+def _scale(threshold: int) -> np.float32:
+    return np.float32(2**16 / (2**16 - threshold))
 
 
 @jit_inline
 def _random_bits(first: int, count: int, seed: Any) -> Array:
-    """16 for each of ``count`` elements, of which the first is the ``first``-th word's."""
+    """Return 16 random bits for each of ``count`` elements, from word number ``first`` on."""
     words = np.empty(-(-count // 4), dtype=np.uint64)
     for i in range(len(words)):
         word = seed + np.uint64(first + i + 1) * _STEP
@@ -74,55 +71,55 @@ def _random_bits(first: int, count: int, seed: Any) -> Array:
 
 
 @jit_serial_and_parallel
-def _thin(x: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
-    for part in numba.prange(-(-len(x) // _PART)):
-        bits = _random_bits(part * (_PART // 4), _PART, seed)
-        of_x, of_out = x[part * _PART : (part + 1) * _PART], out[part * _PART : (part + 1) * _PART]
-        for i in range(len(of_x)):
-            kept = to_float32(of_x[i]) * scale if bits[i] >= dropped else _ZERO
-            of_out[i] = cast_like(kept, of_out[i])
+def _dropout(x: Array, out: Array, seed: Any, threshold: Any, scale: Any) -> None:
+    for chunk in numba.prange(-(-len(x) // _CHUNK)):
+        bits = _random_bits(chunk * (_CHUNK // 4), _CHUNK, seed)
+        own_x, own_out = x[chunk * _CHUNK : (chunk + 1) * _CHUNK], out[chunk * _CHUNK : (chunk + 1) * _CHUNK]
+        for i in range(len(own_x)):
+            kept = to_float32(own_x[i]) * scale if bits[i] >= threshold else _ZERO
+            own_out[i] = cast_like(kept, own_out[i])
 
 
 @jit_serial_and_parallel
-def _add_thinned(x: Array, residual: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
-    for part in numba.prange(-(-len(x) // _PART)):
-        bits = _random_bits(part * (_PART // 4), _PART, seed)
-        of_x, of_out = x[part * _PART : (part + 1) * _PART], out[part * _PART : (part + 1) * _PART]
-        of_residual = residual[part * _PART : (part + 1) * _PART]
-        for i in range(len(of_x)):
-            kept = to_float32(of_x[i]) * scale if bits[i] >= dropped else _ZERO
-            of_out[i] = cast_like(to_float32(of_residual[i]) + kept, of_out[i])
+def _dropout_add(x: Array, residual: Array, out: Array, seed: Any, threshold: Any, scale: Any) -> None:
+    for chunk in numba.prange(-(-len(x) // _CHUNK)):
+        bits = _random_bits(chunk * (_CHUNK // 4), _CHUNK, seed)
+        own_x, own_out = x[chunk * _CHUNK : (chunk + 1) * _CHUNK], out[chunk * _CHUNK : (chunk + 1) * _CHUNK]
+        own_residual = residual[chunk * _CHUNK : (chunk + 1) * _CHUNK]
+        for i in range(len(own_x)):
+            kept = to_float32(own_x[i]) * scale if bits[i] >= threshold else _ZERO
+            own_out[i] = cast_like(to_float32(own_residual[i]) + kept, own_out[i])
 
 
 @jit_serial_and_parallel
-def _thin_rectified(x: Array, bias: Array, out: Array, seed: Any, dropped: Any, scale: Any) -> None:
+def _bias_relu_dropout(x: Array, bias: Array, out: Array, seed: Any, threshold: Any, scale: Any) -> None:
     rows, width = x.shape
     for row in numba.prange(rows):
-        of_x, of_out = x[row], out[row]
-        if dropped == 0:
+        own_x, own_out = x[row], out[row]
+        if threshold == 0:
             for i in range(width):
-                number = to_float32(of_x[i]) + bias[i]
-                # NaN is not below zero: damage stays to be seen.
-                of_out[i] = cast_like(_ZERO if number <= _ZERO else number, of_out[i])  # noqa: FURB136
+                number = to_float32(own_x[i]) + bias[i]
+                # NaN is not below zero, so damage stays visible.
+                own_out[i] = cast_like(_ZERO if number <= _ZERO else number, own_out[i])  # noqa: FURB136
         else:
-            first = row * width  # of the row's 16-bit numbers
+            first = row * width  # the index of the row's first 16 bits
             bits = _random_bits(first // 4, width + 3, seed)[first % 4 :]
             for i in range(width):
-                number = to_float32(of_x[i]) + bias[i]
-                kept = _ZERO if number <= _ZERO or bits[i] < dropped else number * scale
-                of_out[i] = cast_like(kept, of_out[i])
+                number = to_float32(own_x[i]) + bias[i]
+                kept = _ZERO if number <= _ZERO or bits[i] < threshold else number * scale
+                own_out[i] = cast_like(kept, own_out[i])
 
 
 @jit_serial_and_parallel
-def _rectified_gradients(gradient: Array, y: Array, out: Array, sums: Array, scale: Any) -> None:
+def _bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, sums: Array, scale: Any) -> None:
     rows, width = y.shape
-    for part in numba.prange(len(sums)):
-        total = sums[part]
+    for chunk in numba.prange(len(sums)):
+        total = sums[chunk]
         total[:] = _ZERO
-        for row in range(part * _ROWS, min((part + 1) * _ROWS, rows)):
-            of_gradient, of_y, of_out = gradient[row], y[row], out[row]
+        for row in range(chunk * _ROWS, min((chunk + 1) * _ROWS, rows)):
+            own_gradient, own_y, own_out = gradient[row], y[row], out[row]
             for i in range(width):
-                passed = to_float32(of_gradient[i]) * scale
-                passed = _ZERO if to_float32(of_y[i]) <= _ZERO else passed
+                passed = to_float32(own_gradient[i]) * scale
+                passed = _ZERO if to_float32(own_y[i]) <= _ZERO else passed
                 total[i] += passed
-                of_out[i] = cast_like(passed, of_out[i])
+                own_out[i] = cast_like(passed, own_out[i])

@@ -1,97 +1,89 @@
-"""Floating-point numbers as integers of the same bits, and bfloat16 as the upper half of a float32's.
+"""Floating-point numbers as integers with the same bits, and bfloat16 as the upper half of a float32.
 
-Compilers do not make vectors of a search for the largest float, for they would have to say which of two NaN it finds.
-Of integers they do.
+Compilers do not vectorize a search for the largest float, because its result with two different NaN would be
+ambiguous. They do vectorize a search for the largest integer.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from typing import Any, cast
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.llvm import FLOAT, INT32, constant, intrinsic
+from headway.kernels.llvm import FLOAT, INT16, INT32, INT_VECTOR, LANES, Builder, constant, intrinsic
 
 __all__ = [
     "ABS_MASK",
     "MIN_INT32",
+    "WORDS",
     "bits_to_float",
     "cast_like",
     "emit_ordered_int",
+    "emit_read_float32",
     "float_to_bits",
     "ordered_int",
     "to_float32",
 ]
 
-ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign's: ordered as magnitudes are, NaN above all
-MIN_INT32 = np.int32(-(2**31))  # where a search for the highest integer begins
-_SIGN = 31
-_HALF = 16  # bits
-_BELOW_MIDDLE = 0x7FFF  # of what is rounded away
+ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign: ordered by magnitude, NaN above all
+MIN_INT32 = np.int32(-(2**31))  # the start of a search for the largest integer
+WORDS = ir.VectorType(INT16, LANES)  # a vector of bfloat16, as bits
+_SIGN = 31  # the position of the sign bit
+_HALF = 16  # the bits of a bfloat16
+_ROUNDING = 0x7FFF  # just less than half a unit in the last place of a bfloat16
 
 
-def _as_float(context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        return builder.bitcast(arguments[0], FLOAT)
-
-    return types.float32(types.int32), generate
-
-
-def _as_int(context: Any, number: Any) -> Any:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        return builder.bitcast(arguments[0], INT32)
-
-    return types.int32(types.float32), generate
+@intrinsic(types.float32(types.int32))
+def bits_to_float(builder: Builder, bits: ir.Value) -> ir.Value:
+    """Return the float32 that has these bits."""
+    return builder.bitcast(bits, FLOAT)
 
 
-bits_to_float = cast(Callable[[np.int32], np.float32], intrinsic(_as_float))
-float_to_bits = cast(Callable[[np.float32], np.int32], intrinsic(_as_int))
+@intrinsic(types.int32(types.float32))
+def float_to_bits(builder: Builder, x: ir.Value) -> ir.Value:
+    """Return the bits of a float32."""
+    return builder.bitcast(x, INT32)
 
 
-def emit_ordered_int(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
-    """:data:`ordered_int` of the bits of a float, or of a vector of floats."""
+def emit_ordered_int(builder: Builder, bits: ir.Value) -> ir.Value:
+    """Return :func:`ordered_int` of the bits of a float, or of a vector of floats."""
     negative = builder.ashr(bits, constant(bits.type, _SIGN))
     return builder.xor(bits, builder.and_(negative, constant(bits.type, int(ABS_MASK))))
 
 
-def _in_order(context: Any, bits: Any) -> Any:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        return emit_ordered_int(builder, arguments[0])
-
-    return types.int32(types.int32), generate
+ordered_int = intrinsic(types.int32(types.int32))(emit_ordered_int)
+"""Map the bits of floats to integers with the same order, NaN at both ends. The function is its own inverse."""
 
 
-ordered_int = cast(Callable[[np.int32], np.int32], intrinsic(_in_order))
-"""An integer for a float's bits, ordered as floats are, NaN at the ends; and for such an integer the bits."""
+def emit_read_float32(builder: Builder, address: ir.Value, stored: ir.Type, index: ir.Value, kind: ir.Type) -> ir.Value:
+    """Return element ``index`` of an array at ``address`` as ``kind``: one float32 or a vector.
+
+    ``stored`` is the type of one element: float32, or a 16-bit integer with the bits of a bfloat16.
+    """
+    if stored == FLOAT:
+        return builder.read(address, kind, index)
+    narrow, wide = (INT16, INT32) if kind == FLOAT else (WORDS, INT_VECTOR)
+    bits = builder.zext(builder.read(address, narrow, index), wide)
+    return builder.bitcast(builder.shl(bits, constant(wide, _HALF)), kind)
 
 
-def _widened(context: Any, number: Any) -> Any:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        if number == types.float32:
-            return arguments[0]
-        return builder.bitcast(builder.shl(builder.zext(arguments[0], INT32), constant(INT32, _HALF)), FLOAT)
-
-    return types.float32(number), generate
-
-
-def _narrowed(context: Any, number: Any, like: Any) -> Any:
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        if like == types.float32:
-            return arguments[0]
-        bits = builder.bitcast(arguments[0], INT32)
-        odd = builder.and_(builder.lshr(bits, constant(INT32, _HALF)), constant(INT32, 1))
-        rounded = builder.add(builder.add(bits, constant(INT32, _BELOW_MIDDLE)), odd)
-        return builder.trunc(builder.lshr(rounded, constant(INT32, _HALF)), ir.IntType(16))
-
-    return like(types.float32, like), generate
+@intrinsic(lambda x: types.float32(x))
+def to_float32(builder: Builder, x: ir.Value) -> ir.Value:
+    """Convert a float32, or the bits of a bfloat16 (uint16), to float32."""
+    if x.type == FLOAT:
+        return x
+    return builder.bitcast(builder.shl(builder.zext(x, INT32), constant(INT32, _HALF)), FLOAT)
 
 
-to_float32 = cast(Callable[[Any], np.float32], intrinsic(_widened))
-"""The float32 of a float32, or of a bfloat16's bits (uint16)."""
+@intrinsic(lambda _, like: like(types.float32, like))
+def cast_like(builder: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
+    """Convert ``x`` to the type of ``like``: float32, or the bits of the nearest bfloat16 (ties to even).
 
-cast_like = cast(Callable[[np.float32, Any], Any], intrinsic(_narrowed))
-"""``(number, like)``: the number as what ``like`` is, itself or the bits of the nearest bfloat16, of two the even one;
-NaN of a processor's own making stays NaN."""
+    The NaN that processors produce stays NaN.
+    """
+    if like.type == FLOAT:
+        return x
+    bits = builder.bitcast(x, INT32)
+    odd = builder.and_(builder.lshr(bits, constant(INT32, _HALF)), constant(INT32, 1))
+    rounded = builder.add(builder.add(bits, constant(INT32, _ROUNDING)), odd)
+    return builder.trunc(builder.lshr(rounded, constant(INT32, _HALF)), INT16)

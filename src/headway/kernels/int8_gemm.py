@@ -1,72 +1,69 @@
 """Products of 8-bit weights and 8-bit inputs, in tiles that fit the processor's registers.
 
-The innermost loops of a matrix product in integers, given to LLVM as vector operations, for compilers do not find them:
+The innermost loops of an integer matrix product, written as vector operations of LLVM, because compilers do not find
+them:
 
     out[r, n] = sum over k of q[r, k] * w[n, k]
 
-for a few rows r and one block of outputs n. The processor multiplies unsigned bytes with signed ones, so rows hold
-u = q + 128 (:data:`INPUT_OFFSET`), and sums begin at -128 * sum over k of w[n, k], which is known ahead.
+for a few rows r and one block of outputs n. The processor multiplies unsigned bytes with signed bytes, so rows are
+stored as u = q + 128 (:data:`INPUT_OFFSET`), and sums start at -128 * sum over k of w[n, k], which is computed ahead.
 
-Weights are packed so that what one instruction reads lies together (:func:`pack`): of each block of :data:`BLOCK`
-outputs, for each four neighbouring k, those of all outputs. A vector of weights meets the four inputs of a row, which
-stand in all lanes. ``vpdpbusd`` adds the four products of each output to its sum in 32 bits; where the processor has it
-not, ``pmaddubsw`` adds two in 16 bits, another addition makes that four, and only then ``pmaddwd`` widens them: half as
-much work as with 16-bit inputs, whose products ``pmaddwd`` takes two at a time.
+Weights are packed so that the data of one instruction is adjacent (:func:`pack_weight`): for each block of
+:data:`BLOCK` outputs and each group of four neighboring k, the weights of all outputs. A vector of weights meets four
+inputs of a row, broadcast to all lanes. ``vpdpbusd`` adds the four products of each output to its 32-bit sum. On
+processors without it, ``pmaddubsw`` adds two products in 16 bits, another addition makes that four, and only then
+``pmaddwd`` widens them: half the work of 16-bit inputs, whose products ``pmaddwd`` takes two at a time.
 
-Sums of 16 bits would overflow if weights were any bytes. :func:`quantize_weight` chooses each output's scale so that no
-four weights that are added there can, whatever the inputs: 255 times those of one sign is at most 2^15 - 1. For weights
-that are distributed as a trained layer's are, this costs less than one bit of the eight on average. ``vpdpbusd`` would
-not need it; but so all processors have the same integers.
+Arbitrary weights would overflow sums in 16 bits. :func:`quantize_weight` chooses the scale of each output so that no
+four weights that are added there can, whatever the inputs: 255 times the sum of those of one sign is at most 2^15 - 1.
+For weights distributed as in a trained layer this costs less than one bit of the eight on average. ``vpdpbusd`` would
+not need it, but this way all processors compute the same integers.
 
-Sums stay in registers until a row's inputs are through; then they are made floating-point numbers, scaled and shifted
-before they are stored. Three rows by two vectors of outputs fill AVX2's 16 registers, and keep the two pipes that
-multiply nine tenths busy (Zen 3: 39 products a cycle of 43). Vectors are of 256 bits, of 512 where the processor has
-AVX-512, with which eight rows by two vectors do as well (Zen 5: 880 GFLOP/s a thread).
+Sums stay in registers until all inputs of a row are processed. Then they are converted to floating point, scaled and
+shifted before they are stored. Three rows by two vectors of outputs fill the 16 registers of AVX2 and keep the two
+multiplying pipes 90 % busy (Zen 3: 39 products per cycle of 43). Vectors have 256 bits, or 512 bits with AVX-512, which
+is as busy with eight rows by two vectors (Zen 5: 880 GFLOP/s per thread).
 
-While a block is multiplied, the next one's weights are read, a line for each group of each tile, so that they come as
-fast as they are needed: those of a whole model are more than caches hold. All of them at the block's beginning would be
-more than the processor can wait for at a time; of 32 rows the products would take a third longer. Rows in fewer tiles
-than a group has lines wait for memory: there the first tile reads all lines (of four rows, products of a whole model
-take two thirds to three quarters of what they took with a line for each group).
+While a block is multiplied, the weights of the next block are prefetched, one cache line per group and tile, so that
+they arrive as fast as they are needed: the weights of a whole model exceed the caches. Prefetching all of them at the
+start of a block would exceed the processor's queue; with 32 rows, products would take a third longer. If there are
+fewer tiles than cache lines per group, products wait for memory, so the first tile prefetches all lines (with four
+rows, the products of a whole model take 67 to 75 % of the time with one line per group).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 from jaxtyping import Float32, Int8, Int32, Int64
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.jit import jit
+from headway.kernels.jit import Array, jit
 from headway.kernels.llvm import (
     BYTE,
     CACHE_LINE,
     FEATURES,
     FLOAT,
     FLOAT_VECTOR,
+    INT16,
     INT32,
     INT64,
     INT_VECTOR,
     LANES,
-    alloca,
-    broadcast,
+    Builder,
     constant,
-    for_range,
     intrinsic,
-    llvm_function,
-    load,
-    prefetch,
-    store,
 )
 
 __all__ = [
     "BLOCK",
     "INPUT_OFFSET",
+    "MAX_LEVEL",
+    "TINY_SCALE",
     "accumulator_init",
     "multiply_block",
     "pack_weight",
@@ -74,51 +71,48 @@ __all__ = [
     "quantize_weight",
 ]
 
-Array = npt.NDArray[Any]
-
-_ADDS_FOUR = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
-_VECTORS = 2  # of sums, beside each other
+_HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
+_VECTORS = 2  # vectors of sums side by side
 BLOCK = _VECTORS * LANES  # outputs
 
-INPUT_OFFSET = np.int32(128)  # of the inputs
-_LEVELS = 127  # the largest magnitude of a weight
+INPUT_OFFSET = np.int32(128)
+MAX_LEVEL = 127  # the largest magnitude of a quantized weight or input
+TINY_SCALE = np.float32(1e-30)  # keeps the scale of a row of zeros positive
 _FOUR = 4  # inputs in a lane
-_GROUP = 2  # times four inputs: what is added in 16 bits is one product of each half of them
-_GROUPED = _GROUP * _FOUR  # inputs
-_MOST = (2**15 - 1) // 255  # the largest sum of a group's weights of one sign
-_TINY = np.float32(1e-30)  # so that a row of zeros stays one
+_FOURS = 2  # fours in a group: sums in 16 bits add products of each
+_GROUP = _FOURS * _FOUR  # inputs
+_MAX_SUM = (2**15 - 1) // 255  # the largest sum of the weights of one sign that are added in 16 bits
 
-_BYTES = ir.VectorType(BYTE, 4 * LANES)
-_WORDS = ir.VectorType(ir.IntType(16), 2 * LANES)
-_ONES = constant(_WORDS, 1)
+_BYTES, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
 _PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[LANES]
 _PMADDWD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}[LANES]
 _VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.512"}[LANES]
 
 
 def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
-    """Weights as integers times a scale for each output; the sums that :func:`multiply` makes of them do not overflow.
+    """Quantize weights to integers with one scale per output, such that no sum in 16 bits overflows.
 
-    Where rounding would take a group's sum too far, its weights are rounded towards zero. Of weights that are NaN or
-    infinite the integers are any, and the scale is not finite either.
+    If rounding would make the sum of a group too large, its weights are rounded towards zero. If a weight is NaN or
+    infinite, the scale of its output is not finite, and the integers are undefined.
     """
-    padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUPED)))
-    shape = len(weight), -1, _GROUP, 2, 2
+    padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUP)))
+    shape = len(weight), -1, _FOURS, 2, 2
     with np.errstate(invalid="ignore", over="ignore"):
-        by_level = np.abs(weight).max(axis=1) / _LEVELS
-        by_sum = _largest_sums(padded.reshape(shape)).max(axis=(1, 2)) / _MOST
-        scale = np.maximum(np.maximum(by_level, by_sum), _TINY).astype(np.float32)
+        by_level = np.abs(weight).max(axis=1) / MAX_LEVEL
+        by_sum = _largest_sums(padded.reshape(shape)).max(axis=(1, 2)) / _MAX_SUM
+        scale = np.maximum(np.maximum(by_level, by_sum), TINY_SCALE).astype(np.float32)
         exact = padded / scale[:, None]
-        levels = np.clip(np.rint(exact), -_LEVELS, _LEVELS).astype(np.int8)
-        row, group, pair = np.nonzero(_largest_sums(levels.reshape(shape).astype(np.int16)) > _MOST)
+        levels = np.clip(np.rint(exact), -MAX_LEVEL, MAX_LEVEL).astype(np.int8)
+        row, group, pair = np.nonzero(_largest_sums(levels.reshape(shape).astype(np.int16)) > _MAX_SUM)
         levels.reshape(shape)[row, group, :, pair] = np.trunc(exact.reshape(shape)[row, group, :, pair]).astype(np.int8)
     return np.ascontiguousarray(levels[:, : weight.shape[1]]), scale
 
 
 def _largest_sums(groups: Array) -> Array:
-    """Return (N, groups, 2) for weights (N, groups, 2, 2, 2).
+    """Return the largest sums (N, groups, 2) of weights of one sign that are added in 16 bits.
 
-    Two pairs of products are added in 16 bits; this is the larger of the sums of their weights of one sign.
+    ``groups`` (N, groups, 2, 2, 2) are weights by output, group, four, pair, and position in the pair. One pair of each
+    four is added.
     """
 
     def add_pairs(x: Array) -> Array:
@@ -130,30 +124,30 @@ def _largest_sums(groups: Array) -> Array:
 
 
 def pack_weight(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
-    """Weights in the order of :func:`multiply`, and where sums begin. Zeros fill the last block and group."""
+    """Pack weights for :func:`multiply_block`, and return them with the start values of the sums, padded with zeros."""
     outputs, inputs = levels.shape
-    filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUPED)))
+    filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUP)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3)), accumulator_init(filled)
 
 
 def accumulator_init(levels: Int8[Array, "N K"]) -> Int32[Array, " N"]:
-    """Where the sum of each output begins."""
+    """Return the value that the sum of each output starts at."""
     return cast(Array, -INPUT_OFFSET * levels.sum(axis=1, dtype=np.int32))
 
 
 def pack_weight_rows(
     levels: Int8[Array, "N K"], outputs: Int64[Array, "B blocks block"]
 ) -> Int8[Array, "B blocks fours block 4"]:
-    """The weights of chosen outputs as :func:`pack` orders them, for each of several choices."""
-    filled = np.pad(levels, ((0, 0), (0, -levels.shape[1] % _GROUPED)))
+    """Pack the weights of chosen outputs as :func:`pack_weight` does, for B choices."""
+    filled = np.pad(levels, ((0, 0), (0, -levels.shape[1] % _GROUP)))
     packed = np.empty((*outputs.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), dtype=np.int8)
-    _pack_chosen(filled.view(np.int32), outputs, packed.view(np.int32))
+    _pack_rows(filled.view(np.int32), outputs, packed.view(np.int32))
     return packed
 
 
 @jit
-def _pack_chosen(fours: Array, outputs: Array, packed: Array) -> None:
+def _pack_rows(fours: Array, outputs: Array, packed: Array) -> None:
     for choice in range(outputs.shape[0]):
         for block in range(outputs.shape[1]):
             for lane in range(BLOCK):
@@ -163,85 +157,73 @@ def _pack_chosen(fours: Array, outputs: Array, packed: Array) -> None:
 
 
 _Tile = Callable[[int, int, int, int, int, int, int, int, int, np.float32, int, int], None]
+_ADDRESS, _COUNT = types.uintp, types.intp
 
 
 def _tile(rows: int, lines: int) -> _Tile:
-    """The loop over all inputs for so many rows and one block; for each group it has lines from ``ahead`` on read."""
+    """Return the loop over all inputs for ``rows`` rows and one block, which prefetches ``lines`` lines per group.
 
-    def typing(
-        context: Any,
-        weights: Any,
-        ahead: Any,
-        inputs: Any,
-        inputs_stride: Any,
-        groups: Any,
-        starts: Any,
-        input_scales: Any,
-        scales: Any,
-        bias: Any,
-        least: Any,
-        out: Any,
-        out_stride: Any,
-    ) -> Any:
-        """Addresses, and bytes from a row to the next: see :func:`multiply`."""
-        address, count = types.uintp, types.intp
-        return types.void(
-            *(address, address, address, count, count),
-            *(address, address, address, address, types.float32, address, count),
-        ), generate
+    The lines are at the address ``ahead``. The other arguments are those of :func:`multiply_block`.
+    """
 
-    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> Any:
-        weights, ahead, inputs, inputs_stride, groups = arguments[:5]
-        starts, input_scales, scales, bias, least, out, out_stride = arguments[5:]
-        starts_of_rows = [builder.add(inputs, builder.mul(inputs_stride, INT64(row))) for row in range(rows)]
+    @intrinsic(types.void(*(_ADDRESS,) * 3, _COUNT, _COUNT, *(_ADDRESS,) * 4, types.float32, _ADDRESS, _COUNT))
+    def tile(
+        builder: Builder,
+        weights: ir.Value,
+        ahead: ir.Value,
+        inputs: ir.Value,
+        inputs_stride: ir.Value,
+        groups: ir.Value,
+        accumulator_init: ir.Value,
+        input_scales: ir.Value,
+        scales: ir.Value,
+        bias: ir.Value,
+        minimum: ir.Value,
+        out: ir.Value,
+        out_stride: ir.Value,
+    ) -> None:
+        starts = [builder.offset(inputs, row, inputs_stride) for row in range(rows)]
         places = [(row, vector) for row in range(rows) for vector in range(_VECTORS)]
-        sums = {place: alloca(builder, INT_VECTOR) for place in places}
-        for (_, vector), total in sums.items():
-            builder.store(load(builder, starts, INT_VECTOR, INT64(vector)), total)
-        with for_range(builder, groups) as loop:
-            fours = [builder.add(builder.mul(loop.index, INT64(_GROUP)), INT64(four)) for four in range(_GROUP)]
+        sums = {at: builder.variable(builder.read(accumulator_init, INT_VECTOR, at[1])) for at in places}
+        with builder.loop(groups) as group:
+            fours = [builder.offset(INT64(four), group, _FOURS) for four in range(_FOURS)]
             for line in range(lines):
-                place = builder.add(builder.mul(loop.index, INT64(lines)), INT64(line))
-                prefetch(builder, builder.add(ahead, builder.mul(place, INT64(CACHE_LINE))))
-            first = [builder.mul(four, INT64(_VECTORS)) for four in fours]
+                builder.prefetch(builder.offset(ahead, builder.offset(INT64(line), group, lines), CACHE_LINE))
             w = [
-                [load(builder, weights, _BYTES, builder.add(four, INT64(vector))) for four in first]
+                [builder.read(weights, _BYTES, builder.offset(INT64(vector), four, _VECTORS)) for four in fours]
                 for vector in range(_VECTORS)
             ]
             for row in range(rows):
-                x = [broadcast(builder, load(builder, starts_of_rows[row], INT32, four), LANES) for four in fours]
+                x = [builder.broadcast(builder.read(starts[row], INT32, four)) for four in fours]
                 for vector in range(_VECTORS):
                     total = sums[row, vector]
                     builder.store(_add_products(builder, builder.load(total), x, w[vector]), total)
-        lowest = broadcast(builder, least, LANES)
+        lowest = builder.broadcast(minimum)
         for row, vector in places:
-            input_scale = broadcast(builder, load(builder, input_scales, FLOAT, INT64(row)), LANES)
+            input_scale = builder.broadcast(builder.read(input_scales, FLOAT, row))
             y = builder.sitofp(builder.load(sums[row, vector]), FLOAT_VECTOR)
-            y = builder.fmul(builder.fmul(y, load(builder, scales, FLOAT_VECTOR, INT64(vector))), input_scale)
-            y = builder.fadd(y, load(builder, bias, FLOAT_VECTOR, INT64(vector)))
+            y = builder.fmul(builder.fmul(y, builder.read(scales, FLOAT_VECTOR, vector)), input_scale)
+            y = builder.fadd(y, builder.read(bias, FLOAT_VECTOR, vector))
             y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # NaN stays
-            store(builder, y, builder.add(out, builder.mul(out_stride, INT64(row))), INT64(vector))
-        return context.get_dummy_value()
+            builder.write(y, builder.offset(out, row, out_stride), vector)
 
-    return intrinsic(typing)
+    return tile
 
 
-def _add_products(builder: ir.IRBuilder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
-    """``total`` and the products of a group: fours of inputs, each in all lanes, and of weights, each lane its own."""
-    if _ADDS_FOUR:
-        add_four = llvm_function(builder, _VPDPBUSD, INT_VECTOR, INT_VECTOR, INT_VECTOR, INT_VECTOR)
+def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
+    """Return ``total`` plus the products of a group: fours of inputs, broadcast to all lanes, and fours of weights."""
+    if _HAS_VPDPBUSD:
         for inputs, weights in zip(x, w, strict=True):
-            total = builder.call(add_four, [total, inputs, builder.bitcast(weights, INT_VECTOR)])
+            total = builder.call_llvm(_VPDPBUSD, INT_VECTOR, total, inputs, builder.bitcast(weights, INT_VECTOR))
         return total
-    add_two = llvm_function(builder, _PMADDUBSW, _WORDS, _BYTES, _BYTES)
-    words = [builder.call(add_two, [builder.bitcast(a, _BYTES), b]) for a, b in zip(x, w, strict=True)]
-    widen = llvm_function(builder, _PMADDWD, INT_VECTOR, _WORDS, _WORDS)
-    return builder.add(total, builder.call(widen, [functools.reduce(builder.add, words), _ONES]))
+    words = [builder.call_llvm(_PMADDUBSW, _WORDS, builder.bitcast(a, _BYTES), b) for a, b in zip(x, w, strict=True)]
+    pairs = functools.reduce(builder.add, words)
+    return builder.add(total, builder.call_llvm(_PMADDWD, INT_VECTOR, pairs, constant(_WORDS, 1)))
 
 
-# AVX-512 has 32 registers, and with vpdpbusd no sums in 16 bits take any of them.
-_MANY, _SOME = (8, 4) if _ADDS_FOUR and LANES == 16 else (3, 2)  # rows
-_LINES = _GROUP * _FOUR * BLOCK // CACHE_LINE  # of a group's weights
+# AVX-512 has 32 registers, and vpdpbusd needs none for sums in 16 bits.
+_MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # rows
+_LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
@@ -250,7 +232,7 @@ _two = _some if _SOME == 2 else _tile(2, _LINES)
 @jit
 def multiply_block(
     weights: int,
-    starts: int,
+    accumulator_init: int,
     scales: int,
     bias: int,
     block: int,
@@ -258,37 +240,38 @@ def multiply_block(
     width: int,
     input_scales: int,
     rows: int,
-    least: np.float32,
+    minimum: np.float32,
     out: int,
     stride: int,
 ) -> None:
     """Compute one block of a layer's outputs for the first ``rows`` rows.
 
-    out = max(least, (inputs - INPUT_OFFSET) @ weights[block]^T * scales * input_scales + bias)
+    out = max(minimum, (inputs - INPUT_OFFSET) @ weights[block]^T * scales * input_scales + bias)
 
-    Arrays are given by their addresses: ``weights`` and ``starts`` as packed, ``scales`` and ``bias`` (blocks * BLOCK,)
-    float32, ``inputs`` (R, ``width``) bytes with width = 4 * fours (bytes beyond the layer's inputs may be anything),
-    ``input_scales`` (R,) float32, and ``out``, with ``stride`` bytes from one row to the next.
+    Arrays are given by their addresses: ``weights`` and ``accumulator_init`` as packed, ``scales`` and ``bias``
+    (blocks * BLOCK,) in float32, ``inputs`` (R, ``width``) in bytes, ``input_scales`` (R,) in float32, and ``out`` with
+    ``stride`` bytes from one row to the next. ``width`` is the packed weights' number of inputs; the contents of the
+    bytes beyond the inputs of the layer do not matter.
     """
-    groups = width // (4 * _GROUP)
+    groups = width // _GROUP
     panel, place = weights + block * BLOCK * width, 4 * BLOCK * block
-    start, scale, shift = starts + place, scales + place, bias + place
+    start, scale, shift = accumulator_init + place, scales + place, bias + place
     row, following = 0, panel + BLOCK * width
     while row < rows:
         x, s, y = inputs + row * width, input_scales + 4 * row, out + row * stride
         if rows - row >= _MANY:
             if row == 0 and rows < _LINES * _MANY:
-                _first(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
+                _first(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
             else:
                 ahead = following + row // _MANY % _LINES * groups * CACHE_LINE
-                _many(panel, ahead, x, width, groups, start, s, scale, shift, least, y, stride)
+                _many(panel, ahead, x, width, groups, start, s, scale, shift, minimum, y, stride)
             row += _MANY
         elif rows - row >= _SOME:
-            _some(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
+            _some(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
             row += _SOME
         elif rows - row >= 2:
-            _two(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
+            _two(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
             row += 2
         else:
-            _one(panel, following, x, width, groups, start, s, scale, shift, least, y, stride)
+            _one(panel, following, x, width, groups, start, s, scale, shift, minimum, y, stride)
             row += 1

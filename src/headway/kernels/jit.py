@@ -19,6 +19,7 @@ from types import FrameType, FunctionType
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numba
+import numpy.typing as npt
 from numba.core import caching, compiler, environment
 from numba.core.caching import _Cache
 from numba.core.runtime import rtsys  # type: ignore[attr-defined]
@@ -26,10 +27,19 @@ from numba.misc import appdirs
 
 from headway.kernels.cpu_features import cpu_features
 
-__all__ = ["SerialAndParallel", "cache_folders", "jit", "jit_inline", "jit_parallel", "jit_serial_and_parallel"]
+__all__ = [
+    "Array",
+    "SerialAndParallel",
+    "cache_folders",
+    "jit",
+    "jit_inline",
+    "jit_parallel",
+    "jit_serial_and_parallel",
+]
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 P = ParamSpec("P")
+Array = npt.NDArray[Any]
 
 _IndexDataCacheFile: Any = caching.IndexDataCacheFile
 _CompileResult: Any = compiler.CompileResult

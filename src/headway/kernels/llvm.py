@@ -1,15 +1,16 @@
-"""What functions written as LLVM's instructions have in common.
+"""Functions written as LLVM instructions, which compiled kernels call like any other function.
 
-Most kernels are Python that Numba compiles. Where a loop must be made of certain vector instructions, in certain
-registers, a function emits them instead (Numba's ``intrinsic``), and compiled code calls it like any other. Such
-functions take addresses and numbers.
+Most kernels are Python that Numba compiles. If a loop must consist of certain vector instructions in certain registers,
+a Python function emits these instructions instead (:func:`intrinsic`). Such functions take addresses, counts and
+numbers.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from llvmlite import ir
 from numba import extending
@@ -23,87 +24,120 @@ __all__ = [
     "FEATURES",
     "FLOAT",
     "FLOAT_VECTOR",
+    "INT16",
     "INT32",
     "INT64",
     "INT_VECTOR",
     "LANES",
-    "alloca",
-    "broadcast",
+    "Builder",
     "constant",
-    "for_range",
     "intrinsic",
     "llvm_function",
-    "load",
-    "prefetch",
-    "store",
-    "sum_lanes",
 ]
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 _cgutils: Any = untyped_cgutils
 
-BYTE, INT32, INT64, FLOAT = ir.IntType(8), ir.IntType(32), ir.IntType(64), ir.FloatType()
+BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
 FEATURES = cpu_features()
-LANES = 16 if "avx512bw" in FEATURES else 8  # of 32 bits, in a vector
-CACHE_LINE = 64  # bytes that come into a cache together
+LANES = 16 if "avx512bw" in FEATURES else 8  # 32-bit numbers in a vector
+CACHE_LINE = 64  # bytes
 FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)
 
 
-def intrinsic(typing: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that compiled code calls; ``typing`` gives its signature and what emits its instructions."""
-    return cast(Callable[..., Any], extending.intrinsic(inspect.unwrap(typing)))  # without the type checks of tests
+def intrinsic(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorator: make a function that emits instructions callable from compiled code.
+
+    The function takes a :class:`Builder` and the LLVM values of the arguments, and returns the value of the result, or
+    None. ``signature`` is the signature in Numba's types, or a function that returns it for the types of the arguments.
+    """
+
+    def decorate(emit: Callable[..., Any]) -> Callable[..., Any]:
+        def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> Any:
+            own = Builder(builder.block)
+            result = emit(own, *arguments)
+            builder.position_at_end(own.block)
+            return context.get_dummy_value() if result is None else result
+
+        @functools.wraps(emit)
+        def typing(context: Any, *arguments: Any) -> Any:
+            return signature(*arguments) if callable(signature) else signature, generate
+
+        function: Callable[..., Any] = extending.intrinsic(typing)
+        return function
+
+    return decorate
 
 
 def constant(kind: ir.Type, value: int | float) -> ir.Value:
-    """A number of this kind, or a vector of it in all lanes."""
+    """Return a constant of type ``kind``; in all lanes if that is a vector."""
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
-def llvm_function(builder: ir.IRBuilder, name: str, result: ir.Type, *taken: ir.Type) -> Any:
-    """One of LLVM's or the processor's own functions."""
-    return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, taken), name)
+def llvm_function(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> Any:
+    """Return the declaration of a function of LLVM's, or of an instruction of the processor."""
+    return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
 
 
-def for_range(builder: ir.IRBuilder, count: ir.Value) -> Any:
-    """A loop: a context manager whose value has the ``index``."""
-    return _cgutils.for_range(builder, count)
+class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
+    """llvmlite's builder of instructions, with the operations that kernels consist of. Addresses are integers."""
 
+    def read(self, address: ir.Value, kind: ir.Type, index: ir.Value | int = 0) -> ir.Value:
+        """Return element ``index`` of the array of ``kind`` at ``address``."""
+        return self.load(self._pointer(address, kind, index), align=1)
 
-def alloca(builder: ir.IRBuilder, kind: ir.Type) -> ir.Value:
-    """A place for a value that changes in loops; LLVM makes it a register."""
-    return _cgutils.alloca_once(builder, kind)
+    def write(self, value: ir.Value, address: ir.Value, index: ir.Value | int = 0) -> None:
+        """Store ``value`` as element ``index`` of the array of its type at ``address``."""
+        self.store(value, self._pointer(address, value.type, index), align=1)
 
+    def _pointer(self, address: ir.Value, kind: ir.Type, index: ir.Value | int) -> ir.Value:
+        index = INT64(index) if isinstance(index, int) else index
+        return self.gep(self.inttoptr(address, kind.as_pointer()), [index])
 
-def load(builder: ir.IRBuilder, address: ir.Value, kind: ir.Type, index: ir.Value) -> ir.Value:
-    """The value at ``index`` of those that lie from ``address`` on."""
-    return builder.load(builder.gep(builder.inttoptr(address, kind.as_pointer()), [index]), align=1)
+    def offset(self, start: ir.Value, index: ir.Value | int, stride: ir.Value | int) -> ir.Value:
+        """Return start + index * stride, all 64-bit integers."""
+        index, stride = (INT64(x) if isinstance(x, int) else x for x in (index, stride))
+        return self.add(start, self.mul(index, stride))
 
+    @contextlib.contextmanager
+    def loop(self, count: ir.Value) -> Iterator[ir.Value]:
+        """Emit the instructions of the block as a loop; the value is the index."""
+        with _cgutils.for_range(self, count) as loop:
+            yield loop.index
 
-def store(builder: ir.IRBuilder, value: ir.Value, address: ir.Value, index: ir.Value) -> None:
-    """Put it at ``index`` of the values of its kind that lie from ``address`` on."""
-    builder.store(value, builder.gep(builder.inttoptr(address, value.type.as_pointer()), [index]), align=1)
+    def variable(self, initial: ir.Value) -> ir.Value:
+        """Return a pointer to a new local variable, which LLVM keeps in a register."""
+        pointer = _cgutils.alloca_once(self, initial.type)
+        self.store(initial, pointer)
+        return pointer
 
+    def add_to(self, variable: ir.Value, value: ir.Value) -> None:
+        """Add a floating-point value to a variable."""
+        self.store(self.fadd(self.load(variable), value), variable)
 
-def broadcast(builder: ir.IRBuilder, value: ir.Value, lanes: int) -> ir.Value:
-    """A vector whose lanes are all ``value``."""
-    alone = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-    lane = ir.Constant(ir.VectorType(INT32, lanes), [0] * lanes)
-    return builder.shuffle_vector(builder.insert_element(alone, value, INT32(0)), alone, lane)
+    def call_llvm(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
+        """Call a function of LLVM's, or an instruction of the processor."""
+        function = llvm_function(self, name, result, *(argument.type for argument in arguments))
+        return self.call(function, list(arguments))
 
+    def broadcast(self, value: ir.Value) -> ir.Value:
+        """Return a vector with ``value`` in all lanes."""
+        undefined = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+        return self.shuffle_vector(self.insert_element(undefined, value, INT32(0)), undefined, constant(INT_VECTOR, 0))
 
-def prefetch(builder: ir.IRBuilder, address: ir.Value) -> None:
-    """Have what is there, with all of its cache line, brought into the second-level cache; it may be any address."""
-    prefetch = llvm_function(builder, "llvm.prefetch.p0i8", ir.VoidType(), BYTE.as_pointer(), INT32, INT32, INT32)
-    builder.call(prefetch, [builder.inttoptr(address, BYTE.as_pointer()), INT32(0), INT32(2), INT32(1)])
+    def shuffle(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
+        """Return a vector of these lanes of two vectors, which are numbered one after the other."""
+        return self.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
 
+    def sum_lanes(self, vector: ir.Value) -> ir.Value:
+        """Return the sum of all lanes: of the two halves, then of the halves of the result, and so on."""
+        lanes = LANES
+        while lanes > 1:
+            lanes //= 2
+            upper = [lanes + lane if lane < lanes else lane for lane in range(LANES)]
+            vector = self.fadd(vector, self.shuffle(vector, ir.Constant(vector.type, ir.Undefined), upper))
+        return self.extract_element(vector, INT32(0))
 
-def sum_lanes(builder: ir.IRBuilder, vector: ir.Value) -> ir.Value:
-    """The sum of a vector's lanes: of its halves, then of theirs."""
-    lanes = vector.type.count
-    nothing = ir.Constant(vector.type, ir.Undefined)
-    while lanes > 1:
-        lanes //= 2
-        upper = [lanes + lane if lane < lanes else lane for lane in range(vector.type.count)]
-        order = ir.Constant(ir.VectorType(INT32, vector.type.count), upper)
-        vector = builder.fadd(vector, builder.shuffle_vector(vector, nothing, order))
-    return builder.extract_element(vector, INT32(0))
+    def prefetch(self, address: ir.Value) -> None:
+        """Load the cache line at ``address`` into the second-level cache; any address is allowed."""
+        pointer = self.inttoptr(address, BYTE.as_pointer())
+        self.call_llvm("llvm.prefetch.p0i8", ir.VoidType(), pointer, INT32(0), INT32(2), INT32(1))

@@ -1,156 +1,155 @@
-"""The best tokens of an output projection, without a softmax over the vocabulary.
+"""The top k tokens of an output projection, without a softmax over the vocabulary.
 
-Logits are computed for a part of the vocabulary at a time, and ranked and summed while that is in the cache: a running
-sum of exp_and_sum, over the largest logit so far, gives the normaliser; a logit that is larger than the least of the
-best so far takes its place among them. Of equal logits the first token comes first.
+Logits are computed for one chunk of the vocabulary at a time, and summed and ranked while they are in the cache. The
+normalizer is a running sum of exponentials relative to the largest logit so far. A logit that exceeds the smallest of
+the top k so far is inserted among them. Ties are broken by the lower token id.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from headway.kernels.exp import LOG2_E, exp2
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, ordered_int
 from headway.kernels.int8_gemm import BLOCK, multiply_block
 from headway.kernels.int8_linear import quantize_rows
-from headway.kernels.jit import jit, jit_inline
+from headway.kernels.jit import Array, jit, jit_inline
 
 __all__ = ["topk_logits", "topk_projection", "topk_projection_per_sentence"]
 
-Array = npt.NDArray[Any]
-
-_PART = max(1, 128 // BLOCK)  # blocks: 128 tokens, which for 256 rows are 128 KiB
+_CHUNK = max(1, 128 // BLOCK)  # blocks: 128 tokens, whose logits take 128 KiB for 256 rows
 _LEAST = np.float32(-3.4e38)
-_ANY = np.float32(-np.inf)
+_MINUS_INFINITY = np.float32(-np.inf)
 
 
 @jit
 def topk_projection(
     hidden: Array,
     weights: Array,
-    starts: Array,
+    accumulator_init: Array,
     scale: Array,
     bias: Array,
     vocabulary: int,
-    forbidden: Array,
-    end: int,
-    best: Array,
+    banned: Array,
+    eos: int,
+    log_probs: Array,
     tokens: Array,
-    ending: Array,
+    eos_log_probs: Array,
 ) -> None:
-    """Write the log-probabilities of each row's best tokens, best first, into ``best`` and ``tokens`` (R, C).
+    """Write each row's top k tokens and their log-probabilities, best first, to ``tokens`` and ``log_probs`` (R, k).
 
-    The log-probability of ``end`` is written to ``ending`` (R,). The layer that ``hidden`` (R, D) is multiplied by is
-    given as in :class:`~headway.kernels.int8_linear.QuantizedLinear`. ``forbidden`` tokens are never chosen but keep
-    their share of the probability. If fewer than C tokens are left, the rest have log-probability -inf. If a logit is
-    NaN, so are all results of its row.
+    The log-probability of ``eos`` is written to ``eos_log_probs`` (R,). ``hidden`` (R, D) is multiplied by the
+    arrays of a :class:`~headway.kernels.int8_linear.QuantizedLinear`. ``banned`` tokens are never chosen but keep their
+    share of the probability. If fewer than k tokens are left, the rest have log-probability -inf. If a logit is NaN, so
+    are all results of its row.
     """
     rows = len(hidden)
     levels = np.empty((rows, 4 * weights.shape[1]), dtype=np.uint8)
     scales = np.empty(rows, dtype=np.float32)
-    logits = np.empty((rows, _PART * BLOCK), dtype=np.float32)
+    logits = np.empty((rows, _CHUNK * BLOCK), dtype=np.float32)
     largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    _clear(largest, totals, best, tokens, ending)
+    _clear(largest, totals, log_probs, tokens, eos_log_probs)
     quantize_rows(hidden, levels, scales)
-    for first in range(0, len(weights), _PART):
-        for block in range(first, min(first + _PART, len(weights))):
+    for first in range(0, len(weights), _CHUNK):
+        for block in range(first, min(first + _CHUNK, len(weights))):
             place = logits.ctypes.data + 4 * (block - first) * BLOCK
-            w, s, f, b = weights.ctypes.data, starts.ctypes.data, scale.ctypes.data, bias.ctypes.data
+            w, s, f, b = weights.ctypes.data, accumulator_init.ctypes.data, scale.ctypes.data, bias.ctypes.data
             q, c, stride = levels.ctypes.data, scales.ctypes.data, 4 * logits.shape[1]
-            multiply_block(w, s, f, b, block, q, levels.shape[1], c, rows, _ANY, place, stride)
-        width = min(_PART * BLOCK, vocabulary - first * BLOCK)
-        _rank_part(logits, 0, width, first * BLOCK, forbidden, end, largest, totals, best, tokens, ending)
-    _normalize(largest, totals, best, ending)
+            multiply_block(w, s, f, b, block, q, levels.shape[1], c, rows, _MINUS_INFINITY, place, stride)
+        width = min(_CHUNK * BLOCK, vocabulary - first * BLOCK)
+        _update(logits, 0, width, first * BLOCK, banned, eos, largest, totals, log_probs, tokens, eos_log_probs)
+    _normalize(largest, totals, log_probs, eos_log_probs)
 
 
 @jit
 def topk_projection_per_sentence(
     hidden: Array,
     weights: Array,
-    starts: Array,
+    accumulator_init: Array,
     scale: Array,
     bias: Array,
+    listed: Array,
+    slots: Array,
+    banned: Array,
+    eos: int,
+    log_probs: Array,
     tokens: Array,
-    homes: Array,
-    forbidden: Array,
-    end: int,
-    best: Array,
-    found: Array,
-    ending: Array,
+    eos_log_probs: Array,
 ) -> None:
-    """:func:`rank` where each sentence has its own tokens, and its own layer.
+    """Like :func:`topk_projection`, but each sentence has its own tokens and weights.
 
-    ``tokens`` (homes, blocks, BLOCK) are in order, and zeros follow; the layers' arrays (homes, blocks, ...) are of the
-    same shape. ``homes`` (B,) are the sentences' places among them, whose rows are neighbours in ``hidden``.
+    ``listed`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros. The weights (P, blocks, ...)
+    are in the same order. ``slots`` (B,) is the slot of each sentence. ``hidden`` contains a sentence's rows one after
+    the other.
     """
-    beams = len(hidden) // max(1, len(homes))
-    excluded = np.empty(len(forbidden), dtype=np.int64)
-    for sentence in range(len(homes)):
-        home = homes[sentence]
-        listed = tokens[home].reshape(-1)
-        size, ruled_out, end_place = 0, 0, -1
-        while size < len(listed) and listed[size] > 0:
-            if listed[size] == end:
-                end_place = size
-            for token in forbidden:
-                if listed[size] == token:
-                    excluded[ruled_out] = size
-                    ruled_out += 1
+    beams = len(hidden) // max(1, len(slots))
+    excluded = np.empty(len(banned), dtype=np.int64)
+    for sentence in range(len(slots)):
+        slot = slots[sentence]
+        own = listed[slot].reshape(-1)
+        size, num_excluded, eos_place = 0, 0, -1
+        while size < len(own) and own[size] > 0:
+            if own[size] == eos:
+                eos_place = size
+            for token in banned:
+                if own[size] == token:
+                    excluded[num_excluded] = size
+                    num_excluded += 1
             size += 1
         rows, used = slice(sentence * beams, (sentence + 1) * beams), -(-size // BLOCK)
         topk_projection(
-            *(hidden[rows], weights[home, :used], starts[home], scale[home], bias[home], size),
-            *(excluded[:ruled_out], end_place, best[rows], found[rows], ending[rows]),
+            *(hidden[rows], weights[slot, :used], accumulator_init[slot], scale[slot], bias[slot], size),
+            *(excluded[:num_excluded], eos_place, log_probs[rows], tokens[rows], eos_log_probs[rows]),
         )
         for r in range(sentence * beams, (sentence + 1) * beams):
-            for c in range(found.shape[1]):
-                found[r, c] = listed[found[r, c]]
+            for c in range(tokens.shape[1]):
+                tokens[r, c] = own[tokens[r, c]]
 
 
 @jit
-def topk_logits(logits: Array, forbidden: Array, end: int, best: Array, tokens: Array, ending: Array) -> None:
-    """The same of logits (R, V)."""
+def topk_logits(logits: Array, banned: Array, eos: int, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
+    """Like :func:`topk_projection`, for given logits (R, V)."""
     rows, vocabulary = logits.shape
     largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    _clear(largest, totals, best, tokens, ending)
-    for start in range(0, vocabulary, _PART * BLOCK):
-        width = min(_PART * BLOCK, vocabulary - start)
-        _rank_part(logits, start, width, start, forbidden, end, largest, totals, best, tokens, ending)
-    _normalize(largest, totals, best, ending)
+    _clear(largest, totals, log_probs, tokens, eos_log_probs)
+    for start in range(0, vocabulary, _CHUNK * BLOCK):
+        width = min(_CHUNK * BLOCK, vocabulary - start)
+        _update(logits, start, width, start, banned, eos, largest, totals, log_probs, tokens, eos_log_probs)
+    _normalize(largest, totals, log_probs, eos_log_probs)
 
 
 @jit
-def _clear(largest: Array, totals: Array, best: Array, tokens: Array, ending: Array) -> None:
-    """Write what is true before any token was seen."""
-    for r in range(len(best)):
-        largest[r], totals[r], ending[r] = _LEAST, np.float32(0), _ANY
-        for c in range(best.shape[1]):
-            best[r, c], tokens[r, c] = _ANY, 0
+def _clear(largest: Array, totals: Array, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
+    """Initialize the running results."""
+    for r in range(len(log_probs)):
+        largest[r], totals[r], eos_log_probs[r] = _LEAST, np.float32(0), _MINUS_INFINITY
+        for c in range(log_probs.shape[1]):
+            log_probs[r, c], tokens[r, c] = _MINUS_INFINITY, 0
 
 
 @jit
-def _rank_part(
+def _update(
     logits: Array,
     column: int,
     width: int,
     start: int,
-    forbidden: Array,
-    end: int,
+    banned: Array,
+    eos: int,
     largest: Array,
     totals: Array,
-    best: Array,
+    log_probs: Array,
     tokens: Array,
-    ending: Array,
+    eos_log_probs: Array,
 ) -> None:
-    """Take in the logits of ``width`` tokens from ``start`` on, which are the columns from ``column`` on."""
-    end_column = column + end - start if 0 <= end - start < width else -1
-    last = best.shape[1] - 1
+    """Update the running results with the logits of ``width`` tokens from ``start`` on, in columns from ``column`` on.
+
+    ``log_probs`` contains logits until :func:`_normalize` is called.
+    """
+    eos_column = column + eos - start if 0 <= eos - start < width else -1
+    last = log_probs.shape[1] - 1
     for r in range(len(logits)):
-        if end_column >= 0:
-            ending[r] = logits[r, end_column]
+        if eos_column >= 0:
+            eos_log_probs[r] = logits[r, eos_column]
         highest = MIN_INT32
         for n in range(column, column + width):
             highest = max(highest, ordered_int(float_to_bits(logits[r, n])))
@@ -162,39 +161,39 @@ def _rank_part(
         for n in range(column, column + width):
             total += exp2((logits[r, n] - base) * LOG2_E)
         totals[r] += total
-        if top > best[r, last]:
-            _insert(logits[r, column : column + width], start, forbidden, best[r], tokens[r])
+        if top > log_probs[r, last]:
+            _insert(logits[r, column : column + width], start, banned, log_probs[r], tokens[r])
 
 
 @jit
-def _normalize(largest: Array, totals: Array, best: Array, ending: Array) -> None:
-    for r in range(len(best)):
+def _normalize(largest: Array, totals: Array, log_probs: Array, eos_log_probs: Array) -> None:
+    for r in range(len(log_probs)):
         normalizer = largest[r] + np.log(totals[r])
-        for c in range(best.shape[1]):
-            best[r, c] = _log_probability(best[r, c], normalizer)
-        ending[r] = _log_probability(ending[r], normalizer)
+        for c in range(log_probs.shape[1]):
+            log_probs[r, c] = _log_prob(log_probs[r, c], normalizer)
+        eos_log_probs[r] = _log_prob(eos_log_probs[r], normalizer)
 
 
 @jit_inline
-def _log_probability(logit: np.float32, normalizer: np.float32) -> np.float32:
-    """Of a sure token rounding must not make more than 0."""
+def _log_prob(logit: np.float32, normalizer: np.float32) -> np.float32:
+    """Return the log-probability; rounding must not make that of a nearly certain token positive."""
     difference = logit - normalizer
     return np.float32(0) if difference > 0 else difference  # not min(): NaN stays
 
 
 @jit_inline
-def _insert(part: Array, start: int, forbidden: Array, best: Array, tokens: Array) -> None:
-    """Put each token of a row's part that is better than the last of the best into its place among them."""
-    last = len(best) - 1
-    for n in range(len(part)):
-        logit = part[n]
-        if logit > best[last]:
+def _insert(chunk: Array, start: int, banned: Array, log_probs: Array, tokens: Array) -> None:
+    """Insert each token of a row's chunk that is better than the last of the top k."""
+    last = len(log_probs) - 1
+    for n in range(len(chunk)):
+        logit = chunk[n]
+        if logit > log_probs[last]:
             excluded = False
-            for token in forbidden:
+            for token in banned:
                 excluded |= token == start + n
             if not excluded:
                 at = last
-                while at > 0 and logit > best[at - 1]:
-                    best[at], tokens[at] = best[at - 1], tokens[at - 1]
+                while at > 0 and logit > log_probs[at - 1]:
+                    log_probs[at], tokens[at] = log_probs[at - 1], tokens[at - 1]
                     at -= 1
-                best[at], tokens[at] = logit, start + n
+                log_probs[at], tokens[at] = logit, start + n

@@ -1,4 +1,4 @@
-"""Residual connections whose dropout and sum are one compiled pass in training on a CPU."""
+"""Parts of :mod:`headway.nn.blocks` whose dropout, sum, bias and ReLU are one compiled pass in training on a CPU."""
 
 from __future__ import annotations
 
@@ -7,11 +7,25 @@ from collections.abc import Callable
 from jaxtyping import Float
 from torch import Tensor
 
-from headway.engine.dropout import dropout_add
+from headway.engine.arrays import supports
+from headway.engine.dropout import dropout_add, relu_dropout
+from headway.engine.linear import linear
 from headway.engine.replacement import has_hooks
-from headway.nn.blocks import NoNorm, PostNorm, PreNorm
+from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
 
-__all__ = ["KernelNoNorm", "KernelPostNorm", "KernelPreNorm"]
+__all__ = ["KernelFeedForward", "KernelNoNorm", "KernelPostNorm", "KernelPreNorm"]
+
+
+class KernelFeedForward(FeedForward):
+    """:class:`~headway.nn.blocks.FeedForward` with ReLU."""
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Transform each position."""
+        if not self.training or not supports(x) or has_hooks(self.inner, self.dropout):
+            return super().forward(x)
+        inner = relu_dropout(self.dropout, linear(x, self.inner.weight), self.inner.bias)
+        transformed: Tensor = self.outer(inner)
+        return transformed
 
 
 class KernelPostNorm(PostNorm):

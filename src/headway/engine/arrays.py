@@ -1,0 +1,40 @@
+"""Tensors as the arrays that kernels take.
+
+NumPy has no bfloat16, so bfloat16 tensors become arrays of uint16 with the same bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from headway import kernels
+
+__all__ = ["as_array", "parameter_as_array", "supports"]
+
+_TYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
+
+
+def supports(x: Tensor) -> bool:
+    """Return whether kernels can compute on a tensor here and now. While ``torch.compile`` traces, they cannot."""
+    if torch.compiler.is_compiling():
+        return False
+    return x.device.type == "cpu" and x.dtype in _TYPES and kernels.available()
+
+
+def as_array(x: Tensor) -> npt.NDArray[Any]:
+    """Return an array that shares the memory of a tensor."""
+    array: npt.NDArray[Any] = x.detach().view(_TYPES[x.dtype]).numpy()
+    return array
+
+
+def parameter_as_array(parameter: Tensor) -> npt.NDArray[Any]:
+    """Return an array that shares the memory of a float32 parameter, to be read at once.
+
+    Unlike :func:`as_array`, it does not prevent FSDP from freeing the parameter's memory later.
+    """
+    return np.from_dlpack(parameter.detach())
