@@ -7,7 +7,7 @@
 
 Nothing in it is a pickle, and nothing in it is run. Folders of older format versions load for ever. Version 2
 is that of imported models: its tokenizers may be those of another toolkit (a SentencePiece model stands beside its JSON
-as tokenizer.spm), and config.json has the framing: what stands around a sentence.
+as tokenizer.spm), and config.json contains the special tokens around a sentence ("framing").
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from headway.models.registry import (
     parse_model_config,
 )
 from headway.storage import atomic_write_folder
-from headway.text.framing import Framing
-from headway.text.interface import TextTokenizer
+from headway.text.base import TextTokenizer
 from headway.text.loading import load_tokenizer
+from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of
 
 __all__ = [
@@ -53,11 +53,11 @@ __all__ = [
     "load_bundle",
     "load_weights",
     "named_weights",
-    "own_framing",
+    "own_template",
     "placed_like",
-    "read_framing",
     "read_model_config",
     "read_task",
+    "read_template",
     "read_tokenizers",
     "read_weights",
     "write_weights",
@@ -81,8 +81,8 @@ class TaskConfig(Config):
 class Bundle:
     """A translation model with its tokenizers and its task.
 
-    ``imported_framing`` is the special-token template of an imported model; None for Headway's own models, which all
-    have the same one (:attr:`framing`).
+    ``imported_template`` is the special-token template of an imported model; None for Headway's own models, which all
+    have the same one (:attr:`token_template`).
     """
 
     output: ClassVar[Output] = "tokens"
@@ -93,7 +93,7 @@ class Bundle:
     model: TranslationModel
     source_tokenizer: TextTokenizer
     target_tokenizer: TextTokenizer
-    imported_framing: Framing | None = None
+    imported_template: SpecialTokenTemplate | None = None
 
     @property
     def tokenizers(self) -> dict[str, TextTokenizer]:
@@ -101,19 +101,19 @@ class Bundle:
         return {"source": self.source_tokenizer, "target": self.target_tokenizer}
 
     @property
-    def framing(self) -> Framing:
+    def token_template(self) -> SpecialTokenTemplate:
         """The special tokens around a sentence: for Headway's own models a language tag, if any, and the end symbol."""
-        return self.imported_framing or own_framing(self.source_tokenizer)
+        return self.imported_template or own_template(self.source_tokenizer)
 
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
         names = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
         facts: dict[str, Any] = {"tokenizers": {"source": names[0], "target": names[1]}}
-        if self.imported_framing is not None:
-            facts["framing"] = self.imported_framing.as_dict()
+        if self.imported_template is not None:
+            facts["framing"] = self.imported_template.as_dict()
         tokenizers = {names[0]: self.source_tokenizer, names[1]: self.target_tokenizer}
-        version = 1 if self.imported_framing is None else 2
+        version = 1 if self.imported_template is None else 2
         _save(folder, self.task, self.model, card, tokenizers, {"format": version, **facts})
 
     @classmethod
@@ -128,10 +128,10 @@ class Bundle:
         model: Model,
         tokenizers: tuple[TextTokenizer, TextTokenizer],
         _labels: tuple[str, ...],
-        framing: Framing | None,
+        template: SpecialTokenTemplate | None,
     ) -> Bundle:
         """Make a bundle of the parts of a model folder."""
-        return cls(task, cast("TranslationModel", model), *tokenizers, framing)
+        return cls(task, cast("TranslationModel", model), *tokenizers, template)
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ class ClassifierBundle:
         model: Model,
         tokenizers: tuple[TextTokenizer, TextTokenizer],
         labels: tuple[str, ...],
-        _framing: Framing | None,
+        _template: SpecialTokenTemplate | None,
     ) -> ClassifierBundle:
         """Make a bundle of the parts of a model folder."""
         return cls(task, cast("EncoderClassifier", model), tokenizers[0], labels)
@@ -213,14 +213,14 @@ def load_bundle(folder: Path) -> AnyBundle:
     """Read a model folder of any task; :class:`BundleError` names the file that is missing, damaged or foreign."""
     config = _read_config(folder)
     task = _task(folder, config)
-    model_config, framing = _model_config(folder, config), _framing(folder, config)
+    model_config, template = _model_config(folder, config), _template(folder, config)
     with _explained(folder):
         bundle_type = _BUNDLES[task.kind]
         labels = _labels(config["labels"]) if bundle_type.output == "label" else ()
     source, target = _tokenizers(folder, config)
-    if framing is not None:
+    if template is not None:
         with _explained(folder):
-            _check_framing(framing, source, target)
+            _check_template(template, source, target)
     path = folder / "model.safetensors"
     shapes = _stored_shapes(path)
     target_size = len(labels) or target.vocab_size
@@ -231,7 +231,7 @@ def load_bundle(folder: Path) -> AnyBundle:
         raise _foreign(folder, ValueError(f"a {model.config.kind} is no model for {task.kind}"))
     load_weights(model, read_weights(path), path)
     model.eval()
-    return bundle_type.assemble(task, model, (source, target), labels, framing)
+    return bundle_type.assemble(task, model, (source, target), labels, template)
 
 
 def read_task(folder: Path) -> TaskConfig:
@@ -254,20 +254,24 @@ def _model_config(folder: Path, config: dict[str, Any]) -> AnyConfig:
         return parse_model_config(config["model"], "model")
 
 
-def read_framing(folder: Path) -> Framing | None:
+def read_template(folder: Path) -> SpecialTokenTemplate | None:
     """What stands around the sentences of the model in ``folder``, if it is an imported one; else None."""
-    return _framing(folder, _read_config(folder))
+    return _template(folder, _read_config(folder))
 
 
-def _framing(folder: Path, config: dict[str, Any]) -> Framing | None:
+def _template(folder: Path, config: dict[str, Any]) -> SpecialTokenTemplate | None:
     with _explained(folder):
-        return Framing.parse(config["framing"], "framing") if "framing" in config else None
+        return SpecialTokenTemplate.parse(config["framing"], "framing") if "framing" in config else None
 
 
-def own_framing(tokenizer: TextTokenizer) -> Framing:
-    """What stands around the sentences of a model that Headway trained from scratch."""
+def own_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
+    """Return the special tokens around the sentences of a model that Headway trained from scratch."""
     languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
-    return Framing(source_prefix=("target_language",), languages=languages) if languages else Framing()
+    return (
+        SpecialTokenTemplate(source_prefix=("target_language",), languages=languages)
+        if languages
+        else SpecialTokenTemplate()
+    )
 
 
 def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer]:
@@ -305,12 +309,12 @@ def _labels(names: object) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _check_framing(framing: Framing, source: TextTokenizer, target: TextTokenizer) -> None:
+def _check_template(template: SpecialTokenTemplate, source: TextTokenizer, target: TextTokenizer) -> None:
     """Refuse ids that the embeddings have no row for."""
-    languages = tuple(framing.languages.values())
+    languages = tuple(template.languages.values())
     for slots, tokenizer in (
-        ((*framing.source_prefix, *framing.source_suffix, *languages), source),
-        (framing.target_prefix, target),
+        ((*template.source_prefix, *template.source_suffix, *languages), source),
+        (template.target_prefix, target),
     ):
         for slot in slots:
             if isinstance(slot, int) and not 0 <= slot < tokenizer.vocab_size:

@@ -122,7 +122,7 @@ def _languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: 
             f"{task.source_language} to {target} ({' + '.join(corpus.files)}); choose another teacher, or set "
             f"task.source_language = {has.source_language!r} and task.target_language = {has.target_language!r}"
         )
-    told = corpus.source_language if translator.bundle.framing.source_languages else None
+    told = corpus.source_language if translator.bundle.token_template.source_languages else None
     return _Languages(told, target if several else None)
 
 
@@ -212,7 +212,7 @@ class _Pieces:
             longest = min(
                 longest,
                 bundle.model.max_length
-                - bundle.framing.frame(source_language=source, target_language=target).source_extra,
+                - bundle.token_template.fill(source_language=source, target_language=target).source_extra,
             )
         lengths = map(len, bundle.source_tokenizer.encode_batch(different))
         short = [text if n <= longest else "" for text, n in zip(different, lengths, strict=True)]

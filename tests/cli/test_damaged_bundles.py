@@ -30,15 +30,15 @@ def models(
     from headway.bundle import Bundle, TaskConfig
     from headway.models.recurrent import RecurrentConfig
     from headway.models.registry import build_model
-    from headway.text.framing import Framing
+    from headway.text.special_tokens import SpecialTokenTemplate
 
     home = tmp_path_factory.mktemp("models")
     bundle = make_translator("bpe", positions="learned", max_length=40, score="general").bundle
     bundle.save(home / "transformer", "# Card")
     languages = {"languages": {"de": 7, "en": 8}, "source_language": "de", "target_language": "en"}
     slots = {"source_prefix": ["source_language"], "target_prefix": ["target_language"]}
-    framing = Framing.parse({**slots, **languages}, "test")
-    Bundle(bundle.task, bundle.model, bundle.source_tokenizer, bundle.target_tokenizer, framing).save(
+    template = SpecialTokenTemplate.parse({**slots, **languages}, "test")
+    Bundle(bundle.task, bundle.model, bundle.source_tokenizer, bundle.target_tokenizer, template).save(
         home / "imported", "# Card"
     )
     characters = make_translator("characters").bundle.source_tokenizer

@@ -19,7 +19,7 @@ from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore
 from headway.data.store_builder import open_or_build
-from headway.text.packed import Packed, PackedEncoder, id_bytes, pack
+from headway.text.corpus_encoder import CorpusEncoder, Packed, id_bytes, pack
 from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)
@@ -279,7 +279,7 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     corpus = Corpus(files=("train.de", "train.en"))
     texts = (text for pair in read_examples(corpus, folder) for text in pair)
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=8000))
-    side = SideSpec(PackedEncoder(tokenizer), suffix_ids=(EOS,))
+    side = SideSpec(CorpusEncoder(tokenizer), suffix_ids=(EOS,))
     built = open_or_build(
         tmp_path / "s", "key", partial(read_examples, corpus, folder), EncodingSpec((side, side), FilterConfig())
     )

@@ -14,7 +14,7 @@ from headway.data.labels import LabelEncoder, count_labels, read_labeled
 from headway.data.readers import Corpus
 from headway.data.store import FilterConfig
 from headway.errors import DataError
-from headway.text.packed import Packed, pack
+from headway.text.corpus_encoder import Packed, pack
 
 
 class Letters:

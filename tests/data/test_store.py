@@ -19,7 +19,7 @@ from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.store import FilterConfig, FilterCounts, TokenStore
 from headway.data.store_builder import open_or_build
 from headway.errors import DataError, OutputError
-from headway.text.packed import Packed, id_bytes, pack
+from headway.text.corpus_encoder import Packed, id_bytes, pack
 
 END = 2
 

@@ -20,8 +20,8 @@ from headway.data.encoding import EncodingSpec, SideSpec, load_chunk, save_chunk
 from headway.data.store import Chunk, FilterConfig, TokenStore
 from headway.data.store_builder import Shard, _Workers, open_or_build
 from headway.errors import ConfigError, DataError, OutputError
-from headway.text.dropout import SampledEncoder
-from headway.text.packed import PackedEncoder
+from headway.text.bpe_dropout import BPEDropoutEncoder
+from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
 
 TEXTS: list[tuple[str, ...]] = [
@@ -37,7 +37,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture
 def work(tokenizer: Tokenizer) -> EncodingSpec:
-    side = SideSpec(PackedEncoder(tokenizer), SampledEncoder(tokenizer, 0.3, 2, 1), suffix_ids=(EOS,))
+    side = SideSpec(CorpusEncoder(tokenizer), BPEDropoutEncoder(tokenizer, 0.3, 2, 1), suffix_ids=(EOS,))
     return EncodingSpec((side, side), FilterConfig())
 
 
@@ -91,7 +91,7 @@ def test_workers_build_the_same_store_bit_for_bit(
 
 
 def test_workers_load_no_torch() -> None:
-    code = "import headway.data.store_builder, headway.text.dropout, sys; assert 'torch' not in sys.modules"
+    code = "import headway.data.store_builder, headway.text.bpe_dropout, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -29,7 +29,7 @@ from headway.experiments.what_heads_see import without_head
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.predict import Translator
-from headway.text.framing import Framing
+from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import EOS
 from headway.train.loop import Result
 
@@ -146,8 +146,8 @@ def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest
 def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Translator]) -> None:
     """A model that wants its sources between two tokens and its targets begun by a third."""
     plain = make_translator().bundle
-    framing = Framing(source_prefix=(7,), source_suffix=(8, EOS), target_prefix=(9,))
-    bundle = replace(plain, imported_framing=framing)
+    template = SpecialTokenTemplate(source_prefix=(7,), source_suffix=(8, EOS), target_prefix=(9,))
+    bundle = replace(plain, imported_template=template)
     ((source, target),) = encoded(bundle, [("das Haus", "ein Baum")])
     assert source == [7, *bundle.source_tokenizer.encode("das Haus"), 8, EOS]
     assert target == [9, *bundle.target_tokenizer.encode("ein Baum"), EOS]

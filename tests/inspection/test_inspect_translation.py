@@ -16,7 +16,7 @@ from headway.inspection.inspect_translator import inspect_translation
 from headway.inspection.results import AttentionMap, Inspection, LabelAttribution
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.predict import Translator
-from headway.text.framing import Framing
+from headway.text.special_tokens import SpecialTokenTemplate
 
 MakeTranslator = Callable[..., Translator]
 TEXT = "das rote Haus"
@@ -162,15 +162,15 @@ class TestMaps:
 
 
 def test_language_codes_are_shown_and_not_aligned(make_translator: MakeTranslator) -> None:
-    """A framing as that of M2M-100: a code before the source, another forced upon the target."""
+    """A template as that of M2M-100: a code before the source, another forced upon the target."""
     plain = make_translator().bundle
-    framing = Framing(
+    template = SpecialTokenTemplate(
         source_prefix=("source_language",),
         target_prefix=("target_language",),
         languages={"de": 40, "en": 41},
         source_language="de",
     )
-    translator = Translator(replace(plain, imported_framing=framing), device="cpu")
+    translator = Translator(replace(plain, imported_template=template), device="cpu")
     seen = inspect_translation(translator, TEXT, "ein Baum", target_language="en")
     (scored,) = translator.score([TEXT], ["ein Baum"], target_language="en")
     codes = plain.source_tokenizer.display([40, 41])
@@ -179,7 +179,7 @@ def test_language_codes_are_shown_and_not_aligned(make_translator: MakeTranslato
     assert seen.log_probability == pytest.approx(scored.log_probability, abs=1e-4)
     assert {source for source, _ in seen.alignment} <= set(range(1, len(seen.source_tokens) - 1))
     assert [target for _, target in seen.alignment] == list(range(1, len(seen.steps) - 1))
-    with pytest.raises(ConfigError, match="must be told which"):
+    with pytest.raises(ConfigError, match="one must be chosen"):
         inspect_translation(translator, TEXT)
 
 

@@ -188,15 +188,17 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_imported_models_translate_alike(family: str, beam_size: int, imported: dict[str, tuple[Bundle, Path]]) -> None:
     bundle, folder = imported[family]
-    frame = bundle.framing.frame()
-    sources = [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(SENTENCES)]
-    requests = [Request(source=tuple(ids), limit=LIMIT, prefix=frame.target_prefix) for ids in sources]
+    special = bundle.token_template.fill()
+    sources = [special.source(ids) for ids in bundle.source_tokenizer.encode_batch(SENTENCES)]
+    requests = [Request(source=tuple(ids), limit=LIMIT, prefix=special.target_prefix) for ids in sources]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
     ours = search(bundle.model, requests, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
     source_names, names = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     theirs = opened(folder).translate_batch(
         [[source_names[index] for index in ids] for ids in sources],
-        target_prefix=[[names[index] for index in frame.target_prefix]] * len(sources) if frame.target_prefix else None,
+        target_prefix=[[names[index] for index in special.target_prefix]] * len(sources)
+        if special.target_prefix
+        else None,
         beam_size=beam_size,
         length_penalty=0,
         patience=1,

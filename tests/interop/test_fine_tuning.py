@@ -103,7 +103,7 @@ def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path
     chosen = recipe(home, family, model={"dropout": 0.05})
     result = train(chosen, tmp_path / "run")
     before, after = Bundle.load(home / f"{family}-headway"), Bundle.load(result.model or tmp_path)
-    assert (after.framing, after.task) == (before.framing, before.task)
+    assert (after.token_template, after.task) == (before.token_template, before.task)
     assert after.source_tokenizer.fingerprint == before.source_tokenizer.fingerprint
     sources, targets = ([pair[number] for pair in PAIRS] for number in (0, 1))
     old, new = (Translator(each).score(sources, targets) for each in (before, after))
@@ -126,7 +126,7 @@ def test_a_run_that_has_begun_needs_the_import_no_more(home: Path, tmp_path: Pat
     train(recipe(home, "nllb", training={**start, "steps": 2}), tmp_path / "run")
     shutil.rmtree(tmp_path / "start")
     result = train(recipe(home, "nllb", training={**start, "steps": 3}), tmp_path / "run")
-    assert Bundle.load(result.model or tmp_path).framing.target_language == "eng_Latn"
+    assert Bundle.load(result.model or tmp_path).token_template.target_language == "eng_Latn"
 
 
 def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
@@ -138,10 +138,10 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         prepared = _prepare(recipe(home, "nllb", languages), tmp_path / name)
         batch = prepared.train.batch(next(iter(prepared.train.sequential(max_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
-        assert prepared.imported_framing is not None
-        defaults = prepared.imported_framing.source_language, prepared.imported_framing.target_language
+        assert prepared.imported_template is not None
+        defaults = prepared.imported_template.source_language, prepared.imported_template.target_language
         assert defaults == tuple(languages.values() or LANGUAGES["nllb"])
-    codes = Bundle.load(home / "nllb-headway").framing.languages
+    codes = Bundle.load(home / "nllb-headway").token_template.languages
     assert tokens["usual"] == ({codes["deu_Latn"]}, {codes["eng_Latn"]})
     assert tokens["other"] == ({codes["eng_Latn"]}, {codes["rus_Cyrl"]})
 
@@ -149,9 +149,9 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "corpus", "sections", "message"),
     [
-        ("nllb", {"target_language": "tlh"}, {}, r"must be told which: got 'tlh'; give one of deu_Latn, eng_Latn"),
+        ("nllb", {"target_language": "tlh"}, {}, r"one must be chosen: got 'tlh'; give one of deu_Latn, eng_Latn"),
         ("marian", {"source_language": "de"}, {}, "source language 'de': this model has one source language"),
-        ("marian", {}, {"data": {"bpe_dropout": 0.1}}, "only Headway's own bpe tells .* 'sentencepiece'"),
+        ("marian", {}, {"data": {"bpe_dropout": 0.1}}, "only Headway's own bpe tokenizer reports .* 'sentencepiece'"),
         ("marian", {}, {"model": {"norm": "pre"}}, r"the recipe's \[model\] differs: norm is 'pre', there 'post'"),
         (
             "marian",

@@ -221,13 +221,13 @@ def test_keys_that_are_left_out_have_their_defaults(family: str) -> None:
         ("mbart", {}, (), (2, "source_language"), ()),
     ],
 )
-def test_framing(
+def test_special_token_templates(
     family: str, options: dict[str, Any], prefix: tuple[Any], suffix: tuple[Any], target: tuple[Any], tmp_path: Path
 ) -> None:
     saved(drawn(family, **{key: value for key, value in options.items() if key != "forced_bos_token_id"}), tmp_path)
     change(tmp_path, **options)
-    framing = import_model(tmp_path).framing
-    assert (framing.source_prefix, framing.source_suffix, framing.target_prefix) == (prefix, suffix, target)
+    template = import_model(tmp_path).token_template
+    assert (template.source_prefix, template.source_suffix, template.target_prefix) == (prefix, suffix, target)
 
 
 def test_each_side_has_a_vocabulary_of_its_own(tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
 from headway.predict import Source
 from headway.predict.phrases import is_met
+from headway.text.base import TextTokenizer
 from headway.text.exporting import tokenizer_files
-from headway.text.foreign import ForeignTokenizer
-from headway.text.framing import Frame, Framing
 from headway.text.huggingface import FastTokenizer
-from headway.text.interface import TextTokenizer
+from headway.text.imported import ImportedTokenizer
 from headway.text.loading import load_tokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
+from headway.text.special_tokens import SpecialTokens, SpecialTokenTemplate
 from headway.text.tokenizer import EOS, NUM_SPECIAL, UNK
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "__de__"]
@@ -129,7 +129,7 @@ def test_sentencepiece_ids_are_its_own(kind: str, model_type: str, fallback: boo
     known = set(pieces(spm(model_type, byte_fallback=fallback))) - set(SPECIAL)
     expected = [piece if piece in known else None for piece in theirs.encode(text, out_type=str)]
     ids = ours.encode(text)
-    assert [None if index == UNK else ours.spelled[index] for index in ids] == expected
+    assert [None if index == UNK else ours.pieces[index] for index in ids] == expected
     if None not in expected:
         assert ours.decode(ids) == theirs.decode(theirs.encode(text)).strip(" ")
 
@@ -146,7 +146,7 @@ def test_moses_ids_are_fairseqs(fairseqs: Any, text: str) -> None:
     ids = ours.encode(text)
     expected = fairseqs.encode(re.sub(r"\s", " ", text), add_special_tokens=False)
     names = [*MOSES_SPECIAL, *moses()[0]]
-    assert [ours.spelled[index] for index in ids] == [names[index] for index in expected]
+    assert [ours.pieces[index] for index in ids] == [names[index] for index in expected]
     assert ours.decode(ids) == ours.decode([index for index in ids if index != UNK])
 
 
@@ -155,7 +155,7 @@ def test_moses_text_is_fairseqs(fairseqs: Any, text: str) -> None:
     known, merges = moses()
     target = MosesTokenizer("en", merges, ["<pad>", "</s>", "</s>", "<unk>", *known])
     ids = [index for index in target.encode(text) if index != UNK]
-    pieces_of_text = [target.spelled[index] for index in ids]
+    pieces_of_text = [target.pieces[index] for index in ids]
     assert target.decode(ids) == fairseqs.convert_tokens_to_string(pieces_of_text)
 
 
@@ -175,7 +175,7 @@ def test_moses_files_have_one_list_of_merges() -> None:
     names = ["<pad>", "</s>", "</s>", "<unk>", *known]
     source, target = MosesTokenizer("de", merges, names), MosesTokenizer("en", merges[:-1], names)
     with pytest.raises(ConfigError, match="differ in merges or lower-casing"):
-        tokenizer_files(source, target, Frame((), (EOS,), ()), ("de", "en"))
+        tokenizer_files(source, target, SpecialTokens((), (EOS,), ()), ("de", "en"))
 
 
 def test_moses_lower_cases_where_it_did(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_moses_lower_cases_where_it_did(tmp_path: Path) -> None:
     names = ["<pad>", "</s>", "</s>", "<unk>", *known]
     ours = MosesTokenizer("de", merges, names, lower_case=True)
     expected = fsmt_tokenizer(tmp_path, do_lower_case=True).tokenize("Die KLEINE Katze")
-    assert [ours.spelled[index] for index in ours.encode("Die KLEINE Katze")] == [
+    assert [ours.pieces[index] for index in ours.encode("Die KLEINE Katze")] == [
         piece if piece in known else "<unk>" for piece in expected
     ]
 
@@ -191,7 +191,7 @@ def test_moses_lower_cases_where_it_did(tmp_path: Path) -> None:
 def test_moses_files_are_fairseqs_again(tmp_path: Path) -> None:
     known, merges = moses()
     source, target = from_moses(), MosesTokenizer("en", merges, ["<pad>", "</s>", "</s>", "<unk>", *known[::-1]])
-    for name, content in tokenizer_files(source, target, Frame((), (EOS,), ()), ("de", "en")).items():
+    for name, content in tokenizer_files(source, target, SpecialTokens((), (EOS,), ()), ("de", "en")).items():
         (tmp_path / name).write_bytes(content)
     theirs = transformers.FSMTTokenizer.from_pretrained(tmp_path)
     for text in [*SENTENCES, *FORGED]:
@@ -214,7 +214,7 @@ def test_byte_fallback_knows_every_character() -> None:
 @given(text=TEXTS)
 def test_text_makes_no_special_id(kind: str, text: str) -> None:
     tokenizer = MADE[kind]
-    assert isinstance(tokenizer, ForeignTokenizer)
+    assert isinstance(tokenizer, ImportedTokenizer)
     reserved = tokenizer.reserved - {UNK}
     assert reserved >= {0, 1, 2}
     assert not reserved & set(tokenizer.encode(text))
@@ -228,7 +228,7 @@ def test_a_text_about_special_tokens_stays_text(text: str) -> None:
 @each_kind
 def test_special_ids_are_no_text(kind: str) -> None:
     tokenizer = MADE[kind]
-    assert isinstance(tokenizer, ForeignTokenizer)
+    assert isinstance(tokenizer, ImportedTokenizer)
     ids = tokenizer.encode("der Hund")
     between = [each for index in ids for each in (*sorted(tokenizer.reserved), index)]
     assert tokenizer.decode(between) == tokenizer.decode(ids) == "der Hund"
@@ -266,13 +266,13 @@ def damaged(folder: Path, kind: str, **changes: Any) -> Path:
     ("kind", "changes", "message"),
     [
         ("bytes", {"order": None}, r"tokenizer\.json: damaged \(KeyError"),
-        ("bytes", {"library": {}}, r"tokenizer\.json: not a fast tokenizer of Hugging Face's"),
+        ("bytes", {"library": {}}, r"tokenizer\.json: not a fast tokenizer of Hugging Face "),
         ("bytes", {"reserved": [10**6]}, r"reserved id 1000000 is not in a vocabulary of"),
         ("words", {"library": {"model": {"type": "Other", "vocab": {}}}}, r"the library `tokenizers` cannot read it"),
         ("spm bpe", {"pieces": None}, r"tokenizer\.json: damaged \(KeyError"),
         ("moses", {"merges": [["a"]]}, r"tokenizer\.json: damaged \(ValueError"),
         ("moses", {"reserved": [float("inf")]}, r"tokenizer\.json: damaged \(OverflowError"),
-        ("moses", {"pieces": ["\ud800"]}, r"tokenizer\.json: a piece holds a lone surrogate"),
+        ("moses", {"pieces": ["\ud800"]}, r"tokenizer\.json: a piece contains a lone surrogate"),
         ("spm bpe", {"model": "0"}, r"tokenizer\.spm: not the model that tokenizer\.json was saved with"),
     ],
 )
@@ -308,14 +308,14 @@ def test_wrong_arguments_are_named(kind: str) -> None:
         tokenizer.display([-1])
     with pytest.raises(DataError, match=r"text 2, character 1: lone surrogate"):
         tokenizer.encode_batch(["a", "\ud800"])
-    with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; an imported vocabulary has none"):
+    with pytest.raises(ConfigError, match=r"unknown tag '<2en>'; this vocabulary has none"):
         tokenizer.tag_id("<2en>")
     assert tokenizer.merges_applied("der Hund") == []
 
 
-# Framing.
+# SpecialTokenTemplate.
 
-TOLD = Framing(
+TOLD = SpecialTokenTemplate(
     source_prefix=("source_language", 7),
     source_suffix=(EOS, "target_language"),
     target_prefix=("target_language",),
@@ -325,13 +325,13 @@ TOLD = Framing(
 
 
 def test_a_frame_has_the_languages_chosen() -> None:
-    frame = TOLD.frame(target_language="en")
-    assert frame == Frame((4, 7), (EOS, 5), (5,))
-    assert frame.source([9, 9]) == [4, 7, 9, 9, EOS, 5]
-    assert frame.source_extra == 4
-    assert TOLD.frame(source_language="en", target_language="de") == Frame((5, 7), (EOS, 4), (4,))
-    assert Framing().frame() == Frame((), (EOS,), ())
-    assert Framing.parse(TOLD.as_dict(), "test") == TOLD
+    special = TOLD.fill(target_language="en")
+    assert special == SpecialTokens((4, 7), (EOS, 5), (5,))
+    assert special.source([9, 9]) == [4, 7, 9, 9, EOS, 5]
+    assert special.source_extra == 4
+    assert TOLD.fill(source_language="en", target_language="de") == SpecialTokens((5, 7), (EOS, 4), (4,))
+    assert SpecialTokenTemplate().fill() == SpecialTokens((), (EOS,), ())
+    assert SpecialTokenTemplate.parse(TOLD.as_dict(), "test") == TOLD
 
 
 def test_languages_that_a_model_is_told() -> None:
@@ -341,18 +341,22 @@ def test_languages_that_a_model_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("framing", "asked", "message"),
+    ("template", "asked", "message"),
     [
-        (TOLD, {}, r"translates into several languages and must be told which: none was given; give one of de, en "),
+        (TOLD, {}, r"translates into several languages and one must be chosen: none was given; give one of de, en "),
         (TOLD, {"target_language": "fr"}, r"got 'fr'; give one of de, en \(target_language=, on the command line --to"),
         (TOLD, {"source_language": "fr", "target_language": "en"}, r"translates from several .* --from\)"),
-        (Framing(), {"target_language": "en"}, r"target language 'en': this model has one target language and is not"),
-        (Framing(), {"source_language": "en"}, r"source language 'en': .*leave it out .*--from"),
+        (
+            SpecialTokenTemplate(),
+            {"target_language": "en"},
+            r"target language 'en': this model has one target language, which",
+        ),
+        (SpecialTokenTemplate(), {"source_language": "en"}, r"source language 'en': .*leave it out .*--from"),
     ],
 )
-def test_wrong_languages_are_named(framing: Framing, asked: dict[str, str], message: str) -> None:
+def test_wrong_languages_are_named(template: SpecialTokenTemplate, asked: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        framing.frame(**asked)
+        template.fill(**asked)
 
 
 @each_kind

@@ -94,11 +94,11 @@ def check_attention(random: np.random.Generator, width: int, count: int) -> None
     query, keys, values = (
         random.standard_normal((rows, 2 * width), dtype=np.float32) for rows in (6, 2 * count, 2 * count)
     )
-    homes, out = np.arange(2), np.empty_like(query)
+    slots, out = np.arange(2), np.empty_like(query)
     kept_keys, kept_values = (np.zeros((4, count, padded_width(width)), dtype=np.int16) for _ in range(2))
     for rows, kept in ((keys, kept_keys), (values, kept_values)):
-        write_kv(rows, 0, width, 2, kept, homes, 0)
-    attend(query, 2, width, kept_keys, kept_values, homes, count, np.zeros((0, 0, 0), dtype=np.int16), out)
+        write_kv(rows, 0, width, 2, kept, slots, 0)
+    attend(query, 2, width, kept_keys, kept_values, slots, count, np.zeros((0, 0, 0), dtype=np.int16), out)
     query, keys, values = (x.reshape(2, -1, 2, width) for x in (query, keys, values))
     scores = np.exp(np.einsum("bqhk,bchk->bqhc", query, keys))
     expected = np.einsum("bqhc,bchk->bqhk", scores / scores.sum(-1, keepdims=True), values)

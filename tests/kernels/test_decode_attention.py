@@ -34,7 +34,7 @@ def test_attention_is_the_softmax_of_products_over_allowed_entries(
     values = random.standard_normal((sentences * heads, capacity, value_width)).astype(np.float16)
     allowed = random.random((sentences, beams if mask_each else 1, capacity)) < 0.5
     allowed[:, :, 0] = True
-    homes = random.permutation(sentences + 1)[:sentences]
+    slots = random.permutation(sentences + 1)[:sentences]
     query = torch.from_numpy(rows[:, : heads * key_width]).view(sentences, beams, heads, key_width).transpose(1, 2)
     by_sentence = torch.from_numpy(keys).float().view(sentences, heads, capacity, key_width)[:, :, :count]
     mask = torch.from_numpy(allowed)[:, None, :, :count]
@@ -46,9 +46,9 @@ def test_attention_is_the_softmax_of_products_over_allowed_entries(
     keys[never_allowed], values[never_allowed] = np.nan, np.nan  # masked entries are not read
     at_home = [np.zeros((sentences + 1, heads, *x.shape[1:])) for x in (keys, values)]
     for places, x in zip(at_home, (keys, values), strict=True):
-        places[homes] = x.reshape(sentences, heads, *x.shape[1:])
+        places[slots] = x.reshape(sentences, heads, *x.shape[1:])
     kept_keys, kept_values = (placed(x.reshape(-1, *x.shape[2:])) for x in at_home)
-    attend(rows, heads, key_width, kept_keys, kept_values, homes, count, allowed, out)
+    attend(rows, heads, key_width, kept_keys, kept_values, slots, count, allowed, out)
     torch.testing.assert_close(torch.from_numpy(out), expected.transpose(1, 2).reshape(sentences * beams, -1))
 
 
@@ -119,12 +119,12 @@ def test_new_keys_go_to_their_places_and_nothing_else_does(width: int) -> None:
     heads, beams, column = 2, 2, 6
     rows = np.arange(4 * (column + heads * width), dtype=np.float32).reshape(4, -1)
     places = np.full((3 * heads, 7, padded_width(width)), -1, dtype=np.float16)
-    homes = np.array([2, 0])
-    write_kv(rows, column, width, heads, places.view(np.int16), homes, 4)
+    slots = np.array([2, 0])
+    write_kv(rows, column, width, heads, places.view(np.int16), slots, 4)
     for row in range(4):
         for head in range(heads):
             first = column + head * width
-            found = places[homes[row // beams] * heads + head, 4 + row % beams]
+            found = places[slots[row // beams] * heads + head, 4 + row % beams]
             assert np.array_equal(found[:width], rows[row, first : first + width])
             assert not found[width:].any()
     assert (np.delete(places, (4, 5), 1) == -1).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,15 @@ import numba
 from headway.kernels import jit as jit_module
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Ctrl-C raises KeyboardInterrupt, even if the parent process ignores it (``nohup make test &``)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interruption_waits_until_a_function_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     from headway.kernels.jit import jit
 

@@ -30,7 +30,7 @@ from headway.predict.merge_parts import merge_parts
 from headway.predict.prepare_requests import TranslationPlan
 from headway.predict.segment import Part
 from headway.text import Tokenizer
-from headway.text.framing import Frame
+from headway.text.special_tokens import SpecialTokens
 
 SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der Baum und das Haus", "rot", "ein Haus"]
 GREEDY = DecodingOptions(beam_size=1)
@@ -236,7 +236,9 @@ class TestLongTexts:
 
         monkeypatch.setattr(prepare_requests, "split_text", split_text)
         for language in (None, "ja"):
-            monkeypatch.setattr(type(limited.bundle.framing), "frame", lambda *_, **__: Frame((), (2,), ()))
+            monkeypatch.setattr(
+                type(limited.bundle.token_template), "fill", lambda *_, **__: SpecialTokens((), (2,), ())
+            )
             limited.translate("das rote Haus und der Baum", source_language=language)
         assert seen == ["de", "ja"]
 

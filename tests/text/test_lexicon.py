@@ -55,14 +55,14 @@ def test_what_goes_together_once_and_apart_often_is_told_apart() -> None:
 
 def test_of_a_long_text_a_part_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     text = [[4]] * 10 + [[5]] * 10 + [[6]] * 10  # 60 pairs, with the empty word
-    monkeypatch.setattr(lexicon, "_MOST_PAIRS", 6)
+    monkeypatch.setattr(lexicon, "_MAX_PAIRS", 6)
     assert translation_table(text, text, 8, 8, 1)[4:, 0].tolist() == [4, 5, 6, 0], "first, middle, last"
-    monkeypatch.setattr(lexicon, "_MOST_PAIRS", 2)
+    monkeypatch.setattr(lexicon, "_MAX_PAIRS", 2)
     assert translation_table(text, text, 8, 8, 1)[4:, 0].tolist() == [4, 0, 0, 0]
 
 
 def test_what_is_far_too_long_is_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lexicon, "_LONGEST", 20)
+    monkeypatch.setattr(lexicon, "_MAX_SENTENCE_PAIRS", 20)
     assert translation_table([[4] * 5, [5]], [[4] * 5, [5]], 8, 8, 1)[4:6, 0].tolist() == [0, 5]
 
 

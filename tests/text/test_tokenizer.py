@@ -348,7 +348,7 @@ def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
             Tokenizer.load(tmp_path, "t")
     for foreign in [b"[1]", b"{}", b'{"model": {"type": "BPE"}}']:
         path.write_bytes(foreign)
-        with pytest.raises(BundleError, match=r"t\.json: not a tokenizer of Headway's"):
+        with pytest.raises(BundleError, match=r"t\.json: not a tokenizer that Headway saved"):
             Tokenizer.load(tmp_path, "t")
     path.unlink()
     path.mkdir()
@@ -362,11 +362,11 @@ def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
         ({"version": 2}, r"version 2 is unknown \(known: 1\); install a newer Headway"),
         ({"kind": "words"}, "kind = 'words'"),
         ({"tokens": "abc"}, "tokens = 'abc'"),
-        ({"tokens": ["\ud800"]}, "a token holds a lone surrogate"),
+        ({"tokens": ["\ud800"]}, "a token contains a lone surrogate"),
         ({"tokens": ["a"], "merges": []}, "255 of the 256 bytes have no token"),
         ({"tokens": ["a", "a"]}, "a token is listed twice"),
-        ({"merges": [["a", "b"]]}, "a merge joins or makes a piece that is not a token"),
-        ({"merges": [["", ""]]}, "a merge joins or makes a piece that is not a token"),
+        ({"merges": [["a", "b"]]}, "a merge joins or makes something that is not a token"),
+        ({"merges": [["", ""]]}, "a merge joins or makes something that is not a token"),
         ({"+tokens": [" "]}, "a token is not spelled in the byte alphabet"),
         ({"+tokens": [""]}, "a token is not spelled in the byte alphabet"),
         ({"tags": ["<eos>"]}, "tag '<eos>' is given twice or is the name of a special token"),

@@ -317,7 +317,7 @@ class TestTags:
         assert translated == "der Baum"
         assert json.loads(scores_of_command)["scores"][0]["value"] == pytest.approx(100)
         for language, asked in ((None, "none was given"), ("fr", "got 'fr'")):
-            with pytest.raises(ConfigError, match=rf"must be told which: {asked}; give one of de, en \(.*--to"):
+            with pytest.raises(ConfigError, match=rf"one must be chosen: {asked}; give one of de, en \(.*--to"):
                 model.translate("a", target_language=language)
 
     def test_a_model_with_one_language_is_not_asked(self, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ class TestTags:
         model = load_translator(tmp_path / "model", device="cpu")
         assert model.target_languages == ()
         with pytest.raises(
-            ConfigError, match=r"target language 'en': this model has one target language .*leave it out"
+            ConfigError, match=r"target language 'en': this model has one target language, .*leave it out"
         ):
             model.translate("a", target_language="en")
 
@@ -377,7 +377,7 @@ class TestTechniques:
 
     def test_dropout_needs_merges(self, corpus: Path, tmp_path: Path) -> None:
         chosen = recipe(corpus, data={"bpe_dropout": 0.1}, tokenizer={"kind": "characters"})
-        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tells"):
+        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tokenizer reports"):
             prepare(chosen, tmp_path / "run", Silence())
 
 

@@ -45,10 +45,14 @@ def bundle_schema() -> Json:
 
     from headway.bundle import FORMAT, TaskConfig
     from headway.models.registry import ModelConfig
-    from headway.text.framing import Framing
+    from headway.text.special_tokens import SpecialTokenTemplate
 
     definitions: Json = {}
-    for made in (TypeAdapter(ModelConfig).json_schema(), TaskConfig.model_json_schema(), Framing.model_json_schema()):
+    for made in (
+        TypeAdapter(ModelConfig).json_schema(),
+        TaskConfig.model_json_schema(),
+        SpecialTokenTemplate.model_json_schema(),
+    ):
         definitions |= {name: _cleaned(each, nullable=True) for name, each in made.pop("$defs", {}).items()}
         if "title" in made:
             definitions[made["title"]] = _cleaned(made, nullable=True)
@@ -64,7 +68,7 @@ def bundle_schema() -> Json:
             "type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True,
             "description": "Names of the classes, in the order of the logits.",
         },
-        "framing": {"$ref": "#/$defs/Framing"},
+        "framing": {"$ref": "#/$defs/SpecialTokenTemplate"},
     }  # fmt: skip
     required = ["format", "task", "model", "tokenizers"]
     return {

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headway.data.store import SIDES, Chunk, FilterConfig, FilterCounts
 from headway.errors import OutputError
 from headway.storage import atomic_write
-from headway.text.packed import Packed
+from headway.text.corpus_encoder import Packed
 
 __all__ = ["EncodingSpec", "SideSpec", "SubwordSampler", "TextEncoder", "load_chunk", "save_chunk"]
 

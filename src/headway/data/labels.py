@@ -16,7 +16,7 @@ import numpy as np
 from headway.config import listed, nearest
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
-from headway.text.packed import Packed
+from headway.text.corpus_encoder import Packed
 
 __all__ = ["LabelEncoder", "count_labels", "read_labeled"]
 

@@ -84,7 +84,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _searched(bundle: Bundle, pairs: Sequence[Pair], options: DecodingOptions) -> list[Hypothesis]:
-    prefix = bundle.framing.frame().target_prefix
+    prefix = bundle.token_template.fill().target_prefix
     sources = source_ids(bundle, [source for source, _ in pairs])
     return searched(
         bundle, [Request(source=tuple(ids), limit=len(ids) + 50, prefix=prefix) for ids in sources], options

@@ -205,14 +205,14 @@ def model_folders(settings: Settings, text: ExperimentCorpus) -> list[Path]:
 
 def source_ids(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     """Return the sources as token ids with special tokens."""
-    frame = bundle.framing.frame()
-    return [frame.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
+    special = bundle.token_template.fill()
+    return [special.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
 
 
 def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
     """Return the pairs as token ids with special tokens; targets have no begin symbol but end in EOS."""
     sources, targets = zip(*pairs, strict=True)
-    prefix, ids = bundle.framing.frame().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
+    prefix, ids = bundle.token_template.fill().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
     return list(zip(source_ids(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
 
 
@@ -231,12 +231,12 @@ def searched(bundle: Bundle, requests: Sequence[Request], options: DecodingOptio
 
 def target_text(bundle: Bundle, hypothesis: Hypothesis) -> str:
     """Return the text of a hypothesis, without forced tokens."""
-    return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.framing.frame().target_prefix) :])
+    return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.token_template.fill().target_prefix) :])
 
 
 def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
     """Translate greedily with the plain model. Sources are not split."""
-    prefix = bundle.framing.frame().target_prefix
+    prefix = bundle.token_template.fill().target_prefix
     requests = [
         Request(source=tuple(ids), limit=len(ids) * 3 // 2 + 10, prefix=prefix) for ids in source_ids(bundle, sources)
     ]

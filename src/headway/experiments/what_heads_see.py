@@ -193,13 +193,13 @@ def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[
     """Yield, for each pair, the word links by a layer's mean attention: each target token with its most attended source
     token.
     """
-    tokenizers, frame = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.framing.frame()
+    tokenizers, special = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.token_template.fill()
     rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
     maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], bos=BOS, layer=layer)
     # The special tokens around a sentence are not words.
-    said = slice(len(frame.target_prefix), None)
+    said = slice(len(special.target_prefix), None)
     for row, weights in zip(rows, maps, strict=True):
-        read = slice(len(frame.source_prefix), len(row[0]) - len(frame.source_suffix))
+        read = slice(len(special.source_prefix), len(row[0]) - len(special.source_suffix))
         best = enumerate(weights[said, read].argmax(1).tolist())
         (_, sources), (_, targets) = (
             tokens_to_words(each.display(ids), joined=each.kind != "whitespace")

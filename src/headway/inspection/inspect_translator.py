@@ -19,8 +19,8 @@ from headway.inspection.capture import capture
 from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_size
 from headway.predict import Translator
 from headway.predict.alignment import default_alignment_layer, hard_alignment
-from headway.text.framing import Frame
-from headway.text.interface import TextTokenizer
+from headway.text.base import TextTokenizer
+from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import BOS, EOS
 
 __all__ = ["ALTERNATIVES", "inspect_translation"]
@@ -61,8 +61,8 @@ def inspect_translation(
     if alternatives < 0:
         raise ConfigError(f"alternatives = {alternatives}: expected 0 or more")
     bundle = translator.bundle
-    frame = bundle.framing.frame(source_language=source_language, target_language=target_language)
-    source_ids = _source_ids(translator, frame, source)
+    special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
+    source_ids = _source_ids(translator, special, source)
     given = target is not None
     if target is None:
         found = translator.translate(
@@ -71,9 +71,9 @@ def inspect_translation(
         target, target_ids = found.text, list(found.ids)
     else:
         target_ids = bundle.target_tokenizer.encode(target)
-    predicted = [*frame.target_prefix, *target_ids, EOS]
+    predicted = [*special.target_prefix, *target_ids, EOS]
     _check_positions(bundle.model.max_length, len(predicted))
-    read = frame.source(source_ids)
+    read = special.source(source_ids)
     check_size(bundle.model, len(read), len(predicted))
 
     device = translator.device
@@ -86,8 +86,10 @@ def inspect_translation(
         for each in seen.maps
         if each.kind  # attention of unknown kind has unknown rows and columns; Headway's own models have none
     )
-    own = slice(len(frame.source_prefix), len(frame.source_prefix) + len(source_ids))
-    layer, pairs = _aligned(maps, own, range(len(frame.target_prefix), len(predicted) - 1), translator.alignment_layer)
+    own = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
+    layer, pairs = _aligned(
+        maps, own, range(len(special.target_prefix), len(predicted) - 1), translator.alignment_layer
+    )
     return Inspection(
         model=name,
         architecture=bundle.model.config.kind,
@@ -101,7 +103,7 @@ def inspect_translation(
                 bundle.model.projection,
                 hidden,
                 predicted,
-                len(frame.target_prefix),
+                len(special.target_prefix),
                 alternatives,
                 bundle.target_tokenizer,
             )
@@ -111,12 +113,12 @@ def inspect_translation(
     )
 
 
-def _source_ids(translator: Translator, frame: Frame, source: str) -> list[int]:
+def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> list[int]:
     """Encode a source, refusing one that is blank or would be split."""
     if not source.strip():
         raise DataError("the source is blank: there is nothing to inspect; give a text")
     ids = translator.bundle.source_tokenizer.encode(source)
-    length, most = len(ids) + frame.source_extra, translator.max_source_tokens
+    length, most = len(ids) + special.source_extra, translator.max_source_tokens
     if length > most:
         raise LengthError(
             f"a source of {length} tokens is longer than the {most} that this model reads at once (it would be "

@@ -14,9 +14,9 @@ from headway.interop.model_card import exported_card, exported_classifier_card
 from headway.interop.supported import transformer_of
 from headway.storage import atomic_write_folder
 from headway.text.exporting import token_names, tokenizer_files
-from headway.text.framing import Frame
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
+from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import EOS
 
 __all__ = ["Form", "export_to"]
@@ -69,19 +69,19 @@ def export_to(
 
         export(bundle, folder)
         return
-    frame = bundle.framing.frame(source_language=source_language, target_language=target_language)
+    special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
     task = bundle.task
     files = tokenizer_files(
-        bundle.source_tokenizer, bundle.target_tokenizer, frame, (task.source_language, task.target_language)
+        bundle.source_tokenizer, bundle.target_tokenizer, special, (task.source_language, task.target_language)
     )
     with atomic_write_folder(folder) as aside:
         if form == "huggingface":
-            _write_huggingface(bundle, aside, frame)
+            _write_huggingface(bundle, aside, special)
         else:
             from headway.interop.ctranslate2 import write_ctranslate2
 
             write_ctranslate2(bundle, aside, quantization=quantization, shortlist=shortlist)
-            use = _ctranslate2_use(bundle, frame, has_tokenizer="tokenizer_config.json" in files)
+            use = _ctranslate2_use(bundle, special, has_tokenizer="tokenizer_config.json" in files)
             (aside / "README.md").write_text(exported_card(bundle, "CTranslate2", use), encoding="utf-8")
         for name, content in files.items():
             (aside / name).parent.mkdir(exist_ok=True)
@@ -98,7 +98,7 @@ def _export_classifier(form: str, bundle: ClassifierBundle, folder: Path) -> Non
         return
     from headway.interop.huggingface import export_classifier
 
-    files = tokenizer_files(bundle.tokenizer, bundle.tokenizer, Frame((), (EOS,), ()), ("", ""))
+    files = tokenizer_files(bundle.tokenizer, bundle.tokenizer, SpecialTokens((), (EOS,), ()), ("", ""))
     if "tokenizer_config.json" not in files:
         raise ConfigError(f"a {bundle.tokenizer.kind} tokenizer of a classifier cannot be exported to `transformers`")
     settings = json.loads(files["tokenizer_config.json"]) | {"model_max_length": bundle.model.max_length}
@@ -126,16 +126,16 @@ print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
 """
 
 
-def _write_huggingface(bundle: Bundle, folder: Path, frame: Frame) -> None:
+def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> None:
     from headway.interop.huggingface import export_model
 
-    if frame.target_prefix:
+    if special.target_prefix:
         raise ConfigError(
             "the model's target is forced to begin with a language's code, which MarianMT has no place for; "
             "it cannot be exported to Hugging Face"
         )
     export_model(transformer_of(bundle, "Hugging Face's MarianMT"), folder)
-    use = f"{_HUGGINGFACE}{_SIDES}{_told(bundle, frame)}"
+    use = f"{_HUGGINGFACE}{_SIDES}{_told(bundle, special)}"
     (folder / "README.md").write_text(exported_card(bundle, "Hugging Face `transformers`", use), encoding="utf-8")
 
 
@@ -151,13 +151,13 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 """
 
 
-def _ctranslate2_use(bundle: Bundle, frame: Frame, *, has_tokenizer: bool) -> str:
+def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: bool) -> str:
     """Show how to translate with the folder, with a tokenizer of `transformers` if one fits, else SentencePiece."""
     source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
-    forced = [target[index] for index in frame.target_prefix]
+    forced = [target[index] for index in special.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
     shown = f"[{len(forced)}:]" if forced else ""
-    told = f"{_SIDES}{_told(bundle, frame)}"
+    told = f"{_SIDES}{_told(bundle, special)}"
     if has_tokenizer:
         read = 'tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))'
         write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
@@ -175,7 +175,7 @@ tokens = {read}
 found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
 print({write})"""
     else:
-        before, after = ([source[index] for index in ids] for ids in (frame.source_prefix, frame.source_suffix))
+        before, after = ([source[index] for index in ids] for ids in (special.source_prefix, special.source_suffix))
         code = f"""import ctranslate2
 from sentencepiece import SentencePieceProcessor
 
@@ -188,12 +188,12 @@ print(writer.decode(found))"""
     return f"```python\n{code}\n```\n{told}"
 
 
-def _told(bundle: Bundle, frame: Frame) -> str:
+def _told(bundle: Bundle, special: SpecialTokens) -> str:
     """Explain how to choose the language, if the text itself contains its code."""
     tokenizer = bundle.source_tokenizer
-    if not isinstance(tokenizer, SentencePieceTokenizer) or not frame.source_prefix:
+    if not isinstance(tokenizer, SentencePieceTokenizer) or not special.source_prefix:
         return ""
-    code = tokenizer.spelled[frame.source_prefix[0]]
+    code = tokenizer.pieces[special.source_prefix[0]]
     return f"\nThe target's language stands before the text: `{code} TEXT`.\n" if code.startswith(">>") else ""
 
 

@@ -15,7 +15,7 @@ from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.checkpoint import read_checkpoint
 from headway.interop.model_card import imported_card
 from headway.interop.tokenizers import ForeignVocabularies, read_json, read_tokenizer_files
-from headway.text.framing import Framing, LanguageSide
+from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 __all__ = ["Imported", "import_from", "import_huggingface"]
 
@@ -67,17 +67,17 @@ def import_huggingface(
     found = import_model(folder, start=start, unknown=(sides.source.unknown, sides.target.unknown))
     if start is not None:
         asked["target_language"] = None
-    framing = _framing(folder, found, sides, asked)
+    template = _template(folder, found, sides, asked)
     source = sides.source.tokenizer(found.source_vocabulary)
     target = source if sides.target is sides.source else sides.target.tokenizer(found.target_vocabulary)
     task = TaskConfig(
-        source_language=framing.source_language or sides.source_language or _unnamed(framing.source_languages),
-        target_language=framing.target_language
+        source_language=template.source_language or sides.source_language or _unnamed(template.source_languages),
+        target_language=template.target_language
         or target_language
         or sides.target_language
-        or _unnamed(framing.target_languages),
+        or _unnamed(template.target_languages),
     )
-    bundle = Bundle(task, found.model.eval(), source, target, framing)
+    bundle = Bundle(task, found.model.eval(), source, target, template)
     return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
 
 
@@ -105,29 +105,29 @@ def _check_language(language: str, side: LanguageSide, known: Mapping[str, int])
         raise ConfigError(f"{side} {language!r}: not a language code of this model; {names}")
 
 
-def _framing(
+def _template(
     folder: Path, found: ImportedModel, sides: ForeignVocabularies, asked: dict[LanguageSide, str | None]
-) -> Framing:
+) -> SpecialTokenTemplate:
     """Add the tokenizer's languages to the family's special tokens.
 
     OPUS-MT models with several targets want the target's code before the source, which only their vocabulary shows.
     """
-    framing, languages = found.framing, sides.source.languages
+    template, languages = found.token_template, sides.source.languages
     if languages and found.family == "MarianMT":
-        prefix = ("target_language", *framing.source_prefix)
-        framing = framing.model_copy(update={"source_prefix": prefix})
+        prefix = ("target_language", *template.source_prefix)
+        template = template.model_copy(update={"source_prefix": prefix})
     for side, language in asked.items():
         if language is not None:
-            _check_language(language, side, sides.source.languages if side in framing.languages_used else {})
-    if not framing.languages_used:
-        return framing
+            _check_language(language, side, sides.source.languages if side in template.languages_used else {})
+    if not template.languages_used:
+        return template
     if not languages:
         raise BundleError(f"{folder}: the model is told its languages by tokens, and its tokenizer's files name none")
     only = next(iter(languages)) if len(languages) == 1 else None
     folder_says = {"source_language": sides.source_language, "target_language": sides.target_language}
-    update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in framing.languages_used}
+    update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in template.languages_used}
     ids = dict(zip(languages, found.source_vocabulary.to_headway_ids(languages.values()), strict=True))
-    return framing.model_copy(update=update | {"languages": ids})
+    return template.model_copy(update=update | {"languages": ids})
 
 
 def _unnamed(languages: tuple[str, ...]) -> str:

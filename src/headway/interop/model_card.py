@@ -75,19 +75,19 @@ def _weights(bundle: Bundle | ClassifierBundle) -> int:
 
 
 def _language_options(bundle: Bundle) -> str:
-    framing = bundle.framing
-    options = [("--from", framing.source_languages, framing.source_language)]
-    options += [("--to", framing.target_languages, framing.target_language)]
+    template = bundle.token_template
+    options = [("--from", template.source_languages, template.source_language)]
+    options += [("--to", template.target_languages, template.target_language)]
     return "".join(f" {option} LANGUAGE" for option, languages, default in options if languages and default is None)
 
 
 def _languages(bundle: Bundle) -> str:
-    framing = bundle.framing
-    if not framing.languages:
+    template = bundle.token_template
+    if not template.languages:
         return "one for each side; the model is told none."
-    defaults = [("source", framing.source_language), ("target", framing.target_language)]
+    defaults = [("source", template.source_language), ("target", template.target_language)]
     told = ", ".join(f"{side} {language}" for side, language in defaults if language)
-    return f"{', '.join(framing.languages)}" + (f" (where none is given: {told})" if told else "")
+    return f"{', '.join(template.languages)}" + (f" (where none is given: {told})" if told else "")
 
 
 def _versions() -> str:

@@ -23,8 +23,8 @@ from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import read_json as read_json_if_any
 from headway.interop.languages import M2M_LANGUAGES
 from headway.interop.vocabulary_order import VocabularyOrder
+from headway.text.base import TextTokenizer
 from headway.text.huggingface import FastTokenizer, library_tokens
-from headway.text.interface import TextTokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 

@@ -19,8 +19,9 @@ from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.results import raise_first_error
-from headway.text.packed import Packed, PackedEncoder
-from headway.text.tokenizer import EOS, PAD, refuse_surrogates
+from headway.text.base import refuse_surrogates
+from headway.text.corpus_encoder import CorpusEncoder, Packed
+from headway.text.tokenizer import EOS, PAD
 
 __all__ = ["Classification", "Classifier", "load_classifier"]
 
@@ -63,7 +64,7 @@ class Classifier:
         self.device = torch.device(device) if device else bundle.model.projection.weight.device
         self.max_tokens = max_tokens
         accelerate(bundle.model.to(self.device).eval())
-        self._encoder = PackedEncoder(bundle.tokenizer)
+        self._encoder = CorpusEncoder(bundle.tokenizer)
 
     @property
     def labels(self) -> tuple[str, ...]:

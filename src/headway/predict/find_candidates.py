@@ -16,7 +16,7 @@ from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
 from headway.predict.prepare_requests import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Candidate
-from headway.text.framing import Frame
+from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["CandidateFinder"]
@@ -34,7 +34,7 @@ class CandidateFinder:
         bundle: The model's tokenizers.
         model: The model that searches.
         options: The options of the search.
-        frame: The special tokens around each sentence.
+        special: The special tokens around each sentence.
         languages_differ: Whether source and target are known to be in different languages.
         max_tokens: Maximum size of a batch: sentences x source tokens.
         guard: Whether a flagged best hypothesis is replaced by the most probable one without flags.
@@ -43,7 +43,7 @@ class CandidateFinder:
     bundle: Bundle
     model: SearchModel[Any]
     options: DecodingOptions
-    frame: Frame
+    special: SpecialTokens
     languages_differ: bool
     max_tokens: int
     guard: bool
@@ -71,17 +71,17 @@ class CandidateFinder:
         self, parts: Sequence[PartRequest], found: Sequence[Sequence[Candidate]], layer: int | None
     ) -> list[list[Candidate]]:
         """Return the candidates of each part with their alignments, by the attention of decoder block ``layer``."""
-        tokenizer, frame = self.bundle.source_tokenizer, self.frame
+        tokenizer, special = self.bundle.source_tokenizer, self.special
         aligned = [list(candidates) for candidates in found]
         places = [(row, place) for row, candidates in enumerate(found) for place in range(len(candidates))]
         sources = [parts[row].request.source for row, _ in places]
         for batch in length_batches(sources, self.max_tokens, self.max_tokens):
-            targets = [[*frame.target_prefix, *found[row][place].ids] for row, place in (places[at] for at in batch)]
+            targets = [[*special.target_prefix, *found[row][place].ids] for row, place in (places[at] for at in batch)]
             maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, bos=BOS, layer=layer)
             for at, attention in zip(batch, maps, strict=True):
                 row, place = places[at]
-                ids, start = parts[row].ids, len(frame.source_prefix)
-                own = attention[len(frame.target_prefix) :, start : start + len(ids)]
+                ids, start = parts[row].ids, len(special.source_prefix)
+                own = attention[len(special.target_prefix) :, start : start + len(ids)]
                 alignment = hard_alignment(own, tokenizer.display(ids))
                 aligned[row][place] = replace(found[row][place], alignment=alignment)
         return aligned
@@ -134,7 +134,7 @@ class CandidateFinder:
         return every[:n_best]
 
     def _candidate(self, part: PartRequest, hypothesis: Hypothesis) -> Candidate:
-        tokenizer, forced = self.bundle.target_tokenizer, len(self.frame.target_prefix)
+        tokenizer, forced = self.bundle.target_tokenizer, len(self.special.target_prefix)
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
         text, source = tokenizer.decode(tokens), part.source
         after_prefix = tokenizer.decode(hypothesis.tokens[len(part.request.prefix) :]) if source.banned else ""

@@ -15,8 +15,8 @@ from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import banned_ids, check_phrases, include_phrases, prefix_ids, word_boundaries
 from headway.predict.results import Source
 from headway.predict.segment import Part, split_text
-from headway.text.framing import Frame
-from headway.text.interface import TextTokenizer
+from headway.text.base import TextTokenizer
+from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import EOS
 
 __all__ = ["PartRequest", "RequestBuilder", "TranslationPlan", "encode_each"]
@@ -55,7 +55,7 @@ class RequestBuilder:
 
     Attributes:
         bundle: The model.
-        frame: The special tokens around each sentence.
+        special: The special tokens around each sentence.
         options: The options of the search.
         max_source_tokens: Longer texts, special tokens included, are split.
         max_positions: Longest sequence, with EOS or BOS, that the model has positions for. None means no limit.
@@ -63,7 +63,7 @@ class RequestBuilder:
     """
 
     bundle: Bundle
-    frame: Frame
+    special: SpecialTokens
     options: DecodingOptions
     max_source_tokens: int
     max_positions: int | None
@@ -82,16 +82,19 @@ class RequestBuilder:
             return TranslationPlan(source)
         try:
             check_phrases(source)
-            if len(ids) + self.frame.source_extra <= self.max_source_tokens:
+            if len(ids) + self.special.source_extra <= self.max_source_tokens:
                 return TranslationPlan(source, (Part(source.text, ""),), (self._request(source, ids),))
-            return self._plan_of_parts(source, len(ids) + self.frame.source_extra)
+            return self._plan_of_parts(source, len(ids) + self.special.source_extra)
         except HeadwayError as error:
             return error
 
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
         encode = self.bundle.source_tokenizer.encode
         parts, trailing_whitespace = split_text(
-            source.text, self.language, lambda text: len(encode(text)) + self.frame.source_extra, self.max_source_tokens
+            source.text,
+            self.language,
+            lambda text: len(encode(text)) + self.special.source_extra,
+            self.max_source_tokens,
         )
         if source.include and len(parts) > 1:
             raise ConfigError(
@@ -105,8 +108,8 @@ class RequestBuilder:
 
     def _request(self, source: Source, ids: Sequence[int]) -> PartRequest:
         tokenizer = self.bundle.target_tokenizer
-        prefix = (*self.frame.target_prefix, *prefix_ids(tokenizer, source))
-        framed = tuple(self.frame.source(ids))
+        prefix = (*self.special.target_prefix, *prefix_ids(tokenizer, source))
+        framed = tuple(self.special.source(ids))
         include = include_phrases(tokenizer, source)
         request = Request(
             source=framed,

@@ -33,7 +33,7 @@ from headway.predict.results import (
 )
 from headway.predict.shortlisting import read_shortlist
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
-from headway.text.framing import Frame
+from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import BOS, EOS
 
 __all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
@@ -141,7 +141,7 @@ class Translator(TextTranslator):
     @property
     def target_languages(self) -> tuple[str, ...]:
         """The languages that a model with several can translate into; empty for a model with one."""
-        return self.bundle.framing.target_languages
+        return self.bundle.token_template.target_languages
 
     def translate_each(
         self,
@@ -153,18 +153,18 @@ class Translator(TextTranslator):
         alignment: bool = False,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated has its error in its place in the result."""
-        frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         if alignment:
             alignment_module(self.bundle.model, self.alignment_layer)  # raises before the search if it does not exist
         task = self.bundle.task
         languages = source_language or task.source_language, target_language or task.target_language
         builder = RequestBuilder(
-            self.bundle, frame, options, self.max_source_tokens, self._model.max_length, languages[0]
+            self.bundle, special, options, self.max_source_tokens, self._model.max_length, languages[0]
         )
         plans = builder.plans([Source(text) if isinstance(text, str) else text for text in texts])
         parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
         model = self._search_model_for(options)
-        finder = CandidateFinder(self.bundle, model, options, frame, _differ(*languages), self.max_tokens, self.guard)
+        finder = CandidateFinder(self.bundle, model, options, special, _differ(*languages), self.max_tokens, self.guard)
         found = finder.find(parts)
         if alignment:
             found = finder.align(parts, found, self.alignment_layer)
@@ -201,16 +201,16 @@ class Translator(TextTranslator):
         """Score like :meth:`score`. A pair that cannot be scored has its error in its place in the result."""
         if len(sources) != len(targets):
             raise DataError(f"{len(sources):,} sources but {len(targets):,} targets; expected a target for each source")
-        frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         source_ids = encode_each(self.bundle.source_tokenizer, sources)
         target_ids = encode_each(self.bundle.target_tokenizer, targets)
-        pairs = [self._framed(frame, *pair) for pair in zip(source_ids, target_ids, strict=True)]
+        pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
         scores = iter(score_targets(self._model, *rows, bos=BOS, eos=EOS, max_tokens=self.max_tokens))
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
-            own = slice(len(frame.target_prefix), None)
+            own = slice(len(special.target_prefix), None)
             tokens = self.bundle.target_tokenizer.display(target[own])
             return ScoredTarget(sum(scores[own]), tuple(tokens), scores[own])
 
@@ -229,9 +229,9 @@ class Translator(TextTranslator):
 
         White space at the end of the prefix is ignored.
         """
-        frame = self.bundle.framing.frame(source_language=source_language, target_language=target_language)
+        special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         tokenizer = self.bundle.target_tokenizer
-        pair = self._framed(frame, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
+        pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
         if isinstance(pair, HeadwayError):
             raise pair
         found = alternatives(self._model, *pair, count, bos=BOS, eos=EOS)
@@ -252,14 +252,14 @@ class Translator(TextTranslator):
         return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
 
     def _framed(
-        self, frame: Frame, source: list[int] | HeadwayError, target: list[int] | HeadwayError
+        self, special: SpecialTokens, source: list[int] | HeadwayError, target: list[int] | HeadwayError
     ) -> tuple[list[int], list[int]] | HeadwayError:
         """Return source and target with their special tokens, or why the model cannot read them."""
         if isinstance(source, HeadwayError):
             return source
         if isinstance(target, HeadwayError):
             return target
-        pair, limit = (frame.source(source), [*frame.target_prefix, *target]), self._model.max_length
+        pair, limit = (special.source(source), [*special.target_prefix, *target]), self._model.max_length
         for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
             if limit is not None and length > limit:
                 return LengthError(
@@ -295,7 +295,7 @@ def _once(make: Callable[[], SearchModel[Any]]) -> Callable[[], SearchModel[Any]
 def _direction(bundle: Bundle) -> str | None:
     """Return the languages that a model translates between, or None if they are unknown or there are several."""
     task = bundle.task
-    known = _differ(task.source_language, task.target_language) and not bundle.framing.target_languages
+    known = _differ(task.source_language, task.target_language) and not bundle.token_template.target_languages
     return f"{task.source_language} to {task.target_language}" if known else None
 
 

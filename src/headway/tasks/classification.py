@@ -31,9 +31,9 @@ from headway.models.registry import Model, ModelConfig, Output, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.predict import Classifier, load_classifier
 from headway.storage import atomic_write
-from headway.text.dropout import SampledEncoder
-from headway.text.interface import TextTokenizer
-from headway.text.packed import PackedEncoder
+from headway.text.base import TextTokenizer
+from headway.text.bpe_dropout import BPEDropoutEncoder
+from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.tokenizer import EOS
 from headway.train.prepare import CorpusEncoding, Preparation, Sampling
 from headway.train.recipe import Recipe, ValidationConfig
@@ -247,8 +247,8 @@ def _encoding(
     corpus: Corpus,
     sampling: Sampling | None,
 ) -> CorpusEncoding:
-    sampler = SampledEncoder(tokenizer, *sampling) if sampling else None
-    text = SideSpec(PackedEncoder(tokenizer), sampler, suffix_ids=(EOS,), max_length=max_length)
+    sampler = BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
+    text = SideSpec(CorpusEncoder(tokenizer), sampler, suffix_ids=(EOS,), max_length=max_length)
     label = SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
     return CorpusEncoding(partial(read_labeled, corpus, folder, labels), (text, label), labels, (max_length,))
 

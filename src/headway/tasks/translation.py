@@ -29,10 +29,10 @@ from headway.errors import LengthError
 from headway.evaluate import Score, bleu
 from headway.models.registry import Model, TranslationModel, build_model
 from headway.predict import Translator, load_translator
-from headway.text.dropout import SampledEncoder
-from headway.text.framing import Framing
-from headway.text.interface import TextTokenizer
-from headway.text.packed import PackedEncoder
+from headway.text.base import TextTokenizer
+from headway.text.bpe_dropout import BPEDropoutEncoder
+from headway.text.corpus_encoder import CorpusEncoder
+from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import EOS
 from headway.train.prepare import CorpusEncoding, Preparation, Sampling, Tokenizers
 from headway.train.recipe import Recipe, ValidationConfig
@@ -69,10 +69,10 @@ class TranslationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class TranslationData(Prepared):
-    """The data of a translation model. ``imported_framing`` is that of an imported model that training starts from."""
+    """The data of a translation model. ``imported_template`` is that of an imported model that training starts from."""
 
     target_tokenizer: TextTokenizer
-    imported_framing: Framing | None = None
+    imported_template: SpecialTokenTemplate | None = None
 
 
 class TranslationObjective(Objective):
@@ -132,7 +132,7 @@ class TranslationTask:
         datasets = preparation.datasets(encode, tokenizers.source.fingerprint, recipe.data.filter)
         if datasets is None:
             return None
-        return TranslationData(*datasets, tokenizers.source, tokenizers.target, tokenizers.imported_framing)
+        return TranslationData(*datasets, tokenizers.source, tokenizers.target, tokenizers.imported_template)
 
     def build_model(self, recipe: TranslationRecipe, prepared: TranslationData) -> Model:
         """Build the model; :class:`LengthError` if its positions are too few for the data."""
@@ -172,7 +172,7 @@ class TranslationTask:
     def bundle(self, model: Model, recipe: TranslationRecipe, prepared: TranslationData) -> Bundle:
         """Return the content of the model folder."""
         source, target = prepared.source_tokenizer, prepared.target_tokenizer
-        return Bundle(recipe.task, cast("TranslationModel", model), source, target, prepared.imported_framing)
+        return Bundle(recipe.task, cast("TranslationModel", model), source, target, prepared.imported_template)
 
     def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
@@ -194,10 +194,12 @@ def run_tokenizers(recipe: Recipe, run: Path, listener: Listener, hashes: Conten
 
 
 def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Sampling | None) -> CorpusEncoding:
-    frame = tokenizers.framing.frame(source_language=corpus.source_language, target_language=corpus.target_language)
+    special = tokenizers.token_template.fill(
+        source_language=corpus.source_language, target_language=corpus.target_language
+    )
 
-    def encoders(tokenizer: TextTokenizer) -> tuple[PackedEncoder, SampledEncoder | None]:
-        return PackedEncoder(tokenizer), SampledEncoder(tokenizer, *sampling) if sampling else None
+    def encoders(tokenizer: TextTokenizer) -> tuple[CorpusEncoder, BPEDropoutEncoder | None]:
+        return CorpusEncoder(tokenizer), BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
 
     source = encoders(tokenizers.source)
     # A joint vocabulary has one encoder, which caches the words of both sides.
@@ -205,9 +207,9 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Sa
     return CorpusEncoding(
         partial(read_examples, corpus, folder),
         (
-            SideSpec(*source, prefix_ids=frame.source_prefix, suffix_ids=frame.source_suffix),
-            SideSpec(*target, prefix_ids=frame.target_prefix, suffix_ids=(EOS,)),
+            SideSpec(*source, prefix_ids=special.source_prefix, suffix_ids=special.source_suffix),
+            SideSpec(*target, prefix_ids=special.target_prefix, suffix_ids=(EOS,)),
         ),
         tokenizers.target.fingerprint,
-        (asdict(frame),) if tokenizers.imported_framing else (),
+        (asdict(special),) if tokenizers.imported_template else (),
     )

@@ -1,9 +1,9 @@
-"""Tokenizers as the files of Hugging Face `transformers`, with Headway's ids: text in, the same ids out.
+"""Export tokenizers as files of Hugging Face `transformers`, with Headway's ids: text in, the same ids out.
 
 Headway's own and imported fast tokenizers become a fast tokenizer (``tokenizer.json``) that ``AutoTokenizer`` loads.
-What stands around a sentence goes into its template, languages chosen. Special tokens must not be found inside text:
-``split_special_tokens`` in ``tokenizer_config.json`` sees to it. A pair of SentencePiece models becomes the files of
-``MarianTokenizer``, OPUS-MT's own, and a pair of Moses's those of ``FSMTTokenizer``.
+The special tokens around a sentence become its template, with the languages chosen. ``split_special_tokens`` in
+``tokenizer_config.json`` prevents special tokens from being found inside text. A pair of SentencePiece models becomes
+the files of ``MarianTokenizer``, as OPUS-MT has them, and a pair of Moses tokenizers those of ``FSMTTokenizer``.
 """
 
 from __future__ import annotations
@@ -13,57 +13,59 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway.errors import ConfigError
-from headway.text.framing import Frame
+from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, SPECIALS, UNK, TextTokenizer
 from headway.text.huggingface import FastTokenizer
-from headway.text.interface import TextTokenizer
+from headway.text.imported import ImportedTokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
-from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, SPECIALS, UNK, Tokenizer
+from headway.text.special_tokens import SpecialTokens
+from headway.text.tokenizer import Tokenizer
 
 __all__ = ["token_names", "tokenizer_files"]
 
 
 def tokenizer_files(
-    source: TextTokenizer, target: TextTokenizer, frame: Frame, task_languages: tuple[str, str]
+    source: TextTokenizer, target: TextTokenizer, special: SpecialTokens, task_languages: tuple[str, str]
 ) -> dict[str, bytes]:
-    """The content of each file, by its path in the folder.
+    """Return the content of each file by its path in the folder.
 
-    With a vocabulary for each side, the target's fast tokenizer is in the folder ``target``; ``AutoTokenizer`` loads it
-    with ``subfolder="target"``.
+    If each side has its own vocabulary, the target's fast tokenizer is in the folder ``target``. ``AutoTokenizer``
+    loads it with ``subfolder="target"``.
     """
     if isinstance(source, SentencePieceTokenizer) and isinstance(target, SentencePieceTokenizer):
-        return _marian(source, target, frame, task_languages)
+        return _marian(source, target, special, task_languages)
     if isinstance(source, MosesTokenizer) and isinstance(target, MosesTokenizer):
         return _fsmt(source, target)
     for side in (source, target):
         if isinstance(side, SentencePieceTokenizer | MosesTokenizer):
-            raise ConfigError(f"a {side.kind} tokenizer on one side alone cannot be exported to `transformers`")
-    files = _fast(source, frame)
+            raise ConfigError(f"a {side.kind} tokenizer on only one side cannot be exported to `transformers`")
+    files = _fast(source, special)
     if source.fingerprint != target.fingerprint:
-        plain = Frame((), (EOS,), ())
+        plain = SpecialTokens((), (EOS,), ())
         files |= {f"target/{name}": content for name, content in _fast(target, plain).items()}
     return files
 
 
 def token_names(tokenizer: TextTokenizer) -> list[str]:
-    """A name for each id, each its own: the token as its library spells it, for tools that tell tokens apart by name.
+    """Return a unique name for each id, as its library spells the token: for tools that identify tokens by name.
 
-    A special token's name is put in brackets until no token is spelled so.
+    Brackets are put around the name of a special token until it differs from all tokens.
     """
     if isinstance(tokenizer, Tokenizer):
         spelled = dict(zip(tokenizer.vocabulary.values(), tokenizer.vocabulary, strict=True))
         names = [*SPECIALS, *tokenizer.tags]
-        if tokenizer.kind == "whitespace":  # any word between spaces is looked up, but no word has a space
+        if tokenizer.kind == "whitespace":  # words never contain a space
             names = [f" {name} " for name in names]
-    elif isinstance(tokenizer, SentencePieceTokenizer | FastTokenizer | MosesTokenizer):
-        spelled = {index: name for index, name in enumerate(tokenizer.spelled) if index not in tokenizer.reserved}
-        names = [name if index in tokenizer.reserved else "" for index, name in enumerate(tokenizer.spelled)]
     else:
-        raise ConfigError(f"a tokenizer of kind {tokenizer.kind!r} cannot be exported")
+        assert isinstance(tokenizer, ImportedTokenizer)
+        names = list(tokenizer.pieces)
+        spelled = {index: name for index, name in enumerate(names) if index not in tokenizer.reserved}
     result = [spelled.get(index, "") for index in range(tokenizer.vocab_size)]
     taken = set(spelled.values())
     unspelled = [index for index in range(tokenizer.vocab_size) if index not in spelled]
-    for index in sorted(unspelled, key=lambda index: index == BOS):  # it may be another's double, which has the name
+    for index in sorted(
+        unspelled, key=lambda index: index == BOS
+    ):  # BOS may duplicate another token, which keeps the name
         name = names[index]
         while name in taken:
             name = f"<{name}>"
@@ -72,26 +74,24 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
     return result
 
 
-def _fast(tokenizer: TextTokenizer, frame: Frame) -> dict[str, bytes]:
+def _fast(tokenizer: TextTokenizer, special: SpecialTokens) -> dict[str, bytes]:
     names = token_names(tokenizer)
     if isinstance(tokenizer, Tokenizer):
-        library, special = _own_library(tokenizer, names), [*range(NUM_SPECIAL + len(tokenizer.tags))]
+        library, ids = _own_library(tokenizer, names), [*range(NUM_SPECIAL + len(tokenizer.tags))]
     else:
         assert isinstance(tokenizer, FastTokenizer)
-        library, special = _reordered(tokenizer, names), sorted(tokenizer.reserved)
-    library["added_tokens"] = [_added(index, names[index]) for index in special]
-    library["post_processor"] = _template(frame, names)
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "pad_token": names[PAD],
-        "bos_token": names[BOS],
-        "eos_token": names[EOS],
-        "unk_token": names[UNK],
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
+        library, ids = _reordered(tokenizer, names), sorted(tokenizer.reserved)
+    library["added_tokens"] = [_added(index, names[index]) for index in ids]
+    library["post_processor"] = _template(special, names)
+    tokens = {"pad_token": names[PAD], "bos_token": names[BOS], "eos_token": names[EOS], "unk_token": names[UNK]}
+    config = _config("PreTrainedTokenizerFast", tokens) | {"model_input_names": ["input_ids", "attention_mask"]}
     return {"tokenizer.json": _json(library), "tokenizer_config.json": _json(config)}
+
+
+def _config(tokenizer_class: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of ``tokenizer_config.json``."""
+    common = {"split_special_tokens": True, "clean_up_tokenization_spaces": False}
+    return {"tokenizer_class": tokenizer_class, **fields, **common}
 
 
 def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
@@ -120,8 +120,10 @@ def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _reordered(tokenizer: FastTokenizer, names: Sequence[str]) -> dict[str, Any]:
-    """The library's file in our order of ids. A Unigram model finds each piece of its vocabulary in text, so that its
-    special tokens keep the names that text cannot spell."""
+    """Return the library's file in Headway's order of ids.
+
+    A Unigram model finds each piece of its vocabulary in text, so its special tokens keep names that text cannot spell.
+    """
     library = tokenizer.library_json()
     model = library["model"]
     if isinstance(model["vocab"], dict):
@@ -140,11 +142,12 @@ def _added(index: int, name: str) -> dict[str, Any]:
     return {"id": index, "content": name, **flags, "special": True}
 
 
-def _template(frame: Frame, names: Sequence[str]) -> dict[str, Any]:
-    """What puts the frame around a text (or around two, one after the other)."""
-    before, after = ([{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids] for ids in _around(frame))
+def _template(special: SpecialTokens, names: Sequence[str]) -> dict[str, Any]:
+    """Return the template that puts special tokens around a text, or around two texts one after the other."""
+    sides = special.source_prefix, special.source_suffix
+    before, after = ([{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids] for ids in sides)
     one, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    used = {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for ids in _around(frame) for i in ids}
+    used = {names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for ids in sides for i in ids}
     return {
         "type": "TemplateProcessing",
         "single": [*before, one, *after],
@@ -153,37 +156,30 @@ def _template(frame: Frame, names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _around(frame: Frame) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    return frame.source_prefix, frame.source_suffix
-
-
 def _marian(
-    source: SentencePieceTokenizer, target: SentencePieceTokenizer, frame: Frame, languages: tuple[str, str]
+    source: SentencePieceTokenizer, target: SentencePieceTokenizer, special: SpecialTokens, languages: tuple[str, str]
 ) -> dict[str, bytes]:
-    """MarianTokenizer's files; the two models alone where it cannot put around a source what the model wants there.
+    """Return the files of MarianTokenizer, or only the two models if it cannot add the model's special tokens.
 
-    It takes a language's code from the text itself (">>ron<< TEXT").
+    MarianTokenizer reads the code of a language from the text itself (">>ron<< TEXT").
     """
     files = {"source.spm": source.model, "target.spm": target.model}
-    codes = [source.spelled[index] for index in frame.source_prefix]
-    if frame.source_suffix != (EOS,) or any(not code.startswith(">>") for code in codes):
+    codes = [source.pieces[index] for index in special.source_prefix]
+    if special.source_suffix != (EOS,) or any(not code.startswith(">>") for code in codes):
         return files
     files["vocab.json"] = _json(_numbered(source))
-    separate = source.spelled != target.spelled
+    separate = source.pieces != target.pieces
     if separate:
         files["target_vocab.json"] = _json(_numbered(target))
     config = {
-        "tokenizer_class": "MarianTokenizer",
         "source_lang": languages[0],
         "target_lang": languages[1],
         "pad_token": SPECIALS[PAD],
         "eos_token": "</s>",
         "unk_token": SPECIALS[UNK],
         "separate_vocabs": separate,
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
     }
-    return files | {"tokenizer_config.json": _json(config)}
+    return files | {"tokenizer_config.json": _json(_config("MarianTokenizer", config))}
 
 
 def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
@@ -195,28 +191,25 @@ def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
     names = token_names(source), token_names(target)
     merges = "".join(f"{left} {right}\n" for left, right in source.merges)
     config = {
-        "tokenizer_class": "FSMTTokenizer",
         "langs": [source.language, target.language],
         "do_lower_case": source.lower_case,
         "pad_token": names[0][PAD],
         "bos_token": names[0][BOS],
         "sep_token": names[0][EOS],
         "unk_token": names[0][UNK],
-        "split_special_tokens": True,
-        "clean_up_tokenization_spaces": False,
     }
     vocabularies = [{name: index for index, name in enumerate(side)} for side in names]
     return {
         "vocab-src.json": _json(vocabularies[0]),
         "vocab-tgt.json": _json(vocabularies[1]),
         "merges.txt": merges.encode(),
-        "tokenizer_config.json": _json(config),
+        "tokenizer_config.json": _json(_config("FSMTTokenizer", config)),
     }
 
 
 def _numbered(tokenizer: SentencePieceTokenizer) -> Mapping[str, int]:
-    """The pieces' ids; of a token that is there twice (what decoding starts from) the one that is not the start."""
-    numbered = {piece: index for index, piece in enumerate(tokenizer.spelled) if index != BOS}
+    """Return the id of each piece. BOS may duplicate another token, whose id is returned then."""
+    numbered = {piece: index for index, piece in enumerate(tokenizer.pieces) if index != BOS}
     return numbered | {SPECIALS[PAD]: PAD, "</s>": EOS, SPECIALS[UNK]: UNK}
 
 

@@ -1,36 +1,39 @@
 """Fast tokenizers of Hugging Face models (``tokenizer.json``), in Headway's order of ids.
 
-The file of the library `tokenizers` describes normaliser, pre-tokeniser, model and decoder; all of it is kept, but for
-what breaks the rule that text makes no special id. There are two ways in: *added tokens* are found in text before the
-model sees it, and a Unigram model finds any piece of its vocabulary, "</s>" too. So special tokens get names in the
-file that text cannot spell (between spaces, which every pre-tokeniser replaces or removes), and whatever would still be
-one becomes ``UNK``. Templates that put tokens around a text are dropped: that is the framing's part.
+The file of the library `tokenizers` describes normalizer, pre-tokenizer, model and decoder. All of it is kept, except
+what breaks the rule that text produces no special id. Text could produce one in two ways: *added tokens* are found in
+text before the model reads it, and a Unigram model finds any piece of its vocabulary, including "</s>". So special
+tokens get names in the file that text cannot spell (between spaces, which every pre-tokenizer replaces or removes), and
+any that are still found become ``UNK``. Templates that put tokens around a text are dropped: the model folder's
+:class:`~headway.text.special_tokens.SpecialTokenTemplate` does that.
 """
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from headway.errors import BundleError
-from headway.text.foreign import ForeignTokenizer
-from headway.text.tokenizer import NUM_SPECIAL, UNK, readable_piece, refuse_surrogates
+from headway.text.base import NUM_SPECIAL, UNK
+from headway.text.imported import ImportedTokenizer
+from headway.text.tokenizer import readable_piece
 
 __all__ = ["FastTokenizer", "library_tokens", "special_ids"]
 
 
-class FastTokenizer(ForeignTokenizer):
+class FastTokenizer(ImportedTokenizer):
     """A tokenizer of the library `tokenizers`.
 
     Args:
-        library: The content of a ``tokenizer.json``, as JSON gives it.
-        order: The library's id of each of ours. Ids that the library does not know are reserved.
-        reserved: Further ids of ours that text never makes, such as language codes.
-        origin: What an error calls the file.
+        library: The content of a ``tokenizer.json``, parsed.
+        order: The library's id for each of Headway's ids. Ids unknown to the library are reserved.
+        reserved: Further ids that text never produces, such as language codes.
+        origin: The name of the file in error messages.
     """
 
     kind = "huggingface"
@@ -48,87 +51,75 @@ class FastTokenizer(ForeignTokenizer):
         special = {*reserved, *range(NUM_SPECIAL)}
         unspelled = {old for new, old in enumerate(order) if new in special} | marked
         self._content_library = _without_special(library, unspelled)
-        self._order = tuple(order)
+        self.order = tuple(order)
         names = [_name(new, old, known, byte_level, special) for new, old in enumerate(order)]
         super().__init__(names, reserved | {new for new, old in enumerate(order) if old in marked})
-        self._ours = [UNK] * (max([*known, *order], default=0) + 1)
+        self._headway_ids = [UNK] * (max([*known, *order], default=0) + 1)
         for new, old in enumerate(order):
             if new not in self.reserved:
-                self._ours[old] = new
+                self._headway_ids[old] = new
         try:
             self._library = tokenizers.Tokenizer.from_str(json.dumps(self._content_library))
         except Exception as error:  # the library raises Exception itself
             raise BundleError(f"{origin}: the library `tokenizers` cannot read it ({error})") from None
-        self._library.encode_special_tokens = True  # not saved by the library: text is searched for no special token
+        self._library.encode_special_tokens = True  # not in the saved file: text is not searched for special tokens
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of each text; what the vocabulary does not hold is ``UNK``."""
-        for number, text in enumerate(texts, start=1):
-            refuse_surrogates(text, number)
-        ours = self._ours
-        encodings = self._library.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [[ours[index] for index in encoding.ids] for encoding in encodings]
+    def _encode_batch(self, texts: list[str]) -> list[list[int]]:
+        encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        return [[self._headway_ids[index] for index in encoding.ids] for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ``ids``, as the library's decoder joins it; reserved ids are skipped."""
-        text: str = self._library.decode([self._order[index] for index in self.kept(ids)], skip_special_tokens=False)
+        """Return the text of ``ids``, joined by the library's decoder. Reserved ids are skipped."""
+        text: str = self._library.decode(
+            [self.order[index] for index in self._text_ids(ids)], skip_special_tokens=False
+        )
         return text
 
     def library_json(self) -> dict[str, Any]:
-        """The library's own file, special tokens unspelled; its ids are the old ones."""
-        copy: dict[str, Any] = json.loads(json.dumps(self._content_library))
-        return copy
+        """Return the content of the library's file, in its own ids, where text cannot spell the special tokens."""
+        return copy.deepcopy(self._content_library)
 
     @property
-    def spelled(self) -> tuple[str, ...]:
-        """The token of each id, as the library spells it; what the library does not know by its name here."""
+    def pieces(self) -> Sequence[str]:
+        """The token of each id as the library spells it, or a made-up name if the library does not have the id."""
         known = library_tokens(self._content_library, "")
         unigram = not isinstance(self._content_library["model"]["vocab"], dict)
-        tokens = [known.get(old, self._names[new]) for new, old in enumerate(self._order)]
+        tokens = [known.get(old, self._names[new]) for new, old in enumerate(self.order)]
         return tuple(
             token if unigram or new not in self.reserved else token.strip(" ") for new, token in enumerate(tokens)
         )
 
-    @property
-    def order(self) -> tuple[int, ...]:
-        """The library's id of each of ours."""
-        return self._order
-
     @classmethod
-    def restored(cls, saved: dict[str, Any], path: Path) -> FastTokenizer:
-        """The tokenizer of a file whose JSON was read already."""
-        try:
-            return cls(saved["library"], saved["order"], saved["reserved"], str(path))
-        except (KeyError, TypeError, ValueError, IndexError) as error:
-            raise BundleError(f"{path}: damaged ({error!r}); copy or import it again") from None
+    def from_saved(cls, saved: dict[str, Any], path: Path) -> FastTokenizer:
+        """Create the tokenizer from the content of its file."""
+        return cls(saved["library"], saved["order"], saved["reserved"], str(path))
 
-    def saved(self) -> dict[str, Any]:
-        """Order, reserved ids and the library's own file."""
-        return {"order": self._order, "reserved": sorted(self.reserved), "library": self._content_library}
+    def _fields(self) -> Mapping[str, Any]:
+        return {"order": self.order, "reserved": sorted(self.reserved), "library": self._content_library}
 
 
 def library_tokens(library: dict[str, Any], origin: str) -> dict[int, str]:
-    """The token of each id that a ``tokenizer.json`` knows; :class:`BundleError` where it is none."""
+    """Return the tokens of a ``tokenizer.json`` by id; raise :class:`BundleError` if it is not such a file."""
     try:
         vocabulary = library["model"]["vocab"]
         pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((v[0], i) for i, v in enumerate(vocabulary))
         tokens = {int(index): str(token) for token, index in pairs}
         added = {int(token["id"]): str(token["content"]) for token in library.get("added_tokens") or []}
     except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        raise BundleError(f"{origin}: not a fast tokenizer of Hugging Face's (no model with a vocabulary)") from None
+        raise BundleError(f"{origin}: not a fast tokenizer of Hugging Face (no model with a vocabulary)") from None
     return tokens | added
 
 
 def special_ids(library: dict[str, Any]) -> set[int]:
-    """The ids of the added tokens that are marked special."""
+    """Return the ids of the added tokens that are marked special."""
     return {int(token["id"]) for token in library.get("added_tokens") or [] if token.get("special")}
 
 
 def _without_special(library: dict[str, Any], ids: set[int]) -> dict[str, Any]:
-    """A copy in which the tokens of ``ids`` have names that text cannot spell, and nothing is put around a text."""
-    copy: dict[str, Any] = json.loads(json.dumps(library))
-    copy.update(post_processor=None, truncation=None, padding=None)
-    model = copy["model"]
+    """Return a copy in which text cannot spell the tokens of ``ids``, and which puts no tokens around a text."""
+    library = copy.deepcopy(library)
+    library.update(post_processor=None, truncation=None, padding=None)
+    model = library["model"]
     if isinstance(model["vocab"], dict):
         model["vocab"] = {_unspelled(t) if index in ids else t: index for t, index in model["vocab"].items()}
     else:
@@ -137,10 +128,10 @@ def _without_special(library: dict[str, Any], ids: set[int]) -> dict[str, Any]:
         ]
     if model.get("unk_token") is not None and _unspelled(model["unk_token"]) in model["vocab"]:
         model["unk_token"] = _unspelled(model["unk_token"])
-    for token in copy.get("added_tokens") or []:
+    for token in library.get("added_tokens") or []:
         if token["id"] in ids:
             token.update(content=_unspelled(token["content"]), special=True, normalized=False)
-    return copy
+    return library
 
 
 def _unspelled(token: str) -> str:

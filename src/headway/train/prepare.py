@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.bundle import own_framing, read_framing, read_tokenizers
+from headway.bundle import own_template, read_template, read_tokenizers
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, count_lines
@@ -26,9 +26,9 @@ from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
 from headway.hardware import autocast, choose_device
 from headway.storage import atomic_write_folder, locked
-from headway.text.framing import Framing, LanguageSide
-from headway.text.interface import TextTokenizer
+from headway.text.base import TextTokenizer
 from headway.text.loading import load_tokenizer
+from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 from headway.text.tokenizer import Tokenizer, language_tag
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
@@ -48,17 +48,17 @@ _REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
 class Tokenizers:
     """The tokenizers of source and target, which may be the same object.
 
-    ``imported_framing`` is the special-token template of an imported model that training starts from.
+    ``imported_template`` is the special-token template of an imported model that training starts from.
     """
 
     source: TextTokenizer
     target: TextTokenizer
-    imported_framing: Framing | None = None
+    imported_template: SpecialTokenTemplate | None = None
 
     @property
-    def framing(self) -> Framing:
+    def token_template(self) -> SpecialTokenTemplate:
         """The special tokens around a sentence."""
-        return self.imported_framing or own_framing(self.source)
+        return self.imported_template or own_template(self.source)
 
 
 @dataclass(frozen=True)
@@ -198,19 +198,19 @@ class Preparation:
         key, config = "from a model folder", self.recipe.tokenizer
         if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
             return found
-        framing = read_framing(start)
-        found = Tokenizers(*read_tokenizers(start), framing and self._with_default_languages(framing))
+        template = read_template(start)
+        found = Tokenizers(*read_tokenizers(start), template and self._with_default_languages(template))
         for name, value in tokenizer_settings(found).items():
             if getattr(config, name) != value:
                 raise ConfigError(
                     f"tokenizer.{name} = {getattr(config, name)!r}, but training.start_from = {start} has {value!r}; "
                     "set the key to that, or train from scratch"
                 )
-        if found.imported_framing is None:
+        if found.imported_template is None:
             self._check_tags(found.source)
         return self._save_tokenizers(found, key)
 
-    def _with_default_languages(self, framing: Framing) -> Framing:
+    def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
         """Make the language of the corpora, if it is the same for all, the default of the trained model."""
         corpora = self.recipe.data.train
         languages: dict[LanguageSide, set[str | None]] = {
@@ -220,7 +220,7 @@ class Preparation:
         only: dict[str, str | None] = {
             side: next(iter(codes)) for side, codes in languages.items() if len(codes) == 1 and None not in codes
         }
-        return framing.model_copy(update=only)
+        return template.model_copy(update=only)
 
     def _check_tags(self, source: TextTokenizer) -> None:
         """Refuse languages without a tag in the model's vocabulary, and corpora without a language that it needs."""
@@ -250,12 +250,12 @@ class Preparation:
             if (home / "key").read_text(encoding="utf-8") != key:
                 return None
             first = load_tokenizer(home, source)
-            framing = home / "framing.json"
+            template = home / "framing.json"
             return Tokenizers(
                 first,
                 first if source == target else load_tokenizer(home, target),
-                Framing.parse(json.loads(framing.read_text(encoding="utf-8")), str(framing))
-                if framing.exists()
+                SpecialTokenTemplate.parse(json.loads(template.read_text(encoding="utf-8")), str(template))
+                if template.exists()
                 else None,
             )
         except (OSError, ValueError, ConfigError, BundleError):
@@ -267,9 +267,9 @@ class Preparation:
             tokenizers.source.save(aside, source)
             if target != source:
                 tokenizers.target.save(aside, target)
-            if tokenizers.imported_framing is not None:
-                framing = json.dumps(tokenizers.imported_framing.as_dict(), ensure_ascii=False)
-                (aside / "framing.json").write_text(framing, encoding="utf-8")
+            if tokenizers.imported_template is not None:
+                template = json.dumps(tokenizers.imported_template.as_dict(), ensure_ascii=False)
+                (aside / "framing.json").write_text(template, encoding="utf-8")
             (aside / "key").write_text(key, encoding="utf-8")
         return tokenizers
 

@@ -21,7 +21,7 @@ from headway.data.batching import TokenDataset
 from headway.data.store_builder import Shard
 from headway.evaluate import Score
 from headway.models.registry import Model
-from headway.text.interface import TextTokenizer
+from headway.text.base import TextTokenizer
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch

@@ -29,7 +29,7 @@ from headway.interop.huggingface.families import (
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
-from headway.text.framing import Framing, Slot
+from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 from headway.text.tokenizer import BOS, EOS, PAD
 
 __all__ = ["ImportedModel", "import_model"]
@@ -45,13 +45,13 @@ _SINUSOID_TABLES = {
 class ImportedModel:
     """An imported model in evaluation mode, the orders of its vocabularies, and its special tokens.
 
-    ``framing`` has no languages yet; they come from the tokenizer. ``family`` is the family's name in messages.
+    ``token_template`` has no languages yet; they come from the tokenizer. ``family`` is the family's name in messages.
     """
 
     model: Transformer
     source_vocabulary: VocabularyOrder
     target_vocabulary: VocabularyOrder
-    framing: Framing
+    token_template: SpecialTokenTemplate
     family: str
 
 
@@ -63,13 +63,13 @@ def import_model(folder: Path, *, start: int | None = None, unknown: tuple[int, 
     """
     checkpoint = read_checkpoint(folder)
     source, target = _vocabularies(checkpoint, start, unknown)
-    framing, config = _framing(checkpoint, target), _model_config(checkpoint)
+    template, config = _template(checkpoint, target), _model_config(checkpoint)
     path, tensors = read_tensors(folder)
     tables = _tables(checkpoint, path, tensors, source, target)
     config = config.model_copy(update={"tie": tables.tie, "output_bias": bool(tables.bias.any())})
     _check_names(checkpoint, path, set(tensors), set(tensor_names(config).values()))
     _check_sinusoids(path, tensors, config)
-    return ImportedModel(_build(config, path, tensors, tables), source, target, framing, checkpoint.family.title)
+    return ImportedModel(_build(config, path, tensors, tables), source, target, template, checkpoint.family.title)
 
 
 def _vocabularies(
@@ -121,7 +121,7 @@ def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
     )
 
 
-def _framing(checkpoint: Checkpoint, target: VocabularyOrder) -> Framing:
+def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTemplate:
     """Return the special tokens around a sentence; both vocabularies have them at the same ids.
 
         Marian, FSMT, Pegasus           X </s>
@@ -132,10 +132,10 @@ def _framing(checkpoint: Checkpoint, target: VocabularyOrder) -> Framing:
 
     mBART-50 is the mBART whose decoding begins with the end symbol.
     """
-    prefix: tuple[Slot, ...] = ()
-    suffix: tuple[Slot, ...] = (EOS,)
+    prefix: tuple[TemplateItem, ...] = ()
+    suffix: tuple[TemplateItem, ...] = (EOS,)
     forced = checkpoint.generation("forced_bos_token_id")
-    begins: tuple[Slot, ...] = () if forced is None else target.to_headway_ids([forced])
+    begins: tuple[TemplateItem, ...] = () if forced is None else target.to_headway_ids([forced])
     match checkpoint.family.title:
         case "BART":
             prefix = target.to_headway_ids([checkpoint.token("bos_token_id")])
@@ -143,7 +143,7 @@ def _framing(checkpoint: Checkpoint, target: VocabularyOrder) -> Framing:
             suffix = (EOS, "source_language")
         case "M2M-100" | "mBART":
             prefix, begins = ("source_language",), ("target_language",)
-    return Framing(source_prefix=prefix, source_suffix=suffix, target_prefix=begins)
+    return SpecialTokenTemplate(source_prefix=prefix, source_suffix=suffix, target_prefix=begins)
 
 
 def _model_config(checkpoint: Checkpoint) -> TransformerConfig:

@@ -1,12 +1,13 @@
 """BPE-dropout (Provilkov et al., "BPE-Dropout: Simple and Effective Subword Regularization", 2020, algorithm 1).
 
-A word is segmented as always, but before each merge every merge that would fit is left out with probability p, each on
-its own; of those left the one of lowest rank is applied, the leftmost first. Where none is left the word is done. So
-the same word is cut in many ways, and a model learns its parts as well.
+A word is segmented by merges as usual, but before each merge every merge that fits is left out with probability p,
+independently. Of the remaining merges, the one of lowest rank is applied, leftmost first. If none remains, the word is
+finished. So one word has many segmentations, and a model also learns its parts.
 
-The library has such a switch but no seed for it. Here segmentations are a pure function of text and seed. Departure
-from the paper, for speed: words are not segmented anew each time that they occur. Every chunk (see ``packed.py``) has
-64 segmentations, drawn independently, and each occurrence takes one of them at random.
+The library has this option, but no seed for it. Here segmentations are a pure function of text and seed. Departure from
+the paper, for speed: words are not segmented anew each time they occur. Every chunk (see
+:mod:`headway.text.corpus_encoder`) has 64 segmentations, drawn independently, and each occurrence uses one of them at
+random.
 """
 
 from __future__ import annotations
@@ -17,31 +18,31 @@ from itertools import pairwise
 from random import Random
 
 from headway.errors import ConfigError
-from headway.text.interface import TextTokenizer
-from headway.text.packed import Packed, id_bytes, pack, single_spaced
+from headway.text.base import TextTokenizer
+from headway.text.corpus_encoder import Packed, id_bytes, pack, single_spaced
 from headway.text.tokenizer import Tokenizer
 
-__all__ = ["SampledEncoder", "sample_pieces"]
+__all__ = ["BPEDropoutEncoder", "segment_with_dropout"]
 
-_CHOICES = 64  # segmentations of a chunk; divides 256, so that a random byte chooses evenly
-_REMEMBERED = 1 << 17  # chunks whose segmentations are kept, some 150 MB
+_CHOICES = 64  # segmentations of a chunk; divides 256, so that a random byte chooses uniformly
+_MAX_CACHED = 1 << 17  # chunks whose segmentations are cached, about 150 MB
 
 
-def sample_pieces(
+def segment_with_dropout(
     word: Sequence[str], ranks: Mapping[tuple[str, str], int], probability: float, draw: Callable[[], float]
 ) -> list[str]:
-    """The pieces of one word after merges with dropout.
+    """Return the tokens of one word after merges with dropout.
 
     Args:
-        word: The symbols that it starts from.
+        word: The symbols that the word starts from.
         ranks: The rank of each merge.
-        probability: How likely each merge that fits is left out, each time that one is chosen.
-        draw: Random numbers, uniform in [0, 1).
+        probability: The probability that a fitting merge is left out, each time a merge is chosen.
+        draw: Returns random numbers, uniform in [0, 1).
     """
     pieces = list(word)
-    seams = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]  # the rank of the merge at each
+    seams = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]  # ranks of the merges between neighbors
     while seams and (lowest := min(seams)) < math.inf:
-        # Deciding on one merge after the other, by rank, until one stays is deciding on all and then choosing.
+        # Deciding on one merge after the other, by rank, until one remains equals deciding on all and then choosing.
         if draw() >= probability:
             at = seams.index(lowest)
         else:
@@ -57,29 +58,29 @@ def sample_pieces(
     return pieces
 
 
-class SampledEncoder:
-    """Several segmentations of each text by BPE-dropout.
+class BPEDropoutEncoder:
+    """Computes several segmentations of each text by BPE-dropout.
 
     Args:
         tokenizer: A byte-pair tokenizer of Headway's own.
-        probability: How likely each merge is left out.
-        segmentations: How many segmentations of a text :meth:`encode` returns.
-        seed: Another seed, other segmentations.
+        probability: The probability that a merge is left out.
+        num_segmentations: The number of segmentations of each text.
+        seed: The random seed of the segmentations.
     """
 
-    def __init__(self, tokenizer: TextTokenizer, probability: float, segmentations: int, seed: int) -> None:
+    def __init__(self, tokenizer: TextTokenizer, probability: float, num_segmentations: int, seed: int) -> None:
         if not isinstance(tokenizer, Tokenizer) or tokenizer.kind != "bpe":
             raise ConfigError(
-                f"data.bpe_dropout = {probability}: only Headway's own bpe tells which merges it makes, and the "
+                f"data.bpe_dropout = {probability}: only Headway's own bpe tokenizer reports its merges, and the "
                 f"tokenizer is {tokenizer.kind!r}; set data.bpe_dropout = 0, or train from scratch with tokenizer.kind "
                 "= 'bpe'"
             )
-        self.num_segmentations = segmentations
+        self.num_segmentations = num_segmentations
         self._tokenizer, self._probability, self._seed = tokenizer, probability, seed
         self._chunks: dict[str, _Chunk] = {}
 
     def encode(self, texts: Sequence[str]) -> Packed:
-        """The ids of all segmentations of the first text, then of the second, and so on."""
+        """Return the ids of all segmentations of the first text, then of the second, and so on."""
         return pack([row for text in texts for row in self._rows(text)])
 
     def _rows(self, text: str) -> list[bytes]:
@@ -92,8 +93,8 @@ class SampledEncoder:
         return [
             b"".join(
                 [
-                    chunk.samples[pick % _CHOICES] or self._keep(chunk, pick % _CHOICES)
-                    for chunk, pick in zip(chunks, picks, strict=False)  # the picks go on
+                    chunk.samples[pick % _CHOICES] or self._store(chunk, pick % _CHOICES)
+                    for chunk, pick in zip(chunks, picks, strict=False)  # the next segmentation uses the next picks
                 ]
             )
             for _ in range(self.num_segmentations)
@@ -102,26 +103,26 @@ class SampledEncoder:
     def _chunk(self, text: str) -> _Chunk:
         if (known := self._chunks.get(text)) is not None:
             return known
-        if len(self._chunks) >= _REMEMBERED:
+        if len(self._chunks) >= _MAX_CACHED:
             self._chunks.clear()
         chunk = self._chunks[text] = _Chunk(text, self._tokenizer)
         return chunk
 
-    def _keep(self, chunk: _Chunk, number: int) -> bytes:
+    def _store(self, chunk: _Chunk, number: int) -> bytes:
         ids = self._sample(chunk, number)
-        # Most samples are equal; one object serves them all.
+        # Most samples are equal, and share one object.
         chunk.samples[number] = next((same for same in chunk.samples if same == ids), ids)
         return ids
 
     def _sample(self, chunk: _Chunk, number: int) -> bytes:
         draw = Random(f"{self._seed} {number} {chunk.text}").random
         ranks = self._tokenizer.ranks
-        pieces = [piece for word in chunk.words for piece in sample_pieces(word, ranks, self._probability, draw)]
-        return id_bytes(self._tokenizer.piece_ids(pieces))
+        pieces = [piece for word in chunk.words for piece in segment_with_dropout(word, ranks, self._probability, draw)]
+        return id_bytes([self._tokenizer.vocabulary[piece] for piece in pieces])
 
 
 class _Chunk:
-    """A chunk, the words in it, and those of its segmentations that have been asked for."""
+    """A chunk, its words, and the segmentations that were computed so far."""
 
     def __init__(self, text: str, tokenizer: Tokenizer) -> None:
         self.text = text

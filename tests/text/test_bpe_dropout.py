@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from headway.errors import ConfigError
 from headway.text import Tokenizer, TokenizerConfig
-from headway.text import dropout as dropout_module
-from headway.text.dropout import SampledEncoder, sample_pieces
+from headway.text import bpe_dropout as dropout_module
+from headway.text.bpe_dropout import BPEDropoutEncoder, segment_with_dropout
 
 Ranks = Mapping[tuple[str, str], int]
 CORPUS = ["the lower house, the lowest house", "newest houses  in 2024", "der Fuchs\tund der Hund"] * 4
@@ -30,7 +30,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(CORPUS, TokenizerConfig(vocab_size=340))
 
 
-def rows(encoder: SampledEncoder, texts: list[str]) -> list[list[int]]:
+def rows(encoder: BPEDropoutEncoder, texts: list[str]) -> list[list[int]]:
     packed = encoder.encode(texts)
     return [part.tolist() for part in np.split(packed.ids, np.cumsum(packed.lengths)[:-1])]
 
@@ -73,7 +73,7 @@ def test_samples_follow_the_papers_algorithm(word: str, p: float) -> None:
 def assert_sampled(word: str, ranks: Ranks, p: float) -> None:
     """Each frequency in 4,000 samples within five of its standard deviations."""
     draw, count = Random(1).random, 4000
-    found = Counter(tuple(sample_pieces(word, ranks, p, draw)) for _ in range(count))
+    found = Counter(tuple(segment_with_dropout(word, ranks, p, draw)) for _ in range(count))
     expected = distribution(tuple(word), ranks, p)
     assert sum(expected.values()) == pytest.approx(1)
     assert found.keys() <= expected.keys()
@@ -83,28 +83,28 @@ def assert_sampled(word: str, ranks: Ranks, p: float) -> None:
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_without_dropout_the_usual_segmentation_with_all_of_it_bytes(tokenizer: Tokenizer, text: str) -> None:
-    assert rows(SampledEncoder(tokenizer, 0.0, 2, 1), [text]) == [tokenizer.encode(text)] * 2
-    nothing = rows(SampledEncoder(tokenizer, 1 - 1e-12, 1, 1), [text])
+    assert rows(BPEDropoutEncoder(tokenizer, 0.0, 2, 1), [text]) == [tokenizer.encode(text)] * 2
+    nothing = rows(BPEDropoutEncoder(tokenizer, 1 - 1e-12, 1, 1), [text])
     assert [len(row) for row in nothing] == [len(text.encode())]
 
 
 @given(text=st.text(st.sampled_from("thelowrs  \tHund"), max_size=30), seed=st.integers(0, 9))
 def test_no_text_is_lost(tokenizer: Tokenizer, text: str, seed: int) -> None:
-    assert {tokenizer.decode(row) for row in rows(SampledEncoder(tokenizer, 0.4, 5, seed), [text])} == {text}
+    assert {tokenizer.decode(row) for row in rows(BPEDropoutEncoder(tokenizer, 0.4, 5, seed), [text])} == {text}
 
 
 def test_a_pure_function_of_text_and_seed(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not of what was asked before, of what is remembered, or of the process."""
-    first = rows(SampledEncoder(tokenizer, 0.3, 4, 7), CORPUS[:3])
-    other = SampledEncoder(tokenizer, 0.3, 4, 7)
+    first = rows(BPEDropoutEncoder(tokenizer, 0.3, 4, 7), CORPUS[:3])
+    other = BPEDropoutEncoder(tokenizer, 0.3, 4, 7)
     assert [row for text in CORPUS[2::-1] for row in rows(other, [text])] == first[8:] + first[4:8] + first[:4]
-    monkeypatch.setattr(dropout_module, "_REMEMBERED", 1)
-    assert rows(SampledEncoder(tokenizer, 0.3, 4, 7), CORPUS[:3]) == first
-    assert rows(SampledEncoder(tokenizer, 0.3, 4, 8), CORPUS[:3]) != first
+    monkeypatch.setattr(dropout_module, "_MAX_CACHED", 1)
+    assert rows(BPEDropoutEncoder(tokenizer, 0.3, 4, 7), CORPUS[:3]) == first
+    assert rows(BPEDropoutEncoder(tokenizer, 0.3, 4, 8), CORPUS[:3]) != first
     code = (
-        "import json, sys; from headway.text import *; from headway.text.dropout import SampledEncoder;"
+        "import json, sys; from headway.text import *; from headway.text.bpe_dropout import BPEDropoutEncoder;"
         "texts = json.load(sys.stdin); tokenizer = Tokenizer.train(texts * 4, TokenizerConfig(vocab_size=340));"
-        "print(SampledEncoder(tokenizer, 0.3, 4, 7).encode(texts).ids.tolist())"
+        "print(BPEDropoutEncoder(tokenizer, 0.3, 4, 7).encode(texts).ids.tolist())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], input=json.dumps(CORPUS[:3]), capture_output=True, text=True, check=True
@@ -121,7 +121,7 @@ def test_occurrences_and_segmentations_differ(tokenizer: Tokenizer) -> None:
     assert 0.05 < whole < 0.95
     draws = []
     for seed in range(20):  # one seed knows 64 ways of a word
-        encoder = SampledEncoder(tokenizer, p, 3, seed)
+        encoder = BPEDropoutEncoder(tokenizer, p, 3, seed)
         found = [tokenizer.display(row) for row in rows(encoder, ["x" + word * 200])]
         assert found[0] != found[1] != found[2] != found[0]
         draws += [sample for sample in encoder._chunks[word].samples if sample]
@@ -137,7 +137,7 @@ def test_only_bpe_has_merges(kind: str) -> None:
     with pytest.raises(
         ConfigError, match=rf"data\.bpe_dropout = 0\.1: only Headway's own bpe .* the tokenizer is '{kind}'; set data"
     ):
-        SampledEncoder(other, 0.1, 8, 1)
+        BPEDropoutEncoder(other, 0.1, 8, 1)
 
 
 def draws(*numbers: float) -> Callable[[], float]:
@@ -147,6 +147,6 @@ def draws(*numbers: float) -> Callable[[], float]:
 def test_one_decision_after_the_other() -> None:
     """ "aab" with a+a before a+b: the first is left out, the second stays; then nothing fits. No more is drawn."""
     ranks = {("a", "a"): 0, ("a", "b"): 1}
-    assert sample_pieces("aab", ranks, 0.5, draws(0.1, 0.9)) == ["a", "ab"]
-    assert sample_pieces("aab", ranks, 0.5, draws(0.9)) == ["aa", "b"]
-    assert sample_pieces("aab", ranks, 0.5, draws(0.1, 0.1)) == ["a", "a", "b"]
+    assert segment_with_dropout("aab", ranks, 0.5, draws(0.1, 0.9)) == ["a", "ab"]
+    assert segment_with_dropout("aab", ranks, 0.5, draws(0.9)) == ["aa", "b"]
+    assert segment_with_dropout("aab", ranks, 0.5, draws(0.1, 0.1)) == ["a", "a", "b"]

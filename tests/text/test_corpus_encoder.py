@@ -1,4 +1,4 @@
-"""The packed encoder gives the tokenizer's ids, whatever the text."""
+"""The corpus encoder returns the ids of the tokenizer, for any text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.text import Tokenizer, TokenizerConfig
-from headway.text import packed as packed_module
-from headway.text.packed import Packed, PackedEncoder, single_spaced
+from headway.text import corpus_encoder as corpus_encoder_module
+from headway.text.corpus_encoder import CorpusEncoder, Packed, single_spaced
 
 CORPUS = ["the quick brown fox's 12 foxes don't jump", "  der  schnelle\tFuchs 2024, 1.5 €", "привет мир 😀😀"] * 3
 WORDS = st.sampled_from(
@@ -39,7 +39,7 @@ def rows(packed: Packed) -> list[list[int]]:
 )
 def test_agrees_with_the_tokenizer(texts: list[str]) -> None:
     for each in TOKENIZERS:
-        encoder = PackedEncoder(each)
+        encoder = CorpusEncoder(each)
         for _ in range(2):  # segmented, then remembered
             assert rows(encoder.encode(texts)) == each.encode_batch(texts)
 
@@ -52,8 +52,8 @@ def test_only_single_spaces_between_words_are_single_spaced() -> None:
 
 
 def test_forgets_when_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_module, "_REMEMBERED", 3)
-    encoder = PackedEncoder(TOKENIZERS[0])
+    monkeypatch.setattr(corpus_encoder_module, "_MAX_CACHED", 3)
+    encoder = CorpusEncoder(TOKENIZERS[0])
     texts = ["x " + " ".join(f"w{number}" for number in range(10)), "x " + "y" * 1000]
     assert rows(encoder.encode(texts)) == TOKENIZERS[0].encode_batch(texts)
     assert len(encoder._later) <= 3
@@ -69,7 +69,7 @@ def test_new_words_are_segmented_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
     plain = Tokenizer.encode_batch
     monkeypatch.setattr(Tokenizer, "encode_batch", counted)
-    encoder = PackedEncoder(TOKENIZERS[0])
+    encoder = CorpusEncoder(TOKENIZERS[0])
     encoder.encode(["a b c d", "b c b e"])
     assert sorted(asked) == [2, 4]  # a and b at the start; b, c, d and e after a space
     asked.clear()
@@ -78,7 +78,7 @@ def test_new_words_are_segmented_at_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_travels_to_another_process_without_what_it_remembers() -> None:
-    encoder = PackedEncoder(TOKENIZERS[0])
+    encoder = CorpusEncoder(TOKENIZERS[0])
     encoder.encode(CORPUS)
     copy = pickle.loads(pickle.dumps(encoder))
     assert len(copy._later) == 0 < len(encoder._later)

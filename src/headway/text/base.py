@@ -1,0 +1,155 @@
+"""The base class of all tokenizers: Headway's own (:class:`~headway.text.tokenizer.Tokenizer`) and those of imported
+models (:mod:`headway.text.imported`).
+
+Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> in all of them. Text never produces a special id, except <unk> for text
+that the vocabulary does not contain.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.config import nearest
+from headway.errors import ConfigError, DataError
+from headway.storage import atomic_write
+
+__all__ = [
+    "BOS",
+    "EOS",
+    "NUM_SPECIAL",
+    "PAD",
+    "SPECIALS",
+    "UNK",
+    "MergeStep",
+    "TextTokenizer",
+    "refuse_surrogates",
+]
+
+PAD, BOS, EOS, UNK = range(4)
+SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
+NUM_SPECIAL = len(SPECIALS)
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """One merge in the segmentation of one word. The tokens are readable, as :meth:`TextTokenizer.display` shows them.
+
+    Attributes:
+        word: The index of the word in the text, from 0.
+        rank: The position of the merge in the order of learning, from 0.
+        left: The token that was joined with ``right``.
+        right: The token to the right of ``left``.
+        result: The token that they became.
+        segmentation: The tokens of the word after this merge.
+    """
+
+    word: int
+    rank: int
+    left: str
+    right: str
+    result: str
+    segmentation: tuple[str, ...]
+
+
+class TextTokenizer(ABC):
+    """Converts text to token ids and back.
+
+    Attributes:
+        kind: What a token is ("bpe", "characters", "whitespace"), or for imported tokenizers the library that it is
+            for: "huggingface", "sentencepiece", "moses".
+        tags: Names of ids that text never produces, such as "<2en>". Imported tokenizers have none; their languages are
+            in the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`.
+        vocab_size: The number of ids, including special tokens, tags and unused ids.
+    """
+
+    kind: str
+    tags: tuple[str, ...] = ()
+    vocab_size: int
+
+    @abstractmethod
+    def _encode_batch(self, texts: list[str]) -> list[list[int]]: ...
+
+    @abstractmethod
+    def _name(self, index: int) -> str:
+        """Return what an id is shown as."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ``ids``; special tokens and tags are skipped."""
+
+    @abstractmethod
+    def _saved(self) -> Mapping[str, Any]:
+        """Return the content of the saved file."""
+
+    def tag_id(self, name: str) -> int:
+        """Return the id of a tag; raise :class:`ConfigError` for an unknown one."""
+        if name not in self.tags:
+            hint = nearest(name, self.tags) if self.tags else "this vocabulary has none"
+            raise ConfigError(f"unknown tag {name!r}; {hint}")
+        return NUM_SPECIAL + self.tags.index(name)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of ``text``, without special tokens around them."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text. This is much faster than one by one, because libraries use all processors."""
+        for number, text in enumerate(texts, start=1):
+            refuse_surrogates(text, number)
+        return self._encode_batch(list(texts))
+
+    def tokens(self, text: str) -> list[str]:
+        """Return the readable tokens of ``text``; see :meth:`display`."""
+        return self.display(self.encode(text))
+
+    def display(self, ids: Sequence[int]) -> list[str]:
+        """Return each id in readable form: the text of its token, or the name of a special token or a tag.
+
+        Bytes of a character that is split between tokens are shown as "<0xF0>". Apart from them, the joined tokens of a
+        "bpe" or "characters" text are the text.
+        """
+        self._check_ids(ids)
+        return [self._name(index) for index in ids]
+
+    def merges_applied(self, text: str) -> list[MergeStep]:
+        """Return the merges that segment ``text``; empty if the tokenizer cannot report them."""
+        return []
+
+    def _check_ids(self, ids: Sequence[int]) -> None:
+        if wrong := [index for index in ids if not 0 <= index < self.vocab_size]:
+            raise ConfigError(
+                f"id {wrong[0]} is not in this vocabulary, whose ids are 0 to {self.vocab_size - 1}; "
+                "were the ids made by another tokenizer?"
+            )
+
+    def save(self, folder: Path, name: str) -> None:
+        """Write ``folder/name.json``, whole or not at all; the folder is created if it is missing."""
+        with atomic_write(folder / f"{name}.json") as aside:
+            aside.write_text(self._content, encoding="utf-8", newline="\n")
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the saved file, in hexadecimal: equal if and only if two tokenizers are equal."""
+        return hashlib.sha256(self._content.encode()).hexdigest()
+
+    @functools.cached_property
+    def _content(self) -> str:
+        return json.dumps(self._saved(), ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def refuse_surrogates(text: str, number: int) -> None:
+    """Raise :class:`DataError` if UTF-8 cannot encode text number ``number``."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"text {number}, character {error.start + 1}: lone surrogate U+{ord(text[error.start]):04X}, which is not "
+            "valid Unicode text; replace it, or read its source as UTF-8"
+        ) from None

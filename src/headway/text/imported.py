@@ -1,0 +1,62 @@
+"""The base class of imported tokenizers: another order of ids, and ids that text never produces.
+
+An imported vocabulary is rearranged into Headway's order: <pad>, <bos>, <eos>, <unk>, then the other tokens in their
+old order. *Reserved* ids are special tokens, language codes, masks and unused rows. Text never produces them, and they
+contribute nothing to decoded text. (The toolkits that these models come from do find such tokens inside text, so there
+a sentence about "</s>" ends early.)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from headway.errors import BundleError
+from headway.text.base import NUM_SPECIAL, TextTokenizer
+
+__all__ = ["VERSION", "ImportedTokenizer"]
+
+VERSION = 2  # of the saved file; version 1 is Headway's own tokenizer
+
+
+class ImportedTokenizer(TextTokenizer):
+    """What imported tokenizers share.
+
+    Args:
+        names: What each id is shown as.
+        reserved: Ids that text never produces. The four special ids are included without being listed.
+        pieces: The token of each id, as the tokenizer's library spells it.
+    """
+
+    def __init__(self, names: Sequence[str], reserved: Iterable[int], pieces: Iterable[str] = ()) -> None:
+        self._names, self._pieces, self.vocab_size = tuple(names), tuple(pieces), len(names)
+        self.reserved = frozenset(reserved) | frozenset(range(NUM_SPECIAL))
+        if stray := [index for index in self.reserved if not 0 <= index < len(names)]:
+            raise BundleError(f"reserved id {stray[0]} is not in a vocabulary of {len(names)} tokens")
+
+    @property
+    def pieces(self) -> Sequence[str]:
+        """The token of each id, as the tokenizer's library spells it."""
+        return self._pieces
+
+    def _name(self, index: int) -> str:
+        return self._names[index]
+
+    @classmethod
+    @abstractmethod
+    def from_saved(cls, saved: dict[str, Any], path: Path) -> ImportedTokenizer:
+        """Create the tokenizer from the content of its file. Errors of the content need not be converted."""
+
+    @abstractmethod
+    def _fields(self) -> Mapping[str, Any]:
+        """Return what the saved file contains besides its format, version and kind."""
+
+    def _saved(self) -> Mapping[str, Any]:
+        return {"format": "headway-tokenizer", "version": VERSION, "kind": self.kind, **self._fields()}
+
+    def _text_ids(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids that stand for text."""
+        self._check_ids(ids)
+        return [index for index in ids if index not in self.reserved]

@@ -1,0 +1,110 @@
+"""The special tokens around a sentence: the end symbol, and the codes of the languages that a call chooses.
+
+A multilingual model reads its languages from tokens: Headway's own models and OPUS-MT from a tag before the source
+("<2en> X <eos>"), M2M-100 and NLLB from the source language before the source and the target language as the first
+target token. A :class:`SpecialTokenTemplate` is stored with a model; :meth:`SpecialTokenTemplate.fill` returns the
+:class:`SpecialTokens` of one call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field
+
+from headway.config import Config
+from headway.errors import ConfigError
+from headway.text.tokenizer import EOS
+
+__all__ = ["LanguageSide", "SpecialTokenTemplate", "SpecialTokens", "TemplateItem"]
+
+LanguageSide = Literal["source_language", "target_language"]
+TemplateItem = int | LanguageSide
+_OPTIONS: dict[LanguageSide, tuple[str, str]] = {
+    "source_language": ("from", "--from"),
+    "target_language": ("into", "--to"),
+}
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The ids around one sentence.
+
+    The model reads ``source_prefix + X + source_suffix``, and its target is forced to start with ``target_prefix``.
+    """
+
+    source_prefix: tuple[int, ...]
+    source_suffix: tuple[int, ...]
+    target_prefix: tuple[int, ...]
+
+    def source(self, ids: Sequence[int]) -> list[int]:
+        """Return ``ids`` with the prefix and suffix of a source."""
+        return [*self.source_prefix, *ids, *self.source_suffix]
+
+    @property
+    def source_extra(self) -> int:
+        """The number of ids that are added to a source."""
+        return len(self.source_prefix) + len(self.source_suffix)
+
+
+class SpecialTokenTemplate(Config):
+    """The special tokens that a model expects around a sentence, in Headway's ids, with placeholders for languages."""
+
+    source_prefix: tuple[TemplateItem, ...] = Field((), description="Ids or language placeholders before a source.")
+    source_suffix: tuple[TemplateItem, ...] = Field((EOS,), description="Ids or language placeholders after a source.")
+    target_prefix: tuple[TemplateItem, ...] = Field(
+        (), description="Ids or language placeholders that every target starts with, after BOS."
+    )
+    languages: dict[str, int] = Field(default_factory=dict, description="The id of each language's code.")
+    source_language: str | None = Field(None, description="The default source language.")
+    target_language: str | None = Field(None, description="The default target language.")
+
+    @property
+    def languages_used(self) -> frozenset[LanguageSide]:
+        """The sides whose language the model reads from a token."""
+        items = (*self.source_prefix, *self.source_suffix, *self.target_prefix)
+        return frozenset(item for item in items if isinstance(item, str))
+
+    @property
+    def source_languages(self) -> tuple[str, ...]:
+        """The languages that a call can choose for the source; empty if the model does not read a source language."""
+        return tuple(self.languages) if "source_language" in self.languages_used else ()
+
+    @property
+    def target_languages(self) -> tuple[str, ...]:
+        """The languages that a call can choose for the target; empty if the model does not read a target language."""
+        return tuple(self.languages) if "target_language" in self.languages_used else ()
+
+    def fill(self, *, source_language: str | None = None, target_language: str | None = None) -> SpecialTokens:
+        """Return the special tokens for these languages; raise :class:`ConfigError` for an unknown language."""
+        chosen = {
+            "source_language": self._code("source_language", source_language, self.source_language),
+            "target_language": self._code("target_language", target_language, self.target_language),
+        }
+
+        def filled(items: tuple[TemplateItem, ...]) -> tuple[int, ...]:
+            ids = (chosen[item] if isinstance(item, str) else item for item in items)
+            return tuple(index for index in ids if index is not None)
+
+        return SpecialTokens(filled(self.source_prefix), filled(self.source_suffix), filled(self.target_prefix))
+
+    def _code(self, side: LanguageSide, asked: str | None, default: str | None) -> int | None:
+        direction, option = _OPTIONS[side]
+        if side not in self.languages_used:
+            if asked is None:
+                return None
+            what = side.replace("_", " ")
+            raise ConfigError(
+                f"{what} {asked!r}: this model has one {what}, which cannot be chosen; leave it out ({side}=, on the "
+                f"command line {option})"
+            )
+        wanted = default if asked is None else asked
+        if wanted is not None and wanted in self.languages:
+            return self.languages[wanted]
+        got = "none was given" if asked is None else f"got {asked!r}"
+        raise ConfigError(
+            f"this model translates {direction} several languages and one must be chosen: {got}; "
+            f"give one of {', '.join(self.languages)} ({side}=, on the command line {option})"
+        )
