@@ -131,10 +131,10 @@ def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbi
     torch.testing.assert_close(found.eos_log_prob, expected.eos_log_prob)
 
 
-@pytest.fixture(params=[0, vocabulary._AT_ONCE], ids=["in parts", "at once"])
+@pytest.fixture(params=[0, vocabulary._RANKED_TOGETHER], ids=["in parts", "at once"])
 def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are ranked in one piece, many part by part."""
-    monkeypatch.setattr(vocabulary, "_AT_ONCE", request.param)
+    monkeypatch.setattr(vocabulary, "_RANKED_TOGETHER", request.param)
     if kernels.available():
         from headway.engine import int8
 

@@ -29,10 +29,10 @@ __all__ = ["Int8Backend"]
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.int16]
 
-# Tokens of a source up to which the kernel computes its self-attention; PyTorch's products are faster beyond. The
-# choice and the rounding depend on the sequence's own length alone, never on the padding.
+# Up to this source length, the kernel computes self-attention; beyond it, PyTorch's products are faster. The choice and
+# the rounding depend only on the sequence's own length, never on the padding.
 _KERNEL_LENGTH = 64
-_MAX_RANKED = 64  # tokens, up to which the kernel ranks them
+_MAX_TOP_K = 64  # tokens that the kernel can rank
 _NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
@@ -40,9 +40,9 @@ _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together
 class Int8Backend(TorchBackend):
     """Weights in 8-bit integers, everything between the products in float32, on a CPU; rows are NumPy arrays.
 
-    Keys and values are stored as 16-bit floats. What a row is computed to depends on that row's sequence alone, bit for
-    bit. Freed memory stays with the process: the next batch needs as much again, and getting it from the system page by
-    page takes 5 % of the time.
+    Keys and values are stored as 16-bit floats. The results of a row depend only on that row's sequence, bit for bit.
+    Freed memory stays with the process, because the next batch needs as much again, and getting it from the system page
+    by page takes 5 % of the time.
     """
 
     batch_per_thread = True
@@ -177,18 +177,15 @@ class _Int8OutputProjection:
     def top_k(self, hidden: Rows, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         layer, rows = self._layer, len(hidden)
         k = min(k, layer.out_features)
-        if not 0 < k <= _MAX_RANKED:
+        if not 0 < k <= _MAX_TOP_K:
             return top_tokens(self.logits(hidden), k, banned, eos)
-        log_probs, tokens = np.empty((rows, k), dtype=np.float32), np.empty((rows, k), dtype=np.int64)
-        eos_log_prob, excluded = np.empty(rows, dtype=np.float32), np.array(banned, dtype=np.int64)
+        results, excluded = _empty_results(rows, k), np.array(banned, dtype=np.int64)
         if rows <= _ROWS_TOGETHER:
-            topk_logits(layer(hidden), excluded, eos, log_probs, tokens, eos_log_prob)
+            topk_logits(layer(hidden), excluded, eos, *results)
         else:
-            topk_projection(
-                *(hidden, layer.weights, layer.accumulator_init, layer.scale, layer.bias, layer.out_features),
-                *(excluded, eos, log_probs, tokens, eos_log_prob),
-            )
-        return _next_tokens(tokens, log_probs, eos_log_prob)
+            weights = layer.weights, layer.accumulator_init, layer.scale, layer.bias
+            topk_projection(hidden, *weights, layer.out_features, excluded, eos, *results)
+        return _next_tokens(*results)
 
 
 class _Int8ListedProjection:
@@ -198,28 +195,32 @@ class _Int8ListedProjection:
         self._levels, self._scale = quantize_weight(_array(projection.weight))
         bias: Tensor | None = projection.bias
         self._bias = np.zeros_like(self._scale) if bias is None else _array(bias)
-        self._starts = accumulator_init(self._levels)
+        self._accumulator_init = accumulator_init(self._levels)
 
     def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
         """Return tokens, weights, the accumulators' start values, scales and biases, by blocks of tokens."""
         blocks = torch.unflatten(F.pad(tokens, (0, -tokens.size(1) % BLOCK)), 1, (-1, BLOCK))
         at = blocks.numpy()
-        parts = pack_weight_rows(self._levels, at), self._starts[at], self._scale[at], self._bias[at]
+        parts = pack_weight_rows(self._levels, at), self._accumulator_init[at], self._scale[at], self._bias[at]
         return ListedWeights([blocks, *(torch.from_numpy(part) for part in parts)])
 
     def top_k(self, hidden: Rows, listed: ListedWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        tokens, weights, starts, scale, bias = (part.numpy() for part in listed.tensors)
+        tokens, weights, accumulator_init, scale, bias = (part.numpy() for part in listed.tensors)
         k = min(k, tokens.shape[1] * BLOCK)
-        log_probs, found = np.empty((len(hidden), k), np.float32), np.empty((len(hidden), k), np.int64)
-        eos_log_prob = np.empty(len(hidden), dtype=np.float32)
+        results, excluded = _empty_results(len(hidden), k), np.array(banned, dtype=np.int64)
+        slots = listed.slots.numpy()
         topk_projection_per_sentence(
-            *(hidden, weights, starts, scale, bias, tokens, listed.slots.numpy()),
-            *(np.array(banned, dtype=np.int64), eos, log_probs, found, eos_log_prob),
+            hidden, weights, accumulator_init, scale, bias, tokens, slots, excluded, eos, *results
         )
-        return _next_tokens(found, log_probs, eos_log_prob)
+        return _next_tokens(*results)
 
 
-def _next_tokens(tokens: npt.NDArray[np.int64], log_probs: Array, eos_log_prob: Array) -> NextTokens:
+def _empty_results(rows: int, k: int) -> tuple[Array, npt.NDArray[np.int64], Array]:
+    """Return arrays for the log-probabilities and tokens (R, k) and the log-probabilities of EOS (R,)."""
+    return np.empty((rows, k), np.float32), np.empty((rows, k), np.int64), np.empty(rows, np.float32)
+
+
+def _next_tokens(log_probs: Array, tokens: npt.NDArray[np.int64], eos_log_prob: Array) -> NextTokens:
     return NextTokens(*(torch.from_numpy(array) for array in (tokens, log_probs, eos_log_prob)))
 
 

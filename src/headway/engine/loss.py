@@ -21,18 +21,13 @@ from headway.engine.linear import PackedWeight, add_weight_gradient, multiplies,
 
 __all__ = ["projected_cross_entropy", "projected_r_drop", "rows_at_a_time"]
 
-# Rows whose logits are in memory at a time in the products' type, and how many of these in float32. On a CPU both are
-# small enough for its cache. Compiled kernels convert one row at a time to float32.
-_CPU_ROWS, _GPU_ROWS = (1024, 256), (4096, 4096)
 
+def rows_at_a_time(device: str) -> tuple[int, int]:
+    """Return how many rows of logits are in memory at a time on a device of this type, and how many in float32.
 
-def rows_at_a_time(device: str) -> int:
-    """Return how many rows of logits the losses store at a time on a device of this type."""
-    return _rows(device)[0]
-
-
-def _rows(device: str) -> tuple[int, int]:
-    return _CPU_ROWS if device == "cpu" else _GPU_ROWS
+    On a CPU both are small enough for its cache. Compiled kernels convert one row at a time to float32.
+    """
+    return (1024, 256) if device == "cpu" else (4096, 4096)
 
 
 def projected_cross_entropy(
@@ -123,7 +118,7 @@ def _sum_and_gradients(
     total = prior.new_zeros(())
     grad_hidden = torch.zeros_like(hidden)
     grad_weight = torch.zeros_like(weight, dtype=prior.dtype) if packed is None else zeros_for_gradient(weight)
-    chunk, block = (rows // passes for rows in _rows(hidden.device.type))
+    chunk, block = (rows // passes for rows in rows_at_a_time(hidden.device.type))
     for start in range(0, hidden.size(0), chunk):
         rows = slice(start, start + chunk)
         x = hidden[rows].flatten(0, 1)

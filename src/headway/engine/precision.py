@@ -1,4 +1,4 @@
-"""In which numbers a model translates."""
+"""The number formats that a model translates in."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 
 def choose_precision(name: Precision, device: torch.device) -> Precision:
-    """The precision for "auto", or the one asked for, if this machine has it.
+    """Return ``name``, or for "auto" the fastest precision of this machine.
 
-    The rule: on a CPU int8 where the compiled kernels run (:mod:`headway.kernels`); else, and on a GPU, bfloat16 where
-    the hardware multiplies it; else float32.
+    That is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the hardware
+    multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is asked for and cannot run.
     """
     int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
     if name == "int8" and not int8:

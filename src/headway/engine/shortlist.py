@@ -1,11 +1,11 @@
-"""The tokens that a sentence's translation may be made of: a lexical shortlist (Jean et al. 2015, section 3.3).
+"""The tokens that the translation of a sentence may use: a lexical shortlist (Jean et al. 2015, section 3.3).
 
-The output projection takes a good part of a step, and nearly all of its rows are for tokens that this sentence's
-translation does not hold. A shortlist has the tokens that any sentence may need and, for each source token, those that
-it is translated into; a sentence's translation is chosen among the union of these.
+The output projection takes a large part of a decoding step, and most of its rows are for tokens that the translation of
+the sentence does not contain. A shortlist has tokens that any sentence may need, and for each source token its probable
+translations. The translation of a sentence is chosen from the union of both.
 
-Other toolkits take the union over a batch, so that neighbours change what a sentence may become. Here every sentence
-has its own list and the weights of that, gathered when it enters.
+Other toolkits take the union over a batch, so that the other sentences change what a sentence may become. Here every
+sentence has its own list, and the output weights of its list are gathered when it enters the batch.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """Which target tokens to choose from.
+    """The target tokens that a sentence may use.
 
     Attributes:
-        always: Tokens that every sentence may need; the end symbol is one of them.
-        table: For each token of the source vocabulary those that it may become; zeros fill its row.
-        vocabularies: What tells for which tokens it is made.
+        always: Tokens that every sentence may use, including EOS.
+        table: The translations of each token of the source vocabulary, padded with zeros.
+        vocabularies: Identifies the vocabularies that the shortlist belongs to.
 
     Raises:
-        ConfigError: Not such arrays.
+        ConfigError: The arrays have another form.
     """
 
     always: Int32[Array, " A"]
@@ -56,7 +56,7 @@ class Shortlist:
             raise ConfigError("a shortlist without the end symbol: no sentence could end")
 
     def check(self, source_size: int, target_size: int) -> None:
-        """Raise :class:`ConfigError` if a model of such vocabularies cannot have it."""
+        """Raise :class:`ConfigError` if a model with vocabularies of these sizes cannot use the shortlist."""
         largest = max(int(self.always.max()), int(self.table.max(initial=0)))
         if len(self.table) != source_size or largest >= target_size:
             raise ConfigError(
@@ -77,17 +77,17 @@ class Shortlist:
         each: int = 50,
         always: int = 100,
     ) -> Shortlist:
-        """From a parallel text's tokens (:func:`~headway.text.lexicon.translation_table`).
+        """Learn a shortlist from parallel text (:func:`~headway.text.lexicon.translation_table`).
 
         Args:
-            sources: The text's tokens, without those that begin, end or fill.
-            targets: The same of its translations.
-            source_size: Tokens in the source vocabulary.
-            target_size: Tokens in that of the targets.
-            joint: Whether the vocabularies are one. A token may then also become itself, as names and numbers do.
-            vocabularies: See :class:`Shortlist`.
-            each: Tokens for each source token.
-            always: Tokens for every sentence: the most frequent of the targets.
+            sources: The source sides, as tokens without special tokens.
+            targets: The target sides.
+            source_size: The size of the source vocabulary.
+            target_size: The size of the target vocabulary.
+            joint: Whether the vocabulary is shared. Then each token may also become itself, as names and numbers do.
+            vocabularies: Identifies the vocabularies.
+            each: The number of translations of each source token.
+            always: The number of tokens that every sentence may use: the most frequent target tokens.
 
         Raises:
             ConfigError: There is no text.
@@ -107,7 +107,7 @@ class Shortlist:
 
 
 class ListedWeights:
-    """What the shortlists of B sequences need of the output projection, in tensors (P, U, ...) of P slots.
+    """The rows of the output projection that the shortlists of B sequences need, in tensors (P, U, ...) with P slots.
 
     As in :class:`~headway.nn.cache.KVCache`, sequences leave without copying the others: sequence b has slot
     ``slots[b]``.
@@ -126,7 +126,7 @@ class ListedWeights:
         self.slots, self._in_order = self.slots[sequences], False
 
     def order(self) -> None:
-        """Give sequence b the slot b, moving only the sequences that have another one."""
+        """Move sequence b to slot b, if it is in another slot."""
         if self._in_order:
             return
         count = len(self.slots)
@@ -137,7 +137,7 @@ class ListedWeights:
         self._number_slots()
 
     def append(self, other: ListedWeights) -> None:
-        """Add the sequences of ``other`` behind these; zeros follow the shorter lists."""
+        """Append the sequences of ``other``; shorter lists are padded with zeros."""
         self.order()
         longest = max(each.tensors[0].size(1) for each in (self, other))
 

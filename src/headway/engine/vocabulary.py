@@ -18,8 +18,8 @@ from headway.text.tokenizer import PAD
 __all__ = ["ListedProjection", "OutputProjection", "TorchListedProjection", "TorchOutputProjection"]
 
 _BLOCK = 64  # tokens; blocks are ranked by their largest logits first
-_PART = 128 * _BLOCK  # tokens whose logits are computed at a time: with 256 rows, 8 MiB, which a cache holds
-_AT_ONCE = 1 << 19  # logits that are ranked together; 2 MiB
+_CHUNK = 128 * _BLOCK  # tokens whose logits are computed at a time: 8 MiB for 256 rows, which fit a cache
+_RANKED_TOGETHER = 1 << 19  # logits; 2 MiB
 _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
 
@@ -39,7 +39,7 @@ class OutputProjection(Protocol):
 class ListedProjection(Protocol):
     """The output projection to each sequence's own shortlist (:class:`~headway.engine.shortlist.Shortlist`).
 
-    The gathered weights of a sequence have a row for each of its tokens, and zeros behind them.
+    The gathered weights of a sequence have one row per token, and are padded with zeros.
     """
 
     def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
@@ -79,24 +79,24 @@ class TorchListedProjection:
 
 
 class TorchOutputProjection:
-    """The output projection, in parts of the vocabulary; ``linear`` makes a layer of a weight and a bias."""
+    """The output projection, in chunks of the vocabulary. ``linear`` makes a layer of a weight and a bias."""
 
     def __init__(
         self, projection: nn.Linear, linear: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]
     ) -> None:
         self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
-        # A part does not stay in the cache of a GPU.
-        part = self._size if self._device.type == "cuda" else _PART
-        self._starts = range(0, self._size, part)
-        bias: Tensor | None = projection.bias  # PyTorch's annotations leave out that there may be none
-        self._parts = [
-            self._part(projection.weight[start : start + part], None if bias is None else bias[start : start + part])
+        # A chunk does not stay in the cache of a GPU.
+        chunk = self._size if self._device.type == "cuda" else _CHUNK
+        self._starts = range(0, self._size, chunk)
+        bias: Tensor | None = projection.bias  # may be None, unlike what PyTorch's annotations say
+        self._chunks = [
+            self._layer(projection.weight[start : start + chunk], None if bias is None else bias[start : start + chunk])
             for start in self._starts
         ]
         self._banned: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
-    def _part(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+    def _layer(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
         missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded when it is ranked
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
@@ -105,31 +105,32 @@ class TorchOutputProjection:
 
     def logits(self, hidden: Float[Tensor, "R D"]) -> Float[Tensor, "R V"]:
         """Return all logits, in float32."""
-        return torch.cat([part(hidden).float() for part in self._parts], dim=1)[:, : self._size]
+        return torch.cat([chunk(hidden).float() for chunk in self._chunks], dim=1)[:, : self._size]
 
     def top_k(self, hidden: Float[Tensor, "R D"], k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return what :func:`~headway.decode.topk.top_tokens` returns, but for ties between more than ``k`` blocks."""
+        """Return what :func:`~headway.decode.topk.top_tokens` returns, except for ties of more than ``k`` blocks."""
         banned = tuple(banned)
         sums: list[Tensor] = []  # of exponentials, as logarithms
         values: list[Tensor] = []
         tokens: list[Tensor] = []
         eos_logit = None
-        for start, logits in self._pieces(hidden):
+        for start, logits in self._logits_by_chunk(hidden):
             excluded = self._excluded(banned, start, logits.size(1))
             if 0 <= eos - start < logits.size(1):
                 eos_logit = logits[:, eos - start].clone()
             if self._size - start < logits.size(1):
                 logits[:, self._size - start :].fill_(-math.inf)
             if excluded is not None:
-                sums.append(logits[:, excluded])  # they are not chosen, but they have their share of the probability
+                sums.append(logits[:, excluded])  # they are not chosen, but keep their share of the probability
                 logits.index_fill_(1, excluded, -math.inf)
             blocks = torch.unflatten(logits, 1, (-1, _BLOCK))
             maxima, chosen = blocks.amax(2).topk(min(k, blocks.size(1)), dim=1)
-            chosen = chosen.sort(1).values.unsqueeze(2)  # by index, so that ties stay in order, and padding comes last
+            chosen = chosen.sort(1).values.unsqueeze(2)  # by index: ties stay in order
             values.append(blocks.gather(1, chosen.expand(-1, -1, _BLOCK)).flatten(1))
-            tokens.append((chosen * _BLOCK + self._offsets(start, logits.device)).flatten(1))
-            largest = maxima[:, :1].clamp(min=_LEAST)  # a part without any token left would give NaN
-            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # takes half the time of exp, which is MKL's
+            offsets = torch.arange(start, start + _BLOCK, device=logits.device)
+            tokens.append((chosen * _BLOCK + offsets).flatten(1))
+            largest = maxima[:, :1].clamp(min=_LEAST)  # a chunk without any remaining token would give NaN
+            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # half the time of exp, which calls MKL
             sums.append(powers.sum(1, keepdim=True).log_().add_(largest))
         assert eos_logit is not None
         normalizer = torch.cat(sums, dim=1).logsumexp(1, keepdim=True)
@@ -137,22 +138,19 @@ class TorchOutputProjection:
         ids = torch.cat(tokens, dim=1).gather(1, order)
         return NextTokens(ids, found - normalizer, eos_logit - normalizer.squeeze(1))
 
-    def _pieces(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
-        """Yield logits with their first token: part by part, or all together if they fit the cache.
+    def _logits_by_chunk(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
+        """Yield logits with their first token: chunk by chunk, or all together if they fit the cache.
 
-        Ranking few rows takes next to no time, so that the number of calls counts.
+        Ranking few rows takes almost no time, so the number of calls matters.
         """
-        computed = (part(hidden).float() for part in self._parts)
-        if len(hidden) * self._size <= _AT_ONCE:
+        computed = (chunk(hidden).float() for chunk in self._chunks)
+        if len(hidden) * self._size <= _RANKED_TOGETHER:
             yield 0, torch.cat(list(computed), dim=1)
         else:
             yield from zip(self._starts, computed, strict=True)
 
-    def _offsets(self, start: int, device: torch.device) -> Tensor:
-        return torch.arange(start, start + _BLOCK, device=device)
-
     def _excluded(self, banned: tuple[int, ...], start: int, size: int) -> Tensor | None:
-        """Return the banned tokens among ``size`` from ``start`` on, each once, relative to ``start``."""
+        """Return the banned tokens from ``start`` to ``start + size``, sorted and relative to ``start``."""
         key = (banned, start, size)
         if key not in self._banned:
             inside = sorted({token - start for token in banned if start <= token < start + size})

@@ -152,7 +152,7 @@ def estimate_memory(
         average=ema,
         checkpoint=weights + moments + ema if device.type == "cpu" else 0,  # copied to the host's memory
         activations=int(saved[shape] * _PEAK_PER_SAVED.get(device.type, 1.3)),
-        logits=min(shape.rows * shape.target, rows_at_a_time(device.type)) * vocabulary * _LOGIT_BYTES,
+        logits=min(shape.rows * shape.target, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
         held=weights + ema + restored,
     )
 
