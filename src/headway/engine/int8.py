@@ -181,10 +181,9 @@ class _Int8OutputProjection:
             return top_tokens(self.logits(hidden), k, banned, eos)
         results, excluded = _empty_results(rows, k), np.array(banned, dtype=np.int64)
         if rows <= _ROWS_TOGETHER:
-            topk_logits(layer(hidden), excluded, eos, *results)
+            topk_logits(layer(hidden), excluded, eos, results)
         else:
-            weights = layer.weights, layer.accumulator_init, layer.scale, layer.bias
-            topk_projection(hidden, *weights, layer.out_features, excluded, eos, *results)
+            topk_projection(hidden, layer.arrays, layer.out_features, excluded, eos, results)
         return _next_tokens(*results)
 
 
@@ -205,13 +204,11 @@ class _Int8ListedProjection:
         return ListedWeights([blocks, *(torch.from_numpy(part) for part in parts)])
 
     def top_k(self, hidden: Rows, listed: ListedWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        tokens, weights, accumulator_init, scale, bias = (part.numpy() for part in listed.tensors)
+        tokens, *layers = (part.numpy() for part in listed.tensors)
         k = min(k, tokens.shape[1] * BLOCK)
         results, excluded = _empty_results(len(hidden), k), np.array(banned, dtype=np.int64)
         slots = listed.slots.numpy()
-        topk_projection_per_sentence(
-            hidden, weights, accumulator_init, scale, bias, tokens, slots, excluded, eos, *results
-        )
+        topk_projection_per_sentence(hidden, tuple(layers), tokens, slots, excluded, eos, results)
         return _next_tokens(*results)
 
 

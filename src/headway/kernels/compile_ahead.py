@@ -34,13 +34,12 @@ def compile_decoding_kernels() -> list[str]:
     write_kv(rows, 0, _WIDTH, 1, keys, slots, 0)
     attend(rows, 1, _WIDTH, keys, keys, slots, 2, np.zeros((1, 2, 2), dtype=np.bool_), np.empty_like(x))
 
-    best, tokens, end = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
+    results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
     banned = np.zeros(0, dtype=np.int64)
-    topk_logits(x, banned, 2, best, tokens, end)
-    packed = layer.weights, layer.accumulator_init, layer.scale, layer.bias
-    topk_projection(x, *packed, layer.out_features, banned, 2, best, tokens, end)
+    topk_logits(x, banned, 2, results)
+    topk_projection(x, layer.arrays, layer.out_features, banned, 2, results)
     listed = np.zeros((1, 1, BLOCK), dtype=np.int64)
     levels, scale = quantize_weight(weight)
     chosen = pack_weight_rows(levels, listed), accumulator_init(levels)[listed], scale[listed], bias[listed]
-    topk_projection_per_sentence(x, *chosen, listed, slots, banned, 2, best, tokens, end)
+    topk_projection_per_sentence(x, chosen, listed, slots, banned, 2, results)
     return [str(folder) for folder in cache_folders()]

@@ -55,7 +55,10 @@ _NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0
 
 
 class QuantizedLinear:
-    """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm."""
+    """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
+
+    ``arrays`` are the packed weights, the start values of the sums, the scales and the bias, padded to whole blocks.
+    """
 
     def __init__(
         self,
@@ -67,13 +70,10 @@ class QuantizedLinear:
     ) -> None:
         self.out_features, self.in_features = weight.shape
         levels, scale = quantize_weight(weight)
-        self.weights, self.accumulator_init = pack_weight(levels)
         padding = (0, -self.out_features % BLOCK)
-        self.scale = np.pad(scale, padding)
-        self.bias = np.pad(np.zeros(self.out_features, np.float32) if bias is None else bias, padding)
-        norm = norm or _NO_NORM
-        self._before = (self.weights, self.accumulator_init, self.scale, self.bias, relu)
-        self._after = (norm.weight, norm.bias, norm.epsilon)
+        bias = np.zeros(self.out_features, np.float32) if bias is None else bias
+        self.arrays = *pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding)
+        self._relu, self._norm = relu, norm or _NO_NORM
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -83,7 +83,8 @@ class QuantizedLinear:
             raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.in_features}")
         out = np.empty((len(x), self.out_features), dtype=np.float32)
         residual = _NO_RESIDUAL if residual is None else residual
-        run_threaded_if_few_rows(len(x), _linear, x, *self._before, residual, *self._after, out)
+        norm = self._norm.weight, self._norm.bias, self._norm.epsilon
+        run_threaded_if_few_rows(len(x), _linear, x, *self.arrays, self._relu, residual, *norm, out)
         return out
 
 

@@ -7,6 +7,8 @@ the top k so far is inserted among them. Ties are broken by the lower token id.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from headway.kernels.exp import LOG2_E, exp2
@@ -17,38 +19,30 @@ from headway.kernels.jit import Array, jit, jit_inline
 
 __all__ = ["topk_logits", "topk_projection", "topk_projection_per_sentence"]
 
+Arrays = Any  # a tuple of arrays
+
 _CHUNK = max(1, 128 // BLOCK)  # blocks: 128 tokens, whose logits take 128 KiB for 256 rows
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)
 
 
 @jit
-def topk_projection(
-    hidden: Array,
-    weights: Array,
-    accumulator_init: Array,
-    scale: Array,
-    bias: Array,
-    vocabulary: int,
-    banned: Array,
-    eos: int,
-    log_probs: Array,
-    tokens: Array,
-    eos_log_probs: Array,
-) -> None:
-    """Write each row's top k tokens and their log-probabilities, best first, to ``tokens`` and ``log_probs`` (R, k).
+def topk_projection(hidden: Array, layer: Arrays, vocabulary: int, banned: Array, eos: int, results: Arrays) -> None:
+    """Find the top k tokens of each row of ``hidden`` (R, D) times a weight, and their log-probabilities, best first.
 
-    The log-probability of ``eos`` is written to ``eos_log_probs`` (R,). ``hidden`` (R, D) is multiplied by the
-    arrays of a :class:`~headway.kernels.int8_linear.QuantizedLinear`. ``banned`` tokens are never chosen but keep their
+    ``layer`` contains the packed weight, the accumulators' start values, the scales and the bias, as in
+    :class:`~headway.kernels.int8_linear.QuantizedLinear`. ``results`` are the arrays to write to: the log-probabilities
+    and the tokens (R, k), and the log-probability of ``eos`` (R,). ``banned`` tokens are never chosen but keep their
     share of the probability. If fewer than k tokens are left, the rest have log-probability -inf. If a logit is NaN, so
     are all results of its row.
     """
+    weights, accumulator_init, scale, bias = layer
     rows = len(hidden)
     levels = np.empty((rows, 4 * weights.shape[1]), dtype=np.uint8)
     scales = np.empty(rows, dtype=np.float32)
     logits = np.empty((rows, _CHUNK * BLOCK), dtype=np.float32)
-    largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    _clear(largest, totals, log_probs, tokens, eos_log_probs)
+    sums = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
+    _clear(sums, results)
     quantize_rows(hidden, levels, scales)
     for first in range(0, len(weights), _CHUNK):
         for block in range(first, min(first + _CHUNK, len(weights))):
@@ -57,31 +51,21 @@ def topk_projection(
             q, c, stride = levels.ctypes.data, scales.ctypes.data, 4 * logits.shape[1]
             multiply_block(w, s, f, b, block, q, levels.shape[1], c, rows, _MINUS_INFINITY, place, stride)
         width = min(_CHUNK * BLOCK, vocabulary - first * BLOCK)
-        _update(logits, 0, width, first * BLOCK, banned, eos, largest, totals, log_probs, tokens, eos_log_probs)
-    _normalize(largest, totals, log_probs, eos_log_probs)
+        _update(logits, 0, width, first * BLOCK, banned, eos, sums, results)
+    _normalize(sums, results)
 
 
 @jit
 def topk_projection_per_sentence(
-    hidden: Array,
-    weights: Array,
-    accumulator_init: Array,
-    scale: Array,
-    bias: Array,
-    listed: Array,
-    slots: Array,
-    banned: Array,
-    eos: int,
-    log_probs: Array,
-    tokens: Array,
-    eos_log_probs: Array,
+    hidden: Array, layers: Arrays, listed: Array, slots: Array, banned: Array, eos: int, results: Arrays
 ) -> None:
     """Like :func:`topk_projection`, but each sentence has its own tokens and weights.
 
-    ``listed`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros. The weights (P, blocks, ...)
-    are in the same order. ``slots`` (B,) is the slot of each sentence. ``hidden`` contains a sentence's rows one after
-    the other.
+    ``listed`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros, and the arrays of ``layers``
+    (P, blocks, ...) are in the same order. ``slots`` (B,) is the slot of each sentence, whose rows are neighbors.
     """
+    weights, accumulator_init, scale, bias = layers
+    log_probs, tokens, eos_log_probs = results
     beams = len(hidden) // max(1, len(slots))
     excluded = np.empty(len(banned), dtype=np.int64)
     for sentence in range(len(slots)):
@@ -97,30 +81,30 @@ def topk_projection_per_sentence(
                     num_excluded += 1
             size += 1
         rows, used = slice(sentence * beams, (sentence + 1) * beams), -(-size // BLOCK)
-        topk_projection(
-            *(hidden[rows], weights[slot, :used], accumulator_init[slot], scale[slot], bias[slot], size),
-            *(excluded[:num_excluded], eos_place, log_probs[rows], tokens[rows], eos_log_probs[rows]),
-        )
+        layer = weights[slot, :used], accumulator_init[slot], scale[slot], bias[slot]
+        own_results = log_probs[rows], tokens[rows], eos_log_probs[rows]
+        topk_projection(hidden[rows], layer, size, excluded[:num_excluded], eos_place, own_results)
         for r in range(sentence * beams, (sentence + 1) * beams):
             for c in range(tokens.shape[1]):
                 tokens[r, c] = own[tokens[r, c]]
 
 
 @jit
-def topk_logits(logits: Array, banned: Array, eos: int, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
+def topk_logits(logits: Array, banned: Array, eos: int, results: Arrays) -> None:
     """Like :func:`topk_projection`, for given logits (R, V)."""
     rows, vocabulary = logits.shape
-    largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    _clear(largest, totals, log_probs, tokens, eos_log_probs)
+    sums = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
+    _clear(sums, results)
     for start in range(0, vocabulary, _CHUNK * BLOCK):
         width = min(_CHUNK * BLOCK, vocabulary - start)
-        _update(logits, start, width, start, banned, eos, largest, totals, log_probs, tokens, eos_log_probs)
-    _normalize(largest, totals, log_probs, eos_log_probs)
+        _update(logits, start, width, start, banned, eos, sums, results)
+    _normalize(sums, results)
 
 
 @jit
-def _clear(largest: Array, totals: Array, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
-    """Initialize the running results."""
+def _clear(sums: Arrays, results: Arrays) -> None:
+    """Initialize the running results: the largest logit and the sum of exponentials of each row, and the top k."""
+    (largest, totals), (log_probs, tokens, eos_log_probs) = sums, results
     for r in range(len(log_probs)):
         largest[r], totals[r], eos_log_probs[r] = _LEAST, np.float32(0), _MINUS_INFINITY
         for c in range(log_probs.shape[1]):
@@ -129,22 +113,13 @@ def _clear(largest: Array, totals: Array, log_probs: Array, tokens: Array, eos_l
 
 @jit
 def _update(
-    logits: Array,
-    column: int,
-    width: int,
-    start: int,
-    banned: Array,
-    eos: int,
-    largest: Array,
-    totals: Array,
-    log_probs: Array,
-    tokens: Array,
-    eos_log_probs: Array,
+    logits: Array, column: int, width: int, start: int, banned: Array, eos: int, sums: Arrays, results: Arrays
 ) -> None:
     """Update the running results with the logits of ``width`` tokens from ``start`` on, in columns from ``column`` on.
 
-    ``log_probs`` contains logits until :func:`_normalize` is called.
+    The log-probabilities of ``results`` are logits until :func:`_normalize` is called.
     """
+    (largest, totals), (log_probs, tokens, eos_log_probs) = sums, results
     eos_column = column + eos - start if 0 <= eos - start < width else -1
     last = log_probs.shape[1] - 1
     for r in range(len(logits)):
@@ -166,7 +141,8 @@ def _update(
 
 
 @jit
-def _normalize(largest: Array, totals: Array, log_probs: Array, eos_log_probs: Array) -> None:
+def _normalize(sums: Arrays, results: Arrays) -> None:
+    (largest, totals), (log_probs, _, eos_log_probs) = sums, results
     for r in range(len(log_probs)):
         normalizer = largest[r] + np.log(totals[r])
         for c in range(log_probs.shape[1]):
