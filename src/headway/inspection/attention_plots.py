@@ -23,7 +23,7 @@ from headway.errors import LengthError
 from headway.inspection.capture import Kind
 from headway.inspection.fonts import families
 from headway.inspection.picture_files import COLORS, figure_style, picture_format, save
-from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.results import DRAWN_TOKENS, KIND_NAMES, AttentionMap, Inspection, Side
 from headway.inspection.visible_tokens import visible
 
 __all__ = ["draw", "figure"]
@@ -33,12 +33,6 @@ _LABELED = 32  # up to this many tokens, small maps have labels
 _LEAST_HEIGHT = 1.2  # inches of a panel with a label beside it
 _BLUE, _ORANGE = COLORS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
-_NAMES: dict[Kind, str] = {
-    "cross": "Cross-attention",
-    "encoder": "Encoder self-attention",
-    "decoder": "Decoder self-attention",
-    "pooling": "Attention pooling",
-}
 _AXES: dict[Side, str] = {
     "source": "source token",
     "input": "target token already read",
@@ -113,7 +107,7 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
             axes.set_title(f"layer {each.layer}, head {head}", fontsize=9)
             _ticks(axes, rows if labels else [], columns if labels else [], 6)
             axes.label_outer()
-    _title(picture, inspection, f"{_NAMES[maps[0].kind]}: all layers and heads")
+    _title(picture, inspection, f"{KIND_NAMES[maps[0].kind]}: all layers and heads")
     if maps[0].rows != "text":
         picture.supylabel(f"{_AXES[maps[0].rows]} (query)", fontsize=_size(picture, 0.8))
     picture.supxlabel(f"{_AXES[maps[0].columns]} (key)", fontsize=_size(picture, 0.8))
@@ -145,7 +139,7 @@ def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
         _probability_bars(panels[1], inspection)
         panels[1].tick_params(labelleft=False)
     heads = f"head {shown.heads[0]}" if len(shown.heads) == 1 else f"mean of {len(shown.heads)} heads"
-    _title(picture, inspection, f"{_NAMES[shown.kind]}, layer {shown.layer} of {layers}, {heads}")
+    _title(picture, inspection, f"{KIND_NAMES[shown.kind]}, layer {shown.layer} of {layers}, {heads}")
     _color_bar(picture, image, list(panels), "bottom")
     return picture
 
@@ -175,9 +169,8 @@ def _decision(inspection: Inspection) -> Figure:
     picture = Figure(figsize=(4.5 + 3.6 * beside, height), layout="constrained")
     panels = picture.subplots(1, 1 + beside, squeeze=False)[0]
     _label_bars(panels[0], shown, len(inspection.labels))
-    panels[0].set_ylim(
-        max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5
-    )  # bars as thin as those beside them
+    # Bars as thin as those beside them.
+    panels[0].set_ylim(max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5)
     rest = list(panels[1:])
     if told is not None:
         axes = rest.pop(0)

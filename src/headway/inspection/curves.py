@@ -126,13 +126,12 @@ def _axis(train: list[dict[str, Any]], x: str) -> tuple[NDArray[np.float64], NDA
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """Yield the records of metrics.jsonl. The last line may be incomplete; all others must be intact."""
+    """Read the records of metrics.jsonl. The last line may be incomplete; all others must be intact."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); expected a run folder that headway train has written"
-        ) from None
+        problem = f"{path}: cannot be read ({error.strerror}); expected a run folder that headway train has written"
+        raise DataError(problem) from None
     records = []
     for number, line in enumerate(lines, start=1):
         try:
@@ -153,12 +152,11 @@ def _is_record(record: object) -> bool:
     """Return whether ``record`` has all numbers that are drawn for its kind."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False
-    needed = ["step"]
-    if record["kind"] == "train":
-        needed += ["loss", "learning_rate", "target_tokens_per_s", "elapsed_s"]
-    elif record["kind"] == "dev":
-        needed += ["loss", *(metric for metric in _METRICS if metric in record)]
-    return all(type(record.get(key)) in (int, float) for key in needed)
+    needed = {
+        "train": ["loss", "learning_rate", "target_tokens_per_s", "elapsed_s"],
+        "dev": ["loss", *(metric for metric in _METRICS if metric in record)],
+    }.get(record["kind"], [])
+    return all(type(record.get(key)) in (int, float) for key in ("step", *needed))
 
 
 @figure_style(_STYLE)

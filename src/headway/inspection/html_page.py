@@ -14,50 +14,36 @@ import html
 import json
 import math
 import re
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 import torch
 
 from headway.inspection.capture import Kind
-from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.results import DRAWN_TOKENS, KIND_NAMES, AttentionMap, Inspection, Side
 from headway.inspection.visible_tokens import is_right_to_left, visible
 
 __all__ = ["render_html"]
 
 
-@dataclass(frozen=True)
-class _Words:
-    """How the page describes a kind of attention."""
-
-    name: str
-    rows: str
-    columns: str
-    about: str
-
-
-_WORDS: dict[Kind, _Words] = {
-    "cross": _Words(
-        "Cross-attention",
+# What the rows and the columns of each kind of attention are, and what it shows.
+_WORDS: dict[Kind, tuple[str, str, str]] = {
+    "cross": (
         "target token being predicted (query)",
         "source token (key)",
         "Where the decoder looks in the source while it predicts a target token. Each row is one predicted token.",
     ),
-    "pooling": _Words(
-        "Attention pooling",
+    "pooling": (
         "the whole text (query)",
         "token (key)",
         "How much of each token goes into the one vector that the label is read from.",
     ),
-    "encoder": _Words(
-        "Encoder self-attention",
+    "encoder": (
         "source token (query)",
         "source token (key)",
         "From which tokens of its own sentence each source token gathers what it needs. Every token sees all others.",
     ),
-    "decoder": _Words(
-        "Decoder self-attention",
+    "decoder": (
         "target token being predicted (query)",
         "target token already read (key)",
         "Which of the target tokens before it the decoder uses to predict a token. It never sees what comes later, so "
@@ -145,15 +131,15 @@ def _omission(inspection: Inspection) -> str:
 
 
 def _kind(kind: Kind, maps: tuple[AttentionMap, ...]) -> dict[str, Any]:
-    words = _WORDS[kind]
+    rows, columns, about = _WORDS[kind]
     return {
         "id": kind,
-        "name": words.name,
+        "name": KIND_NAMES[kind],
         "rows": maps[0].rows,
         "columns": maps[0].columns,
-        "rowsName": words.rows,
-        "columnsName": words.columns,
-        "about": words.about,
+        "rowsName": rows,
+        "columnsName": columns,
+        "about": about,
         "maps": [{"layer": each.layer, "heads": each.heads, "weights": _packed(each)} for each in maps],
     }
 

@@ -72,7 +72,12 @@ def inspect_translation(
     else:
         target_ids = bundle.target_tokenizer.encode(target)
     predicted = [*special.target_prefix, *target_ids, EOS]
-    _check_positions(bundle.model.max_length, len(predicted))
+    positions, forced = bundle.model.max_length, len(special.target_prefix)
+    if positions is not None and len(predicted) > positions:
+        raise LengthError(
+            f"a target of {len(predicted)} tokens is longer than the {positions} positions that this model has "
+            "learned; inspect its sentences one by one"
+        )
     read = special.source(source_ids)
     check_size(bundle.model, len(read), len(predicted))
 
@@ -87,9 +92,8 @@ def inspect_translation(
         if each.kind  # attention of unknown kind has unknown rows and columns; Headway's own models have none
     )
     own = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
-    layer, pairs = _aligned(
-        maps, own, range(len(special.target_prefix), len(predicted) - 1), translator.alignment_layer
-    )
+    layer, pairs = _aligned(maps, own, range(forced, len(predicted) - 1), translator.alignment_layer)
+    steps = _steps(bundle.model.projection, hidden, predicted, forced, alternatives, bundle.target_tokenizer)
     return Inspection(
         model=name,
         architecture=bundle.model.config.kind,
@@ -98,16 +102,7 @@ def inspect_translation(
         maps=maps,
         target=target,
         target_given=given,
-        steps=tuple(
-            _steps(
-                bundle.model.projection,
-                hidden,
-                predicted,
-                len(special.target_prefix),
-                alternatives,
-                bundle.target_tokenizer,
-            )
-        ),
+        steps=tuple(steps),
         alignment=pairs,
         alignment_layer=layer,
     )
@@ -125,14 +120,6 @@ def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> 
             "translated in parts); inspect its sentences one by one"
         )
     return ids
-
-
-def _check_positions(positions: int | None, length: int) -> None:
-    if positions is not None and length > positions:
-        raise LengthError(
-            f"a target of {length} tokens is longer than the {positions} positions that this model has learned; "
-            "inspect its sentences one by one"
-        )
 
 
 def _steps(

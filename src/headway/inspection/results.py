@@ -20,6 +20,7 @@ from headway.inspection.capture import Kind, numbers_in
 
 __all__ = [
     "DRAWN_TOKENS",
+    "KIND_NAMES",
     "MAX_NUMBERS",
     "AttentionMap",
     "Inspection",
@@ -35,6 +36,12 @@ MAX_NUMBERS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as J
 _DIGITS = 6  # decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
+KIND_NAMES: Mapping[Kind, str] = {
+    "cross": "Cross-attention",
+    "encoder": "Encoder self-attention",
+    "decoder": "Decoder self-attention",
+    "pooling": "Attention pooling",
+}
 Side = Literal["source", "input", "target", "text"]
 _SIDES: Mapping[Kind, tuple[Side, Side]] = {
     "encoder": ("source", "source"),
@@ -218,15 +225,8 @@ class Inspection:
         """Return everything as one JSON object; weights and probabilities are rounded to 6 decimals."""
         values = _rounded(asdict(replace(self, maps=())))
         values["maps"] = [
-            {
-                "kind": each.kind,
-                "layer": each.layer,
-                "name": each.name,
-                "heads": each.heads,
-                "rows": each.rows,
-                "columns": each.columns,
-                "weights": _rounded(each.weights.tolist()),
-            }
+            {key: getattr(each, key) for key in ("kind", "layer", "name", "heads", "rows", "columns")}
+            | {"weights": _rounded(each.weights.tolist())}
             for each in self.maps
         ]
         header: dict[str, Any] = {"format": _FORMAT, "version": _VERSION}
@@ -246,24 +246,13 @@ class Inspection:
                 AttentionMap(each["kind"], each["layer"], tuple(each["heads"]), _tensor(each["weights"]), each["name"])
                 for each in values.pop("maps")
             )
-            steps = tuple(
-                PredictedToken(
-                    **{**step, "alternatives": tuple(TokenProbability(**each) for each in step["alternatives"])}
-                )
-                for step in values.pop("steps")
-            )
-            alignment = tuple((source, target) for source, target in values.pop("alignment"))
-            told = values.pop("attribution")
-            attribution = told and LabelAttribution(told["label"], tuple(told["values"]))
-            source_tokens = tuple(values.pop("source_tokens"))
-            return cls(
-                **values,
-                source_tokens=source_tokens,
-                maps=maps,
-                steps=steps,
-                alignment=alignment,
-                attribution=attribution,
-            )
+            for step in values["steps"]:
+                step["alternatives"] = tuple(TokenProbability(**each) for each in step["alternatives"])
+            values["steps"] = tuple(PredictedToken(**step) for step in values["steps"])
+            values["alignment"] = tuple((source, target) for source, target in values["alignment"])
+            if told := values["attribution"]:
+                values["attribution"] = LabelAttribution(told["label"], tuple(told["values"]))
+            return cls(**{**values, "source_tokens": tuple(values["source_tokens"]), "maps": maps})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"not an inspection as headway inspect writes it to .json ({error!r})") from None
 
