@@ -10,7 +10,7 @@ from headway.bundle import Bundle, ClassifierBundle
 from headway.config import nearest
 from headway.engine import Shortlist
 from headway.errors import ConfigError
-from headway.interop.model_card import exported_card, exported_classifier_card
+from headway.interop.model_card import exported_card
 from headway.interop.supported import transformer_of
 from headway.storage import atomic_write_folder
 from headway.text.exporting import token_names, tokenizer_files
@@ -58,44 +58,43 @@ def export_to(
             raise ConfigError(
                 "a classifier has no languages to choose; leave --source-language and --target-language out"
             )
-        _export_classifier(form, bundle, folder)
-        return
+        if form == "ctranslate2":
+            raise ConfigError("a classifier cannot be exported to CTranslate2; supported are huggingface and onnx")
     if form == "onnx":
         if source_language is not None or target_language is not None:
             raise ConfigError(
                 "an ONNX folder keeps Headway's tokenizer, which is told languages at each call; leave them out"
             )
-        from headway.interop.onnx import export
+        from headway.interop import onnx, onnx_classifier
 
-        export(bundle, folder)
-        return
-    special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
-    task = bundle.task
-    files = tokenizer_files(
-        bundle.source_tokenizer, bundle.target_tokenizer, special, (task.source_language, task.target_language)
-    )
-    with atomic_write_folder(folder) as aside:
-        if form == "huggingface":
-            _write_huggingface(bundle, aside, special)
+        if isinstance(bundle, ClassifierBundle):
+            onnx_classifier.export_classifier(bundle, folder)
         else:
-            from headway.interop.ctranslate2 import write_ctranslate2
+            onnx.export(bundle, folder)
+        return
+    with atomic_write_folder(folder) as aside:
+        if isinstance(bundle, ClassifierBundle):
+            toolkit, (use, files) = _HUGGINGFACE_NAME, _write_huggingface_classifier(bundle, aside)
+        else:
+            special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
+            languages = (bundle.task.source_language, bundle.task.target_language)
+            files = tokenizer_files(bundle.source_tokenizer, bundle.target_tokenizer, special, languages)
+            if form == "huggingface":
+                toolkit, use = _HUGGINGFACE_NAME, _write_huggingface(bundle, aside, special)
+            else:
+                from headway.interop.ctranslate2 import write_ctranslate2
 
-            write_ctranslate2(bundle, aside, quantization=quantization, shortlist=shortlist)
-            use = _ctranslate2_use(bundle, special, has_tokenizer="tokenizer_config.json" in files)
-            (aside / "README.md").write_text(exported_card(bundle, "CTranslate2", use), encoding="utf-8")
+                write_ctranslate2(bundle, aside, quantization=quantization, shortlist=shortlist)
+                has_tokenizer = "tokenizer_config.json" in files
+                toolkit, use = "CTranslate2", _ctranslate2_use(bundle, special, has_tokenizer=has_tokenizer)
+        (aside / "README.md").write_text(exported_card(bundle, toolkit, use), encoding="utf-8")
         for name, content in files.items():
             (aside / name).parent.mkdir(exist_ok=True)
             (aside / name).write_bytes(content)
 
 
-def _export_classifier(form: str, bundle: ClassifierBundle, folder: Path) -> None:
-    if form == "ctranslate2":
-        raise ConfigError("a classifier cannot be exported to CTranslate2; supported are huggingface and onnx")
-    if form == "onnx":
-        from headway.interop.onnx_classifier import export_classifier as export_onnx
-
-        export_onnx(bundle, folder)
-        return
+def _write_huggingface_classifier(bundle: ClassifierBundle, folder: Path) -> tuple[str, dict[str, bytes]]:
+    """Write the model; return how to use it, and the tokenizer's files."""
     from headway.interop.huggingface import export_classifier
 
     files = tokenizer_files(bundle.tokenizer, bundle.tokenizer, SpecialTokens((), (EOS,), ()), ("", ""))
@@ -103,14 +102,11 @@ def _export_classifier(form: str, bundle: ClassifierBundle, folder: Path) -> Non
         raise ConfigError(f"a {bundle.tokenizer.kind} tokenizer of a classifier cannot be exported to `transformers`")
     settings = json.loads(files["tokenizer_config.json"]) | {"model_max_length": bundle.model.max_length}
     files["tokenizer_config.json"] = (json.dumps(settings, ensure_ascii=False) + "\n").encode()
-    with atomic_write_folder(folder) as aside:
-        export_classifier(bundle, aside)
-        card = exported_classifier_card(bundle, "Hugging Face `transformers`", _HUGGINGFACE_CLASSIFIER)
-        (aside / "README.md").write_text(card, encoding="utf-8")
-        for name, content in files.items():
-            (aside / name).write_bytes(content)
+    export_classifier(bundle, folder)
+    return _HUGGINGFACE_CLASSIFIER, files
 
 
+_HUGGINGFACE_NAME = "Hugging Face `transformers`"
 _HUGGINGFACE_CLASSIFIER = """
 `transformers` has no such architecture, so `modeling_headway.py` defines it. `trust_remote_code=True` runs that file:
 read it first if the folder is not your own.
@@ -126,7 +122,8 @@ print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
 """
 
 
-def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> None:
+def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> str:
+    """Write the model; return how to use it."""
     from headway.interop.huggingface import export_model
 
     if special.target_prefix:
@@ -135,8 +132,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> 
             "it cannot be exported to Hugging Face"
         )
     export_model(transformer_of(bundle, "Hugging Face's MarianMT"), folder)
-    use = f"{_HUGGINGFACE}{_SIDES}{_told(bundle, special)}"
-    (folder / "README.md").write_text(exported_card(bundle, "Hugging Face `transformers`", use), encoding="utf-8")
+    return f"{_HUGGINGFACE}{_SIDES}{_told(bundle, special)}"
 
 
 _HUGGINGFACE = """
@@ -163,29 +159,30 @@ def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: b
         write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
         if isinstance(
             bundle.source_tokenizer, MosesTokenizer
-        ):  # its ids are those of the source, but it decodes with those of the target
+        ):  # encodes with the source's ids, decodes with the target's
             read, write = f'[*tokenizer.tokenize("TEXT"), {source[EOS]!r}]', "tokenizer.convert_tokens_to_string(found)"
             told = ""
-        code = f"""import ctranslate2
-from transformers import AutoTokenizer
+        tokenizers, load = (
+            "transformers import AutoTokenizer",
+            'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")',
+        )
+    else:
+        before, after = ([source[index] for index in ids] for ids in (special.source_prefix, special.source_suffix))
+        tokenizers = "sentencepiece import SentencePieceProcessor"
+        load = """reader = SentencePieceProcessor(model_file="THIS_FOLDER/source.spm")
+writer = SentencePieceProcessor(model_file="THIS_FOLDER/target.spm")"""
+        read, write = f'[*{before}, *reader.encode("TEXT", out_type=str), *{after}]', "writer.decode(found)"
+    return f"""```python
+import ctranslate2
+from {tokenizers}
 
-tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")
+{load}
 translator = ctranslate2.Translator("THIS_FOLDER")
 tokens = {read}
 found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
-print({write})"""
-    else:
-        before, after = ([source[index] for index in ids] for ids in (special.source_prefix, special.source_suffix))
-        code = f"""import ctranslate2
-from sentencepiece import SentencePieceProcessor
-
-reader = SentencePieceProcessor(model_file="THIS_FOLDER/source.spm")
-writer = SentencePieceProcessor(model_file="THIS_FOLDER/target.spm")
-translator = ctranslate2.Translator("THIS_FOLDER")
-tokens = [*{before}, *reader.encode("TEXT", out_type=str), *{after}]
-found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
-print(writer.decode(found))"""
-    return f"```python\n{code}\n```\n{told}"
+print({write})
+```
+{told}"""
 
 
 def _told(bundle: Bundle, special: SpecialTokens) -> str:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 from headway.bundle import Bundle, ClassifierBundle
 
-__all__ = ["exported_card", "exported_classifier_card", "imported_card"]
+__all__ = ["exported_card", "imported_card"]
 
 _PACKAGES = ("headway", "torch", "tokenizers")
 
@@ -42,25 +42,14 @@ Data, training and scores are those of the original: see its model card.
 """
 
 
-def exported_card(bundle: Bundle, form: str, use: str) -> str:
-    """Return the card of a folder written for another toolkit; ``use`` shows how to translate with it."""
-    return f"""# Translation from {bundle.task.source_language} to {bundle.task.target_language}
+def exported_card(bundle: Bundle | ClassifierBundle, form: str, use: str) -> str:
+    """Return the card of a folder written for another toolkit; ``use`` shows how to use the model with it."""
+    title, what = f"Translation from {bundle.task.source_language} to {bundle.task.target_language}", "A Transformer"
+    if isinstance(bundle, ClassifierBundle):
+        title, what = f"Text classification: {', '.join(bundle.labels)}", "An encoder"
+    return f"""# {title}
 
-A Transformer with {_weights(bundle):,} weights, exported from Headway for {form}.
-
-{use.strip()}
-
-## Versions
-
-{_versions()}
-"""
-
-
-def exported_classifier_card(bundle: ClassifierBundle, form: str, use: str) -> str:
-    """Return the card of a classifier folder written for another toolkit; ``use`` shows how to classify with it."""
-    return f"""# Text classification: {", ".join(bundle.labels)}
-
-An encoder with {_weights(bundle):,} weights, exported from Headway for {form}.
+{what} with {_weights(bundle):,} weights, exported from Headway for {form}.
 
 {use.strip()}
 

@@ -17,14 +17,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.bundle import Bundle
+from headway.bundle import Bundle, ClassifierBundle
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
@@ -36,7 +36,10 @@ from headway.storage import atomic_write_folder
 from headway.text.tokenizer import PAD
 
 if TYPE_CHECKING:
+    import onnx
     import onnxruntime
+
+BundleT = TypeVar("BundleT", Bundle, ClassifierBundle)
 
 __all__ = [
     "SUPPORTED",
@@ -49,7 +52,8 @@ __all__ = [
     "refuse_different_logits",
     "require",
     "run_session",
-    "stored_tensors",
+    "save_float32",
+    "save_graph",
 ]
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
@@ -90,23 +94,31 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
     """
     refuse_unsupported(transformer_of(bundle, "ONNX").config, "ONNX", SUPPORTED)
     require("onnx", "onnxruntime")
-    import onnx
-
     if max_length < 2:
         raise ConfigError(f"max_length = {max_length}: expected at least 2 tokens, one and the end symbol")
     limit = bundle.model.max_length or max_length
     with atomic_write_folder(folder) as aside:
-        replace(bundle, model=copy.deepcopy(bundle.model).float()).save(
-            aside, exported_card(bundle, "onnxruntime", _use(limit))
-        )
-        model = transformer_of(Bundle.load(aside), "ONNX")
-        stored, signature = stored_tensors(aside / WEIGHTS_FILE)
+        saved, stored, signature = save_float32(bundle, aside, _use(limit))
+        model = transformer_of(saved, "ONNX")
         facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
         for name, graph in ((_ENCODER, encoder_graph), (_STEP, decoder_step_graph)):
-            written = graph(model, stored, limit)
-            onnx.helper.set_model_props(written, facts)
-            onnx.save_model(written, aside / name)
+            save_graph(graph(model, stored, limit), aside / name, facts)
         _compare(OnnxModel.load(aside), model)
+
+
+def save_float32(bundle: BundleT, folder: Path, use: str) -> tuple[BundleT, dict[str, StoredTensor], str]:
+    """Save a model folder in float32. Return it as read again, where its tensors are, and a hash of their layout."""
+    floats = replace(bundle, model=copy.deepcopy(bundle.model).float())
+    floats.save(folder, exported_card(bundle, "onnxruntime", use))
+    return type(bundle).load(folder), *stored_tensors(folder / WEIGHTS_FILE)
+
+
+def save_graph(graph: onnx.ModelProto, path: Path, facts: dict[str, str]) -> None:
+    """Write a graph with ``facts`` as its metadata."""
+    import onnx
+
+    onnx.helper.set_model_props(graph, facts)
+    onnx.save_model(graph, path)
 
 
 def is_onnx_folder(folder: Path) -> bool:

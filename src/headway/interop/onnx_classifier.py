@@ -11,16 +11,13 @@ onnxruntime only.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from headway.bundle import ClassifierBundle
-from headway.interop.model_card import exported_classifier_card
 from headway.interop.onnx import (
     SUPPORTED,
     WEIGHTS_FILE,
@@ -28,7 +25,8 @@ from headway.interop.onnx import (
     refuse_different_logits,
     require,
     run_session,
-    stored_tensors,
+    save_float32,
+    save_graph,
 )
 from headway.interop.onnx_graph import (
     FLOAT,
@@ -67,17 +65,10 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
     """
     refuse_unsupported(bundle.model.config, "ONNX", SUPPORTED)
     require("onnx", "onnxruntime")
-    import onnx
-
     with atomic_write_folder(folder) as aside:
-        model = copy.deepcopy(bundle.model).float()
-        replace(bundle, model=model).save(
-            aside, exported_classifier_card(bundle, "onnxruntime", _usage(model.max_length))
-        )
-        model = ClassifierBundle.load(aside).model
-        stored, _ = stored_tensors(aside / WEIGHTS_FILE)
-        onnx.save_model(classifier_graph(model, stored), aside / _GRAPH_FILE)
-        _compare(aside / _GRAPH_FILE, model)
+        saved, stored, _ = save_float32(bundle, aside, _usage(bundle.model.max_length))
+        save_graph(classifier_graph(saved.model, stored), aside / _GRAPH_FILE, {})
+        _compare(aside / _GRAPH_FILE, saved.model)
 
 
 def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor]) -> onnx.ModelProto:

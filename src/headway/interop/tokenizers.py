@@ -21,7 +21,6 @@ from typing import Any
 
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import read_json as read_json_if_any
-from headway.interop.languages import M2M_LANGUAGES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import TextTokenizer
 from headway.text.huggingface import FastTokenizer, library_tokens
@@ -33,6 +32,18 @@ __all__ = ["ForeignVocabularies", "ForeignVocabulary", "read_json", "read_tokeni
 _SPM = "sentencepiece.bpe.model"
 _FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
+# The languages of M2M-100's vocabularies in the order of their ids, which its tokenizer files do not list: the first
+# code has the id after the last piece of ``vocab.json``. From fairseq's ``m2m_100`` examples (Fan et al., "Beyond
+# English-Centric Multilingual Machine Translation", 2020) and its WMT 2021 models. ``language_codes`` in the
+# configuration of the tokenizer says which one is meant.
+_M2M_LANGUAGES = {
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu "
+        "hy id ig ilo is it ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt "
+        "ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": "en ha is ja cs ru zh de",
+}
 # How each family spells language codes.
 _CODES = {
     "marian": re.compile(r">>(.+)<<"),
@@ -151,11 +162,11 @@ def _moses(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, For
 def _m2m(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
     vocabulary = _vocabulary(folder / "vocab.json")
     name = config.get("language_codes", "m2m100")
-    if name not in M2M_LANGUAGES:
+    if name not in _M2M_LANGUAGES:
         raise BundleError(
-            f"{folder / 'tokenizer_config.json'}: language_codes = {name!r}; known: {', '.join(M2M_LANGUAGES)}"
+            f"{folder / 'tokenizer_config.json'}: language_codes = {name!r}; known: {', '.join(_M2M_LANGUAGES)}"
         )
-    languages = {language: len(vocabulary) + place for place, language in enumerate(M2M_LANGUAGES[name].split())}
+    languages = {language: len(vocabulary) + place for place, language in enumerate(_M2M_LANGUAGES[name].split())}
     codes = {f"__{language}__": index for language, index in languages.items()}
     return _pieces(folder / _SPM, vocabulary | codes, languages, folder / "vocab.json")
 

@@ -50,6 +50,7 @@ SUPPORTED: dict[str, Supported] = {
         "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
     },
 }
+_SPECIAL_TOKENS = {"pad_token_id": PAD, "decoder_start_token_id": BOS, "bos_token_id": BOS, "eos_token_id": EOS}
 # With their rows; all other matrices read the residual stream with their columns.
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
@@ -139,7 +140,12 @@ def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict
 def _config(
     config: TransformerConfig, model_type: str, source_size: int, target_size: int, max_positions: int
 ) -> dict[str, Any]:
-    sizes = {
+    two_sides = {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": config.tie == "all"}
+    return {
+        "model_type": model_type,
+        "architectures": [FAMILIES[model_type].architecture],
+        "is_encoder_decoder": True,
+        "d_model": config.d_model,
         "encoder_layers": config.encoder_layers,
         "decoder_layers": config.decoder_layers,
         "encoder_attention_heads": config.num_heads,
@@ -148,14 +154,6 @@ def _config(
         "decoder_ffn_dim": config.d_ff,
         "vocab_size": source_size,
         "max_position_embeddings": max_positions,
-    }
-    two_sides = {"decoder_vocab_size": target_size, "share_encoder_decoder_embeddings": config.tie == "all"}
-    return {
-        "model_type": model_type,
-        "architectures": [FAMILIES[model_type].architecture],
-        "is_encoder_decoder": True,
-        "d_model": config.d_model,
-        **sizes,
         **(two_sides if model_type == "marian" else {}),
         "tie_word_embeddings": config.tie != "none",
         "scale_embedding": config.scale_embedding,
@@ -163,10 +161,7 @@ def _config(
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.feed_forward_dropout,
-        "pad_token_id": PAD,
-        "decoder_start_token_id": BOS,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
+        **_SPECIAL_TOKENS,
         "unk_token_id": UNK,
         "forced_eos_token_id": EOS,
     }
@@ -175,10 +170,7 @@ def _config(
 def _generation_config(max_positions: int) -> dict[str, Any]:
     """Return the search settings closest to Headway's defaults; `transformers` divides by length^length_penalty."""
     return {
-        "pad_token_id": PAD,
-        "decoder_start_token_id": BOS,
-        "bos_token_id": BOS,
-        "eos_token_id": EOS,
+        **_SPECIAL_TOKENS,
         "forced_eos_token_id": EOS,
         "suppress_tokens": [PAD, BOS, UNK],
         "num_beams": 4,

@@ -17,7 +17,7 @@ two unused rows, which are dropped. NLLB is M2M-100 with other weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from headway.models.transformer import TransformerConfig
@@ -45,10 +45,8 @@ class Family:
 
     Attributes:
         title: The family's name in messages.
-        architecture: The `transformers` class that translates; ``base`` is the class without an output projection.
+        architecture: The `transformers` class that translates.
         defaults: Values of keys that config.json leaves out.
-        fixed: Old options of which the family supports one value. Other options of that age (``add_final_layer_norm``)
-            only repeat what the tensors say, and are not always right.
         model: Its options of :class:`TransformerConfig`.
         unknown: The id of the unknown token, which config.json does not contain. None: vocab.json does.
         output_bias: Whether there is a ``final_logits_bias``.
@@ -58,14 +56,25 @@ class Family:
 
     title: str
     architecture: str
-    base: str
     defaults: Mapping[str, Any]
-    fixed: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any]
     unknown: int | None = None
     output_bias: bool = True
     output: str = "lm_head.weight"
     shared: bool = True
+
+    @property
+    def base(self) -> str:
+        """The `transformers` class without an output projection."""
+        return f"{self.architecture.removesuffix('ForConditionalGeneration').removesuffix('MTModel')}Model"
+
+    @property
+    def fixed(self) -> dict[str, bool]:
+        """Old options of which the family supports one value. Other options of that age (``add_final_layer_norm``) only
+        repeat what the tensors say, and are not always right.
+        """
+        sinusoidal = self.model["positions"] == "sinusoidal"
+        return {"normalize_before": self.model["norm"] == "pre", "static_position_embeddings": sinusoidal}
 
     @property
     def positions_start_after_padding(self) -> bool:
@@ -102,7 +111,6 @@ FAMILIES: dict[str, Family] = {
     "marian": Family(
         title="MarianMT",
         architecture="MarianMTModel",
-        base="MarianModel",
         defaults={
             **_COMMON,
             "vocab_size": 58101,
@@ -110,13 +118,11 @@ FAMILIES: dict[str, Family] = {
             "decoder_start_token_id": 58100,
             "eos_token_id": 0,
         },
-        fixed={"normalize_before": False, "static_position_embeddings": True},
         model={"norm": "post", **_HALVES},
     ),
     "m2m_100": Family(
         title="M2M-100",
         architecture="M2M100ForConditionalGeneration",
-        base="M2M100Model",
         defaults={
             **_FAIRSEQ,
             "vocab_size": 128112,
@@ -125,7 +131,6 @@ FAMILIES: dict[str, Family] = {
             "scale_embedding": True,
             "decoder_start_token_id": 2,
         },
-        fixed={"normalize_before": True, "static_position_embeddings": True},
         model={"norm": "pre", **_HALVES, "sinusoid_spacing": "inclusive"},
         unknown=3,
         output_bias=False,
@@ -133,25 +138,20 @@ FAMILIES: dict[str, Family] = {
     "bart": Family(
         title="BART",
         architecture="BartForConditionalGeneration",
-        base="BartModel",
         defaults={**_FAIRSEQ, "decoder_start_token_id": 2},
-        fixed={"normalize_before": False, "static_position_embeddings": False},
         model={"norm": "post", **_LEARNED},
         unknown=3,
     ),
     "mbart": Family(
         title="mBART",
         architecture="MBartForConditionalGeneration",
-        base="MBartModel",
         defaults=_FAIRSEQ,
-        fixed={"normalize_before": True, "static_position_embeddings": False},
         model={"norm": "pre", **_LEARNED},
         unknown=3,
     ),
     "fsmt": Family(
         title="FSMT",
         architecture="FSMTForConditionalGeneration",
-        base="FSMTModel",
         defaults={
             **_FAIRSEQ,
             "src_vocab_size": 42024,
@@ -161,7 +161,6 @@ FAMILIES: dict[str, Family] = {
             "tie_word_embeddings": False,
             "decoder_start_token_id": 2,
         },
-        fixed={"normalize_before": False, "static_position_embeddings": True},
         model={"norm": "post", **_HALVES, "sinusoid_spacing": "inclusive"},
         unknown=3,
         output_bias=False,
@@ -171,9 +170,7 @@ FAMILIES: dict[str, Family] = {
     "pegasus": Family(
         title="Pegasus",
         architecture="PegasusForConditionalGeneration",
-        base="PegasusModel",
         defaults={**_COMMON, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
-        fixed={"normalize_before": True, "static_position_embeddings": True},
         model={"norm": "pre", **_HALVES},
         unknown=105,
     ),
