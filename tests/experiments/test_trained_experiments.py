@@ -22,6 +22,7 @@ from headway.experiments import (
     label_smoothing,
     load_experiment,
     positions,
+    restricted_attention,
     sentence_length,
     warmup_depth,
     what_heads_see,
@@ -60,6 +61,22 @@ def attention_score_numbers(
 def heads_numbers(one: float = 29.0, many: float = 29.0, spread: tuple[float, ...] = SPREAD) -> Numbers:
     means = {heads.ONE: one, heads.MIDDLE: 30.0, heads.MANY: many}
     return {"runs": rows(means, spread=spread), "many": 32, "width": 128}
+
+
+def restricted_numbers(
+    power: float = 1.0, all_power: float = 2.0, middle: float = 30.0, least: float = 27.0, spread: Any = SPREAD
+) -> Numbers:
+    means = {restricted_attention.ALL: 30.0, "r = 16": 30.0, "r = 8": middle, "r = 4": 29.0, "r = 2": least}
+    powers = {
+        restricted_attention.PLAIN: all_power,
+        restricted_attention.FUSED: all_power,
+        restricted_attention.RESTRICTED: power,
+    }
+    costs = {
+        name: {str(n): {"ms": 1e-3 * n**each, "kib": 0.1 * n**each} for n in (512, 1024, 2048)}
+        for name, each in powers.items()
+    }
+    return {"runs": rows(means, spread=spread), "costs": costs}
 
 
 def length_numbers(curves: dict[str, list[float]], spread: tuple[float, ...] = SPREAD) -> Numbers:
@@ -167,13 +184,14 @@ def heads_seen(spread: tuple[float, ...] = SPREAD, **changes: float) -> Numbers:
 MAKERS: dict[str, Callable[..., Numbers]] = {
     "attention-scores": attention_score_numbers,
     "heads": heads_numbers,
+    "restricted-attention": restricted_numbers,
     "sentence-length": sentence_numbers,
     "positions": position_numbers,
     "label-smoothing": smoothing_numbers,
     "warmup-depth": warmup_numbers,
     "what-heads-see": heads_seen,
 }
-CERTAIN = {("attention-scores", 0), ("label-smoothing", 4)}  # rest on no seeds
+CERTAIN = {("attention-scores", 0), ("restricted-attention", 0), ("label-smoothing", 4)}  # rest on no seeds
 
 
 def outcomes(name: str, numbers: Numbers) -> list[str]:
@@ -205,6 +223,9 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("heads", 0, {"one": 30.0}),
         ("heads", 1, {"many": 30.5}),
         ("heads", 0, {"one": 30.2, "many": 28.0}),
+        ("restricted-attention", 0, {"power": 1.9}),
+        ("restricted-attention", 1, {"middle": 28.0}),
+        ("restricted-attention", 2, {"least": 30.0}),
         ("sentence-length", 0, {"fixed": [20.0] * 5, "attending": [25.0, 22.0, 20.0, 10.0, 5.0]}),
         ("sentence-length", 1, {"attending": [25.0, 22.0, 20.0, 10.0, 5.0]}),
         ("sentence-length", 2, {"transformer": [30.0, 25.0, 20.0, 10.0, 5.0]}),

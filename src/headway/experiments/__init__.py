@@ -23,6 +23,7 @@ NAMES = (
     "attention-scores",
     "heads",
     "layer-costs",
+    "restricted-attention",
     "sentence-length",
     "positions",
     "label-smoothing",

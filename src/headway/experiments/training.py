@@ -8,7 +8,8 @@ tokens, nearly three epochs of Multi30k. One step is 13 GFLOP. A core that multi
 for it, so a run takes three minutes. Such models are of no practical use, but good enough to tell variants apart, and
 small enough to train three of each:
 
-    plain sentences    12 variants (attention scores, heads, label smoothing)       36 runs
+    plain sentences    16 variants (attention scores, heads, restricted attention,  48 runs
+                                    label smoothing)
     joined sentences    6 variants (sentence length, positions)                     18 runs
     deep, 6 + 6 layers  5 variants (warm-up), 300 steps of 1,024 tokens             15 runs
 

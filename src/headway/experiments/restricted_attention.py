@@ -1,0 +1,177 @@
+"""Restricted self-attention (Vaswani et al. 2017, section 4; table 1, last row): what it saves and what it costs.
+
+Each position attends to a neighborhood of r positions. Time and memory of one attention layer with its projections,
+forward and backward, are measured against the length n: with all weights (the plain layer), as
+:mod:`headway.engine` computes unrestricted attention, and restricted. The layers take turns on the same input, and the
+shortest time of each counts. Memory is what is saved for the backward pass. A power of n is fitted to each.
+
+The same Transformer is trained with windows of several sizes in encoder and decoder. The full form is 15 runs, three of
+which other experiments share.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from headway.engine.accelerate import accelerate
+from headway.experiments.comparison import (
+    column,
+    difference,
+    judge_equivalent,
+    judge_greater,
+    mean_with_spread,
+    strip_plot,
+)
+from headway.experiments.corpus import MULTI30K, experiment_corpus
+from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
+from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
+from headway.experiments.layer_measurements import WINDOW, saved_activation_bytes
+from headway.experiments.training import sweep
+from headway.nn.attention import MultiHeadAttention
+
+PLAIN, FUSED, RESTRICTED = "self-attention", "accelerated self-attention", "restricted self-attention"
+ALL = "all positions"
+SIZES = (16, 8, 4, 2)
+MIN_BLEU_DIFFERENCE = 1.0  # BLEU; seeds of one recipe differ by about that
+LINEAR, SQUARE = 1.25, 1.5  # powers of n: at most, and at least. The projections grow with n, attention with its square
+
+CLAIMS = (
+    Claim("Restricted to r positions, the time and memory of self-attention grow with n, not n².", "paper, table 1"),
+    Claim(f"With r = {WINDOW}, quality stays: sentences have about 14 tokens, and blocks are stacked.", OURS),
+    Claim(f"With r = {SIZES[-1]}, the position itself and the one before, quality suffers.", OURS),
+)
+
+
+def measure(settings: Settings) -> Numbers:
+    """Measure the cost of a layer against n, and BLEU against r."""
+    costs = _costs(settings)
+    variants: dict[str, dict[str, Any]] = {ALL: {}}
+    variants |= {f"r = {size}": {"model": {"encoder_window": size, "decoder_window": size}} for size in SIZES}
+    runs = sweep(settings, experiment_corpus(settings), variants)
+    quality = [
+        {
+            "window": name,
+            "BLEU": mean_with_spread(runs, "bleu", variant=name),
+            "loss (nats a token)": mean_with_spread(runs, "loss", variant=name),
+        }
+        for name in variants
+    ]
+    return {
+        "runs": runs,
+        "costs": costs,
+        "tables": {
+            "Means over seeds, with standard deviations": quality,
+            f"One sequence through a layer, forward and backward, r = {WINDOW}": [
+                {"layer": name, "n": int(n), "shortest time (ms)": each["ms"], "memory (KiB)": each["kib"]}
+                for name, by_length in costs.items()
+                for n, each in by_length.items()
+            ],
+        },
+    }
+
+
+def _costs(settings: Settings) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the shortest milliseconds, and the KiB, of each layer at each length, in float32 on a CPU."""
+    lengths, rounds = ((256, 512, 1024), 15) if settings.quick else ((512, 1024, 2048, 4096), 11)
+    costs: dict[str, dict[str, dict[str, float]]] = {PLAIN: {}, FUSED: {}, RESTRICTED: {}}
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.seeds[0])
+        window = (WINDOW // 2, (WINDOW - 1) // 2)
+        layers = {
+            PLAIN: MultiHeadAttention(64, 4),
+            FUSED: accelerate(MultiHeadAttention(64, 4)),
+            RESTRICTED: accelerate(MultiHeadAttention(64, 4, window=window)),
+        }
+        for n in lengths:
+            settings.say(f"restricted-attention: timing n = {n}")
+            x, times = torch.randn(1, n, 64, requires_grad=True), dict[str, list[float]]()
+            for _ in range(rounds + 1):
+                for name, layer in layers.items():
+                    begin = time.perf_counter()
+                    layer(x).sum().backward()
+                    times.setdefault(name, []).append((time.perf_counter() - begin) * 1e3)
+            for name, layer in layers.items():  # the first round warms up
+                costs[name][str(n)] = {"ms": min(times[name][1:]), "kib": saved_activation_bytes(layer, x) / 1024}
+    return costs
+
+
+def _power(by_length: dict[str, dict[str, float]], key: str) -> float:
+    """Return the power of n that fits best, by least squares on logarithms."""
+    n, values = [int(each) for each in by_length], [each[key] for each in by_length.values()]
+    return float(np.polyfit(np.log(n), np.log(values), 1)[0])
+
+
+def judge(numbers: Numbers) -> tuple[Verdict, ...]:
+    """Judge the powers of n, and BLEU over seeds."""
+    bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in (ALL, f"r = {WINDOW}", f"r = {SIZES[-1]}")}
+    unrestricted, middle, least = bleu.values()
+    return (
+        _judge_growth(numbers["costs"]),
+        judge_equivalent(
+            difference(unrestricted, middle), f"BLEU without a window minus r = {WINDOW}", within=MIN_BLEU_DIFFERENCE
+        ),
+        judge_greater(
+            difference(unrestricted, least),
+            f"BLEU without a window minus r = {SIZES[-1]}",
+            noticeable=MIN_BLEU_DIFFERENCE,
+        ),
+    )
+
+
+def _judge_growth(costs: dict[str, dict[str, dict[str, float]]]) -> Verdict:
+    powers = {name: (_power(costs[name], "ms"), _power(costs[name], "kib")) for name in (PLAIN, RESTRICTED)}
+    longest = list(costs[PLAIN])[-1]
+    ratios = [costs[name][longest]["ms"] / costs[RESTRICTED][longest]["ms"] for name in (PLAIN, FUSED)]
+    reason = (
+        "; ".join(f"{name}: time grows with n^{ms:.2f}, memory with n^{kib:.2f}" for name, (ms, kib) in powers.items())
+        + f". At n = {longest} the restricted layer with r = {WINDOW} is faster by a factor of {ratios[0]:.2g}, and by "
+        f"{ratios[1]:.2g} than accelerated attention to all positions"
+    )
+    return decide(
+        reason,
+        supported=max(powers[RESTRICTED]) <= LINEAR and min(powers[PLAIN]) >= SQUARE,
+        refuted=max(powers[RESTRICTED]) >= SQUARE,
+    )
+
+
+def draw(numbers: Numbers) -> Figure:
+    """Draw time and memory against n, and BLEU against r."""
+    picture, (duration, memory, quality) = panels("Restricted self-attention", columns=3, size=(16.0, 5.5))
+    costs = numbers["costs"]
+    lengths = [int(n) for n in costs[PLAIN]]
+    titles = {"ms": "Time of one layer", "kib": "Memory of one layer"}
+    for axes, key, unit in ((duration, "ms", "forward and backward (ms)"), (memory, "kib", "saved for backward (KiB)")):
+        for place, (name, by_length) in enumerate(costs.items()):
+            values = [each[key] for each in by_length.values()]
+            axes.plot(lengths, values, marker=MARKERS[place], color=COLORS[place], label=name)
+        log_scale(axes, "x", "y")
+        label(axes, titles[key], "length n (tokens)", unit, ticks=lengths)
+    names = [ALL, *(f"r = {size}" for size in SIZES)]
+    strip_plot(quality, {name: column(numbers["runs"], "bleu", variant=name) for name in names})
+    label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
+    shared_legend(picture, duration, memory)
+    return picture
+
+
+def explain(numbers: Numbers) -> str:
+    """Explain what is compared and how to read the figure."""
+    return (
+        f"The layer is multi-head attention with its projections. With a window of r = {WINDOW}, it divides the "
+        "sequence into blocks of queries, and each block meets only the keys of its neighborhood: r·n·d operations, no "
+        "n × n matrix of weights. Accelerated attention to all positions also stores no such matrix from 1,024 tokens "
+        "on, where it uses PyTorch's fused operation, but it still computes all pairs.\n\n"
+        "On the right the same Transformer is trained with windows of several sizes in encoder and decoder; each dot "
+        "is one training. Attention from the decoder to the source is never restricted, so a small window takes away "
+        "context within a side, not the access to the source. A stack of blocks also sees further than one block: "
+        "each adds half a window on either side."
+    )
+
+
+EXPERIMENT = Experiment(
+    "restricted-attention", "Restricted self-attention", CLAIMS, measure, judge, draw, explain, data=MULTI30K
+)
