@@ -116,16 +116,12 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by exactness, by the own weight, and by the mean weight as a key grows."""
-    return _judge_single(numbers), _judge_own(numbers), _judge_growth(numbers)
-
-
-def _judge_single(numbers: Numbers) -> Verdict:
     error = numbers["single_key_error"]
     reason = (
         f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
         "query and key are. With two or more keys this is not the case"
     )
-    return decide(reason, supported=error < 1e-12)
+    return decide(reason, supported=error < 1e-12), _judge_own(numbers), _judge_growth(numbers)
 
 
 def _judge_own(numbers: Numbers) -> Verdict:

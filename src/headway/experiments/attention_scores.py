@@ -123,17 +123,16 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by time and memory of one layer, and by BLEU over seeds."""
     bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in VARIANTS}
-    what = "BLEU of additive minus unscaled dot product"
-    similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=MIN_BLEU_DIFFERENCE)
-    better = judge_greater(
-        difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT]), f"with one head, {what}", noticeable=MIN_BLEU_DIFFERENCE
-    )
+    what, least = "BLEU of additive minus unscaled dot product", MIN_BLEU_DIFFERENCE
+    similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=least)
+    wide = difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
+    better = judge_greater(wide, f"with one head, {what}", noticeable=least)
     best = max(MORE_SOPHISTICATED, key=lambda name: fmean(bleu[name]))
     gain = judge_greater(
         difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
         f"BLEU of the best other function ({best}) minus scaled dot product, corrected for "
         f"{len(MORE_SOPHISTICATED)} comparisons",
-        noticeable=MIN_BLEU_DIFFERENCE,
+        noticeable=least,
     )
     return _judge_cost(numbers["costs"]), similar, better, gain, _judge_non_linearity(bleu)
 

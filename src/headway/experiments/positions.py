@@ -63,26 +63,15 @@ def measure(settings: Settings) -> Numbers:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by mean BLEU at trained and longer lengths, and by the share kept at twice the longest."""
     seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
-    share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE}"
+    share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE} with sinusoids"
+    within, longer = "mean BLEU at the lengths of training", f"rows of {' and '.join(map(str, BEYOND))} sentences"
+    alike, kept = difference(seen[LEARNED], seen[SINUSOIDAL]), retained(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
+    further, order = difference(beyond[SINUSOIDAL], beyond[LEARNED]), difference(seen[SINUSOIDAL], seen[NONE])
     return (
-        judge_equivalent(
-            difference(seen[LEARNED], seen[SINUSOIDAL]),
-            "mean BLEU at the lengths of training, learned minus sinusoidal",
-            within=NEARLY,
-        ),
-        judge_greater(
-            interval(retained(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)), f"{share} with sinusoids", than=REACHES
-        ),
-        judge_greater(
-            difference(beyond[SINUSOIDAL], beyond[LEARNED]),
-            f"mean BLEU of rows of {' and '.join(map(str, BEYOND))} sentences, sinusoidal minus learned",
-            noticeable=NEARLY,
-        ),
-        judge_greater(
-            difference(seen[SINUSOIDAL], seen[NONE]),
-            "mean BLEU at the lengths of training, sinusoidal minus none",
-            noticeable=NEARLY,
-        ),
+        judge_equivalent(alike, f"{within}, learned minus sinusoidal", within=NEARLY),
+        judge_greater(interval(kept), share, than=REACHES),
+        judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", noticeable=NEARLY),
+        judge_greater(order, f"{within}, sinusoidal minus none", noticeable=NEARLY),
     )
 
 

@@ -54,21 +54,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by BLEU in the longest rows of training, and by its share of the BLEU of single sentences."""
     kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
     long = {name: column(numbers["runs"], "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
-    at = f"in rows of {LONGEST_SEEN} sentences"
+    at, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
+    more, better = difference(kept[ATTENDING], kept[FIXED]), difference(long[TRANSFORMER], long[ATTENDING])
     return (
-        judge_greater(
-            difference(kept[ATTENDING], kept[FIXED]),
-            f"share of the BLEU of single sentences that is kept {at}, with attention minus without",
-        ),
-        judge_greater(
-            interval(kept[ATTENDING]),
-            f"share of the BLEU of single sentences that attention keeps {at}",
-            than=UNHARMED,
-        ),
-        judge_greater(
-            difference(long[TRANSFORMER], long[ATTENDING]),
-            f"BLEU {at} of the Transformer minus recurrence with attention",
-        ),
+        judge_greater(more, f"{share} is kept {at}, with attention minus without"),
+        judge_greater(interval(kept[ATTENDING]), f"{share} attention keeps {at}", than=UNHARMED),
+        judge_greater(better, f"BLEU {at} of the Transformer minus recurrence with attention"),
     )
 
 

@@ -177,7 +177,10 @@ def _table(search_: dict[str, Any]) -> list[dict[str, Any]]:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by agreement with the full pass, by sentences gained and lost, and by BLEU over models."""
-    return _judge_steps(numbers["found"]), _judge_probability(numbers["found"]), _judge_bleu(numbers["found"])
+    found = numbers["found"]
+    gains = [each["bleu"]["beam, length penalty 0.6"] - each["bleu"]["greedy"] for each in found]
+    bleu_gain = judge_greater(interval(gains), f"BLEU of beam search minus greedy search, mean of {len(gains)} models")
+    return _judge_steps(found), _judge_probability(found), bleu_gain
 
 
 def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
@@ -200,12 +203,6 @@ def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
     )
     differ = better != worse
     return decide(reason, supported=differ and mean > 0 and better > 5 * worse, refuted=differ and mean <= 0)
-
-
-def _judge_bleu(found: list[dict[str, Any]]) -> Verdict:
-    name = "beam, length penalty 0.6"
-    gains = [each["bleu"][name] - each["bleu"]["greedy"] for each in found]
-    return judge_greater(interval(gains), f"BLEU of beam search minus greedy search, mean of {len(gains)} models")
 
 
 def draw(numbers: Numbers) -> Figure:
