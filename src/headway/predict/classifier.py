@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import overload
 
@@ -15,17 +14,18 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle
 from headway.config import nearest
+from headway.decode import length_batches
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
-from headway.predict.results import raise_first_error
+from headway.predict.results import process_lines, raise_first_error
 from headway.text.base import refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, Packed
 from headway.text.tokenizer import EOS, PAD
 
 __all__ = ["Classification", "Classifier", "load_classifier"]
 
-_CHUNK_LINES = 2048  # lines of a stream that are read at a time, to be batched by length
+_LINES_AHEAD = 2048  # lines of a stream that are read at a time, to be batched by length
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,7 @@ class Classifier:
         Raises:
             DataError: A line is empty or not valid Unicode. The message contains its number.
         """
-        lines = iter(lines)
-        first = 1
-        while chunk := list(islice(lines, _CHUNK_LINES)):
-            yield from raise_first_error(self.classify_each(chunk), "line", first)
-            first += len(chunk)
+        return process_lines(lines, _LINES_AHEAD, self.classify_each)
 
     def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:
         """Classify a list of texts. A text that cannot be classified has its error in its place in the result."""
@@ -129,26 +125,15 @@ class Classifier:
 
     @torch.inference_mode()
     def _probabilities(self, packed: Packed) -> NDArray[np.float32]:
-        """Return the probabilities (N, C) of all labels."""
-        found = np.empty((len(packed.lengths), len(self.labels)), np.float32)
-        for rows in self._batches(packed):
-            logits = self.bundle.model(self._batch(packed, rows))
-            found[rows] = logits.float().softmax(1).cpu().numpy()
-        return found
-
-    def _batches(self, packed: Packed) -> Iterator[NDArray[np.int64]]:
-        """Yield the indices of texts of similar length, as many as fit into a batch."""
-        order = np.argsort(packed.lengths, kind="stable")
+        """Return the probabilities (N, C) of all labels, computed in batches of similar length."""
         model = self.bundle.model
         shortest = model.max_length if model.config.pad_to_max_length else 0  # the model itself pads to its maximum
-        lengths = np.clip(packed.lengths[order] + 1, shortest, model.max_length).tolist()
-        start = 0
-        for at, length in enumerate(lengths):
-            if at > start and (at + 1 - start) * length > self.max_tokens:
-                yield order[start:at]
-                start = at
-        if lengths:
-            yield order[start:]
+        lengths = np.clip(packed.lengths + 1, shortest, model.max_length).tolist()
+        found = np.empty((len(lengths), len(self.labels)), np.float32)
+        for batch in length_batches([range(length) for length in lengths], self.max_tokens, self.max_tokens):
+            rows = np.array(batch)
+            found[rows] = model(self._batch(packed, rows)).float().softmax(1).cpu().numpy()
+        return found
 
     def _batch(self, packed: Packed, rows: NDArray[np.int64]) -> Tensor:
         """Return the ids (B, S) of the texts ``rows``, truncated to the model's length, with EOS and padding."""

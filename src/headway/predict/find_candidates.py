@@ -15,7 +15,7 @@ from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
 from headway.predict.prepare_requests import PartRequest
 from headway.predict.quality import find_flags
-from headway.predict.results import Candidate
+from headway.predict.results import Alignment, Candidate
 from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
@@ -72,19 +72,18 @@ class CandidateFinder:
     ) -> list[list[Candidate]]:
         """Return the candidates of each part with their alignments, by the attention of decoder block ``layer``."""
         tokenizer, special = self.bundle.source_tokenizer, self.special
-        aligned = [list(candidates) for candidates in found]
-        places = [(row, place) for row, candidates in enumerate(found) for place in range(len(candidates))]
-        sources = [parts[row].request.source for row, _ in places]
+        flat = [(part, each) for part, candidates in zip(parts, found, strict=True) for each in candidates]
+        sources, start = [part.request.source for part, _ in flat], len(special.source_prefix)
+        alignments: dict[int, Alignment] = {}
         for batch in length_batches(sources, self.max_tokens, self.max_tokens):
-            targets = [[*special.target_prefix, *found[row][place].ids] for row, place in (places[at] for at in batch)]
+            targets = [[*special.target_prefix, *flat[at][1].ids] for at in batch]
             maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, bos=BOS, layer=layer)
             for at, attention in zip(batch, maps, strict=True):
-                row, place = places[at]
-                ids, start = parts[row].ids, len(special.source_prefix)
+                ids = flat[at][0].ids
                 own = attention[len(special.target_prefix) :, start : start + len(ids)]
-                alignment = hard_alignment(own, tokenizer.display(ids))
-                aligned[row][place] = replace(found[row][place], alignment=alignment)
-        return aligned
+                alignments[at] = hard_alignment(own, tokenizer.display(ids))
+        aligned = iter(replace(each, alignment=alignments[at]) for at, (_, each) in enumerate(flat))
+        return [[next(aligned) for _ in candidates] for candidates in found]
 
     def _search_again_for_banned_phrases(self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]]) -> None:
         """Replace the requests and hypotheses of parts whose hypotheses contain banned phrases."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal, TypeVar
 
 from headway.errors import HeadwayError
@@ -18,9 +19,11 @@ __all__ = [
     "Source",
     "Translation",
     "WordAlignment",
+    "process_lines",
     "raise_first_error",
 ]
 
+InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
 Flag = Literal["truncated", "repeated", "copied", "fell_back", "split"]
 
@@ -175,3 +178,17 @@ def raise_first_error(results: Sequence[ResultT | HeadwayError], unit: str | Non
         if isinstance(each, HeadwayError):
             raise each if unit is None else each.at(f"{unit} {number}")
     return [each for each in results if not isinstance(each, HeadwayError)]
+
+
+def process_lines(
+    lines: Iterable[InputT], lines_ahead: int, process: Callable[[list[InputT]], list[ResultT | HeadwayError]]
+) -> Iterator[ResultT]:
+    """Yield the result of each line of a stream, in order. ``lines_ahead`` lines are processed at a time.
+
+    Raises:
+        HeadwayError: The result of a line is an error. The message contains its number.
+    """
+    remaining, first = iter(lines), 1
+    while chunk := list(islice(remaining, lines_ahead)):
+        yield from raise_first_error(process(chunk), "line", first)
+        first += len(chunk)

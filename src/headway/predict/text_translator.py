@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from functools import partial
 from typing import overload
 
 from headway.decode import DecodingOptions
 from headway.errors import HeadwayError
-from headway.predict.results import Candidate, Source, Translation, WordAlignment, raise_first_error
+from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
 
 __all__ = ["PAPER_OPTIONS", "TextTranslator"]
 
@@ -105,11 +105,11 @@ class TextTranslator(ABC):
         Raises:
             HeadwayError: A line cannot be translated. The message contains its number.
         """
-        lines = iter(lines)
-        first = 1
-        while chunk := list(islice(lines, self.lines_ahead)):
-            found = self.translate_each(
-                chunk, options, target_language=target_language, source_language=source_language, alignment=alignment
-            )
-            yield from raise_first_error(found, "line", first)
-            first += len(chunk)
+        translate = partial(
+            self.translate_each,
+            options=options,
+            target_language=target_language,
+            source_language=source_language,
+            alignment=alignment,
+        )
+        return process_lines(lines, self.lines_ahead, translate)
