@@ -151,8 +151,8 @@ class EncoderClassifier(nn.Module):
         return self.logits_of(self.embed_source(source), source)
 
     def _pooled(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B P"]:
-        """Encode and pool. Where one position is read out, the last block computes that one alone, from all keys and
-        values; its attention's tap then sees (B, H, 1, S) weights.
+        """Encode and pool. If the pooling reads a single position, the last block computes only this position, from all
+        keys and values. Observers of its attention then see (B, H, 1, S) weights.
         """
         if self.convolution is not None:
             x = self.convolution(x, mask)
