@@ -1,4 +1,4 @@
-"""Distillation: what the student reads is what the teacher says, and no source is translated in vain."""
+"""Distillation: the student's corpora contain the teacher's translations, and nothing is translated twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.predict import Translation, Translator, load_translator
 from headway.tasks import parse_recipe
 from headway.text import Tokenizer, TokenizerConfig
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
+from headway.train.report import Listener
 
 SOURCES = ["eins zwei", "drei", "vier fünf sechs", "drei", "zwei eins", "sechs", "", "fünf"]
 TARGETS = ["one two", "three", "four five six", "three!", "two one", "six", "nothing", "five"]
@@ -63,14 +63,14 @@ def recipe(folder: Path, **sections: dict[str, Any]) -> Recipe:
 
 
 def tagged(folder: Path, *languages: str) -> Recipe:
-    """The first corpus once for each language."""
+    """A recipe that has the first corpus once for each language."""
     corpora = [{"files": ["train.de", "train.en"], "target_language": language} for language in languages]
     dev = {"files": ["dev.tsv"], "target_language": languages[0]}
     return recipe(folder, data={"train": corpora, "dev": dev})
 
 
 def save_teacher(folder: Path, seed: int = 0, tags: Sequence[str] = (), **changes: Any) -> Path:
-    """Random weights whose translations differ between sources; eight positions keep them short."""
+    """Save a model of random weights whose translations differ between sources; eight positions keep them short."""
     words = sorted({word for text in SOURCES for word in text.split()})
     tokenizer = Tokenizer.train(words * 2, TokenizerConfig.parse({"kind": "whitespace"}, "test"), tags=tags)
     torch.manual_seed(seed)
@@ -91,13 +91,13 @@ def teacher(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four pieces of the first corpus, two of the second."""
-    monkeypatch.setattr(module, "_PIECE_PAIRS", 2)
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four chunks of the first corpus, two of the second."""
+    monkeypatch.setattr(module, "_CHUNK_PAIRS", 2)
 
 
 class Asked(list[str]):
-    """The texts that teachers have been asked to translate; past ``limit`` of them the user presses Ctrl-C."""
+    """The texts that teachers were asked to translate. After ``limit`` texts, the user presses Ctrl-C."""
 
     limit = 1000
 
@@ -132,8 +132,8 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-class TestWhatTheStudentReads:
-    def test_the_teachers_translation_of_each_source_in_order(self, data: Path, teacher: Path, tmp_path: Path) -> None:
+class TestDistilledCorpora:
+    def test_targets_are_the_teachers_translations_in_order(self, data: Path, teacher: Path, tmp_path: Path) -> None:
         distill(teacher, recipe(data), tmp_path / "run", beam_size=2)
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
         assert [(row["source"], row["original"]) for row in rows] == list(zip(SOURCES, TARGETS, strict=True))
@@ -142,7 +142,7 @@ class TestWhatTheStudentReads:
         assert [row["target"] for row in rows] == expected
         assert len(set(expected)) > 3  # or order would not matter
 
-    def test_its_recipe_is_the_same_but_for_the_files(self, data: Path, teacher: Path, tmp_path: Path) -> None:
+    def test_the_students_recipe_differs_only_in_its_files(self, data: Path, teacher: Path, tmp_path: Path) -> None:
         before = recipe(data)
         after = distill(teacher, before, tmp_path / "run")
         home = tmp_path / "run" / "distilled"
@@ -158,8 +158,8 @@ class TestWhatTheStudentReads:
         assert after.data.model_dump(exclude=kept) == before.data.model_dump(exclude=kept)
         assert parse_recipe(after.as_dict(), "again") == after
 
-    def test_beside_the_originals(self, data: Path, teacher: Path, tmp_path: Path) -> None:
-        """Of the originals, training reads exactly what it would read without distillation."""
+    def test_original_pairs_are_kept_on_request(self, data: Path, teacher: Path, tmp_path: Path) -> None:
+        """Training reads the original pairs exactly as it would without distillation."""
         plain = recipe(data)
         student = distill(teacher, plain, tmp_path / "run", keep_original=True)
         assert [corpus.weight for corpus in student.data.train] == [2.0, 0.5, 2.0, 0.5]
@@ -171,15 +171,17 @@ class TestWhatTheStudentReads:
             assert [source for source, _ in distilled] == [source for source, _ in pairs]
             assert distilled != pairs
 
-    def test_who_taught_is_written_down(self, data: Path, teacher: Path, tmp_path: Path) -> None:
+    def test_the_teacher_is_recorded(self, data: Path, teacher: Path, tmp_path: Path) -> None:
         distill(teacher, recipe(data), tmp_path / "run", beam_size=3)
         about = json.loads((tmp_path / "run" / "distilled" / "teacher.json").read_text())
         assert (about["teacher"], about["beam_size"]) == (str(teacher), 3)
         assert [corpus["files"] for corpus in about["corpora"]] == [["train.de", "train.en"], ["more.tsv"]]
 
     @pytest.mark.parametrize("reason", ["filter", "positions"])
-    def test_a_source_that_is_too_long_is_left_out(self, data: Path, tmp_path: Path, reason: str, asked: Asked) -> None:
-        """Three tokens are too many for a filter of 2, and for learned positions of 3 with the end symbol."""
+    def test_sources_that_are_too_long_get_an_empty_target(
+        self, data: Path, tmp_path: Path, reason: str, asked: Asked
+    ) -> None:
+        """Three tokens exceed a filter of 2, and three learned positions, one of which the end symbol takes."""
         limits = {"filter": {"max_length": 2}} if reason == "filter" else {}
         teacher = save_teacher(tmp_path / "teacher", max_length=8 if reason == "filter" else 3)
         distill(teacher, recipe(data, data=limits), tmp_path / "run")
@@ -191,7 +193,7 @@ class TestWhatTheStudentReads:
 
 
 class TestSeveralTargetLanguages:
-    def test_each_corpus_is_translated_into_its_own(self, data: Path, tmp_path: Path) -> None:
+    def test_each_corpus_is_translated_into_its_own_language(self, data: Path, tmp_path: Path) -> None:
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>", "<2fr>"])
         student = distill(teacher, tagged(data, "en", "fr"), tmp_path / "run")
         assert [corpus.target_language for corpus in student.data.train] == ["en", "fr"]
@@ -205,23 +207,21 @@ class TestSeveralTargetLanguages:
             assert found[language] == [model.translate(text, target_language=language).text for text in SOURCES]
         assert found["en"] != found["fr"]
 
-    def test_without_tags_the_task_says_which(self, data: Path, tmp_path: Path) -> None:
+    def test_corpora_without_tags_use_the_tasks_language(self, data: Path, tmp_path: Path) -> None:
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>", "<2fr>"])
         distill(teacher, recipe(data), tmp_path / "run")
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
         model = load_translator(teacher, device="cpu", precision="float32")
         assert rows[0]["target"] == model.translate([SOURCES[0]], target_language="en")[0].text
 
-    def test_a_teacher_of_one_language_teaches_a_corpus_of_that(
-        self, data: Path, teacher: Path, tmp_path: Path
-    ) -> None:
+    def test_a_teacher_of_one_language_ignores_the_corpus_tag(self, data: Path, teacher: Path, tmp_path: Path) -> None:
         distill(teacher, recipe(data), tmp_path / "plain")
         distill(teacher, tagged(data, "en"), tmp_path / "tagged")
         name = "distilled/train-0.jsonl"
         assert (tmp_path / "tagged" / name).read_bytes() == (tmp_path / "plain" / name).read_bytes()
 
-    def test_the_tag_takes_a_position(self, data: Path, tmp_path: Path, asked: Asked) -> None:
-        """Four positions hold three tokens and the end symbol, or two, the end symbol and the tag."""
+    def test_a_tag_takes_one_of_the_positions(self, data: Path, tmp_path: Path, asked: Asked) -> None:
+        """Four positions suffice for three tokens and the end symbol, or for two tokens, the end symbol and a tag."""
         teacher = save_teacher(tmp_path / "teacher", tags=["<2en>"], max_length=4)
         distill(teacher, tagged(data, "en"), tmp_path / "run")
         assert "vier fünf sechs" not in asked
@@ -232,7 +232,7 @@ class TestSeveralTargetLanguages:
 
 
 class TestNothingIsTranslatedTwice:
-    def test_by_the_second_call(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
+    def test_by_a_second_call(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
         first = distill(teacher, recipe(data), tmp_path / "run")
         before = contents(tmp_path / "run")
         assert len(asked) == len(SOURCES) + 3
@@ -240,10 +240,10 @@ class TestNothingIsTranslatedTwice:
         assert contents(tmp_path / "run") == before
         assert len(asked) == len(SOURCES) + 3
 
-    def test_where_a_text_is_repeated(
+    def test_if_a_text_is_repeated(
         self, data: Path, teacher: Path, tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(module, "_PIECE_PAIRS", 100)
+        monkeypatch.setattr(module, "_CHUNK_PAIRS", 100)
         distill(teacher, recipe(data), tmp_path / "run")
         assert asked[: len(set(SOURCES))] == list(dict.fromkeys(SOURCES))
         rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
@@ -252,7 +252,7 @@ class TestNothingIsTranslatedTwice:
 
     @pytest.mark.parametrize("limit", range(0, 11, 2))
     def test_after_an_interruption(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked, limit: int) -> None:
-        """The piece that was under way is translated again, the ones before it are not."""
+        """The chunk that was in progress is translated again; finished chunks are not."""
         asked.limit = limit
         with pytest.raises(KeyboardInterrupt):
             distill(teacher, recipe(data), tmp_path / "run")
@@ -268,7 +268,9 @@ class TestNothingIsTranslatedTwice:
 
 
 class TestNothingIsStale:
-    def test_another_line_costs_its_piece(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
+    def test_a_changed_line_invalidates_its_chunk(
+        self, data: Path, teacher: Path, tmp_path: Path, asked: Asked
+    ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
         write_lines(data / "train.de", [*SOURCES[:4], "zwei", *SOURCES[5:]])
         asked.clear()
@@ -276,7 +278,9 @@ class TestNothingIsStale:
         assert asked == ["zwei", "sechs"]
         assert read(tmp_path / "run" / "distilled" / "train-0.jsonl")[4]["source"] == "zwei"
 
-    def test_another_teacher_or_beam_costs_all(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
+    def test_another_teacher_or_beam_size_invalidates_all_chunks(
+        self, data: Path, teacher: Path, tmp_path: Path, asked: Asked
+    ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
         everything = len(asked)
         pieces = tmp_path / "run" / "distilled" / "pieces"
@@ -287,7 +291,9 @@ class TestNothingIsStale:
             assert len(asked) == everything
             assert not before & set(pieces.iterdir())
 
-    def test_the_model_card_is_not_the_teacher(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
+    def test_other_files_of_the_teacher_invalidate_nothing(
+        self, data: Path, teacher: Path, tmp_path: Path, asked: Asked
+    ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
         (teacher / "README.md").write_text("# Another card")
         (teacher / "notes.txt").write_text("mine")
@@ -296,7 +302,7 @@ class TestNothingIsStale:
         assert asked == []
 
     @pytest.mark.parametrize("damage", ["[", "{}", '["one", "two", "too many"]'])
-    def test_a_damaged_piece_is_made_again(
+    def test_a_damaged_chunk_is_translated_again(
         self, data: Path, teacher: Path, tmp_path: Path, asked: Asked, damage: str
     ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
@@ -332,7 +338,9 @@ class TestRefusals:
         with pytest.raises(ConfigError, match=r"options: beam_size = 0: .*greater than or equal to 1"):
             distill(teacher, recipe(data), tmp_path / "run", beam_size=0)
 
-    def test_a_bad_line_anywhere_before_any_work(self, data: Path, teacher: Path, tmp_path: Path, asked: Asked) -> None:
+    def test_a_malformed_line_before_any_translation(
+        self, data: Path, teacher: Path, tmp_path: Path, asked: Asked
+    ) -> None:
         for name, message in (("more.tsv", r"more\.tsv, line 4: 1 column"), ("dev.tsv", r"dev\.tsv, line 3: 1 column")):
             good = (data / name).read_text(encoding="utf-8")
             (data / name).write_text(good + "alone\n", encoding="utf-8")
@@ -341,7 +349,7 @@ class TestRefusals:
             (data / name).write_text(good, encoding="utf-8")
         assert asked == []
 
-    def test_other_translations_than_the_student_has_begun_with(
+    def test_other_translations_than_the_student_was_trained_on(
         self, data: Path, teacher: Path, tmp_path: Path, asked: Asked
     ) -> None:
         distill(teacher, recipe(data), tmp_path / "run")
@@ -355,12 +363,14 @@ class TestRefusals:
         assert asked == []
 
 
-def test_progress_is_told(data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the clock: every 30 s, and at the end. Here a piece takes 20 s."""
+def test_progress_is_reported_every_30_seconds_and_at_the_end(
+    data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A chunk takes 20 s here."""
     clock = iter(range(0, 1000, 20))
     monkeypatch.setattr("headway.distill.time.monotonic", lambda: float(next(clock)))
 
-    class Ear(Silence):
+    class Recorder(Listener):
         said: ClassVar[list[str]] = []
         worked: ClassVar[list[int]] = []
 
@@ -371,9 +381,9 @@ def test_progress_is_told(data: Path, teacher: Path, tmp_path: Path, monkeypatch
             assert what == "sources translated"
             self.worked.append(done)
 
-    distill(teacher, recipe(data), tmp_path / "run", listener=Ear())
-    assert Ear.worked == [2, 4, 6, 8, 10, 11]
-    assert Ear.said == [
+    distill(teacher, recipe(data), tmp_path / "run", listener=Recorder())
+    assert Recorder.worked == [2, 4, 6, 8, 10, 11]
+    assert Recorder.said == [
         f"11 sources to translate with {teacher}, beam 4",
         "translated 4 of 11 sources, 0/s  ETA 0:01:10",  # 4 in 40 s: 7 more need 70 s
         "translated 8 of 11 sources, 0/s  ETA 0:00:30",  # 8 in 80 s

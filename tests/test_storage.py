@@ -17,7 +17,7 @@ UNCHANGED = "cannot be written .*; what was there before is unchanged"
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Every file below ``folder``, hidden ones too."""
+    """Return every file below ``folder``, including hidden ones."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
@@ -28,7 +28,7 @@ def disk_full(*_: object) -> None:
 
 @pytest.fixture
 def before(tmp_path: Path) -> dict[str, str]:
-    """A file and a folder that are there already."""
+    """A file and a folder that exist already."""
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_text("old a")
@@ -65,7 +65,7 @@ def test_a_folder_is_replaced_whole(tmp_path: Path, before: dict[str, str]) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_folders_above_are_made(tmp_path: Path) -> None:
+def test_parent_folders_are_created(tmp_path: Path) -> None:
     with atomic_write(tmp_path / "x" / "y" / "file") as aside:
         aside.write_text("new")
     with atomic_write_folder(tmp_path / "u" / "v") as aside:
@@ -75,7 +75,7 @@ def test_folders_above_are_made(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_what_was_there(
+def test_an_exception_changes_nothing(
     tmp_path: Path, before: dict[str, str], write: Callable[..., None], error: type[BaseException]
 ) -> None:
     def stop() -> None:
@@ -88,7 +88,7 @@ def test_an_exception_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, before: dict[str, str], write: Callable[..., None]) -> None:
+def test_a_full_disk_changes_nothing(tmp_path: Path, before: dict[str, str], write: Callable[..., None]) -> None:
     with pytest.raises(OutputError, match=UNCHANGED) as caught:
         write(tmp_path, disk_full)
     assert "No space left on device" in str(caught.value)
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, before: dict[str, str
 
 
 @pytest.mark.parametrize("write", [write_file, write_folder])
-def test_a_disk_that_is_full_when_flushed_leaves_what_was_there(
+def test_a_disk_that_is_full_when_flushed_changes_nothing(
     tmp_path: Path, before: dict[str, str], write: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "fsync", disk_full)
@@ -108,7 +108,7 @@ def test_a_disk_that_is_full_when_flushed_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("error", [OSError(errno.EIO, "I/O error"), KeyboardInterrupt()])
-def test_a_stop_between_the_two_renames_brings_the_old_folder_back(
+def test_an_error_between_the_two_renames_restores_the_old_folder(
     tmp_path: Path, before: dict[str, str], error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rename = Path.rename
@@ -125,7 +125,7 @@ def test_a_stop_between_the_two_renames_brings_the_old_folder_back(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path, before: dict[str, str]) -> None:
+def test_remains_of_a_killed_process_do_not_matter(tmp_path: Path, before: dict[str, str]) -> None:
     for name in (".folder", ".file"):
         for end in ("part", "old"):
             (tmp_path / f"{name}.{end}").mkdir()
@@ -135,7 +135,7 @@ def test_what_a_killed_process_left_is_no_hindrance(tmp_path: Path, before: dict
     assert not (tmp_path / "folder" / "left").exists()
 
 
-def test_a_folder_lost_between_two_renames_comes_back(tmp_path: Path, before: dict[str, str]) -> None:
+def test_a_folder_lost_between_two_renames_is_restored(tmp_path: Path, before: dict[str, str]) -> None:
     (tmp_path / "folder").rename(tmp_path / ".folder.old")  # as a process killed there leaves it
     with pytest.raises(RuntimeError), atomic_write_folder(tmp_path / "folder"):
         raise RuntimeError
@@ -153,7 +153,7 @@ def test_a_link_is_followed_and_the_mode_is_kept(tmp_path: Path, before: dict[st
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -165,7 +165,7 @@ def test_a_pipe_is_written_to_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_file_is_no_folder_and_a_folder_no_file(tmp_path: Path, before: dict[str, str]) -> None:
+def test_a_file_does_not_replace_a_folder_nor_a_folder_a_file(tmp_path: Path, before: dict[str, str]) -> None:
     with pytest.raises(OutputError, match=UNCHANGED), atomic_write(tmp_path / "folder") as aside:
         aside.write_text("new")
     with pytest.raises(OutputError, match="it is a file, not a folder"), atomic_write_folder(tmp_path / "file"):
@@ -188,7 +188,7 @@ def test_everything_is_flushed_before_it_appears(tmp_path: Path, monkeypatch: py
 
 
 class TestLockedFolder:
-    def test_a_second_one_is_told_who_is_there(self, tmp_path: Path) -> None:
+    def test_a_second_process_learns_who_holds_the_lock(self, tmp_path: Path) -> None:
         message = rf"run: process {os.getpid()} is training there; wait for it, stop it .* another --run"
         with locked_folder(tmp_path / "run"):
             with pytest.raises(CheckpointError, match=message), locked_folder(tmp_path / "run"):
@@ -198,7 +198,7 @@ class TestLockedFolder:
         with locked_folder(tmp_path / "run"):
             pass
 
-    def test_the_lock_goes_with_a_killed_process(self, tmp_path: Path) -> None:
+    def test_the_lock_of_a_killed_process_is_released(self, tmp_path: Path) -> None:
         code = (
             "import pathlib, sys, time\nfrom headway.storage import locked_folder\n"
             "with locked_folder(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
@@ -213,7 +213,7 @@ class TestLockedFolder:
         with locked_folder(tmp_path):
             assert (tmp_path / "lock.pid").read_text() == f"{os.getpid()}\n"
 
-    def test_files_that_a_killed_holder_left_are_removed(self, tmp_path: Path) -> None:
+    def test_temporary_files_of_a_killed_holder_are_removed(self, tmp_path: Path) -> None:
         for name in (".metrics.jsonl.7.part", "metrics.jsonl", ".hidden"):
             (tmp_path / name).write_text("")
         (tmp_path / ".average.part").mkdir()  # another command may be at it
@@ -235,15 +235,15 @@ class TestLockedFolder:
         with expected, locked_folder(tmp_path):
             pass
 
-    def test_where_nothing_can_be_written(self, tmp_path: Path) -> None:
+    def test_a_folder_that_cannot_be_written(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(OutputError, match="lock: cannot be written"), locked_folder(tmp_path / "file"):
             pass
 
 
 class TestLock:
-    def test_one_process_after_the_other(self, tmp_path: Path) -> None:
-        """Another process that asks for the lock gets it only when it is free again, or its holder is dead."""
+    def test_processes_hold_the_lock_in_turn(self, tmp_path: Path) -> None:
+        """Another process gets the lock only when its holder has released it or is dead."""
         path, out = tmp_path / "new" / "lock", tmp_path / "out"
         code = (
             "import sys; from pathlib import Path; from headway.storage import locked\n"
@@ -269,7 +269,7 @@ class TestLock:
         with pytest.warns(UserWarning, match="has no locks"), locked(tmp_path / "lock"):
             pass
 
-    def test_a_lock_that_cannot_be_made_is_told(self, tmp_path: Path) -> None:
+    def test_a_lock_that_cannot_be_created_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(OutputError, match="cannot be written"), locked(tmp_path / "file" / "lock"):
             pass

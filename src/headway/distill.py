@@ -1,18 +1,18 @@
 """Sequence-level knowledge distillation (Kim & Rush 2016, "Sequence-Level Knowledge Distillation", section 3.2).
 
-The student learns from the teacher's best translation of each training source, found by beam search, in place of the
-corpus's own: the mode of the teacher's distribution stands for the whole of it. That text is more regular than what
-people wrote, so a smaller student learns more of it, and needs less search.
+A student is trained on the teacher's translations of the training sources instead of the corpus's own targets. Beam
+search approximates the mode of the teacher's distribution, and the mode stands for the whole distribution. Such
+translations are more regular than human ones, so that a smaller student learns more from them and needs less search.
 
-In the run folder stand
+Files in the run folder:
 
-    distilled/train-0.jsonl    a pair a line, for each training corpus: source, target (the teacher's), original
-    distilled/dev.jsonl        the development set as it was
-    distilled/teacher.json     which teacher, how it searched, and what corpora it translated
-    distilled/pieces/          translations of up to 2,048 sources each, for the next call
+    distilled/train-0.jsonl    one pair per line, for each training corpus: source, target (the teacher's), original
+    distilled/dev.jsonl        a copy of the development set
+    distilled/teacher.json     the teacher, its beam size, and the corpora that it has translated
+    distilled/pieces/          translations of chunks of up to 2,048 sources, for reuse by later calls
 
-A piece is named after all that decides it: the teacher's files, the beam and the sources. So a killed command loses one
-piece at most, and a changed teacher, beam or corpus can never meet stale translations.
+A chunk's file name is a hash of everything that determines its content: the teacher's files, the beam size and the
+sources. A command that is killed therefore loses at most one chunk, and stale translations are never used.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from pathlib import Path
+from typing import TypedDict
 
 from headway.bundle import TaskConfig
 from headway.data.readers import Corpus, read_examples
@@ -32,14 +33,14 @@ from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
 from headway.predict import Translator, load_translator
-from headway.storage import atomic_write, checksum, locked
+from headway.storage import atomic_write, atomic_write_text, checksum, locked
 from headway.train.recipe import Recipe
-from headway.train.report import Listener, Silence
+from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
 
 __all__ = ["distill"]
 
-_PIECE_PAIRS = 2048  # some seconds of work; enough sentences that those of like length fill a batch
+_CHUNK_PAIRS = 2048  # takes some seconds, and has enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 
 
@@ -54,202 +55,180 @@ def distill(
 ) -> Recipe:
     """Translate the sources of all training corpora into ``run``/distilled, and return the student's recipe.
 
-    That recipe is ``recipe`` with the distilled corpora in place of its own, or beside them with ``keep_original``;
-    weights and all other options of a corpus stay. What an earlier call has translated is not translated again.
+    The student's recipe is ``recipe`` with the distilled corpora in place of its own, or in addition to them if
+    ``keep_original`` is set. Corpus weights and other options are unchanged. Translations of earlier calls are reused.
 
-    A teacher that knows several target languages is asked for that of the corpus (``target_language``), or else for the
-    task's; one that is told the source's is told the corpus's (``source_language``), or else its own default.
+    A teacher with several target languages translates into the corpus's ``target_language``, or else into the task's.
+    A teacher with several source languages is given the corpus's ``source_language``; if the corpus has none, the
+    teacher uses its default.
 
-    A source longer than data.filter.max_length, counted in the teacher's tokens, is not translated; its distilled
-    pair has an empty target, which training leaves out.
+    A source longer than data.filter.max_length, counted in the teacher's tokens, is not translated. Its pair has an
+    empty target, so training leaves it out.
 
     Raises:
         BundleError: ``teacher`` is not a model folder.
-        ConfigError: The teacher's languages are not the recipe's, or ``beam_size`` is out of range.
+        ConfigError: The teacher's languages differ from the recipe's, or ``beam_size`` is out of range.
         DataError: A corpus cannot be read.
-        CheckpointError: The student has begun to learn from other translations than these.
+        CheckpointError: The student has already been trained on different translations.
     """
-    listener = listener or Silence()
+    listener = listener or Listener()
     options = DecodingOptions.parse({"beam_size": beam_size}, "options")
     translator = load_translator(teacher, device=str(choose_device(recipe.training.device)), precision="float32")
     home, folder, corpora = run / "distilled", Path(recipe.data.folder), recipe.data.train
-    languages = [_languages(teacher, translator, recipe.task, corpus) for corpus in corpora]
-    for asked in languages:  # refuses a bad beam or language now, not after the corpora have been read
-        translator.translate([], options, source_language=asked.source, target_language=asked.target)
-    pieces = _Pieces(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
-    with locked(home / "lock"):  # of several processes one translates; the others wait and find it done
-        every = _pieces(corpora, languages, folder)
-        missing = sum({pieces.path(each): len(each.sources) for each in every if pieces.read(each) is None}.values())
+    work = [(corpus, _requested_languages(teacher, translator, recipe.task, corpus)) for corpus in corpora]
+    for _, languages in work:  # refuses a wrong language before any corpus is read
+        translator.translate([], options, **languages)
+    cache = _TranslationCache(home / "pieces", teacher, translator, options, recipe.data.filter.max_length)
+    with locked(home / "lock"):  # if several processes call this, one translates, and the others find its files
+        missing = cache.missing(_chunks(work, folder))
         if missing and checkpoint_folders(run / "checkpoints"):
             raise CheckpointError(
-                f"{run}: its student has learned from other translations than {teacher} with beam {beam_size} gives "
-                f"for these corpora (or {pieces.folder} has lost files); put teacher, beam and corpora back to go on, "
-                "choose another --run, or start over with --fresh"
+                f"{run}: its student was trained on other translations than {teacher} with beam {beam_size} gives "
+                f"for these corpora (or files in {home / 'pieces'} are missing); restore teacher, beam size and "
+                "corpora to resume, choose another --run, or start over with --fresh"
             )
         listener.say(f"{missing:,} sources to translate with {teacher}, beam {beam_size}")
-        if recipe.data.dev:  # beside the corpora, so that one folder holds all that the student reads
-            _write_pairs(home / "dev.jsonl", _pairs(recipe.data.dev, folder))
-        progress = _TranslationProgress(missing, listener)
-        for piece in _pieces(corpora, languages, folder):
-            if pieces.read(piece) is None:
-                pieces.write(piece)
-                progress.add(len(piece.sources))
-        for number, corpus in enumerate(corpora):
-            _write_pairs(home / f"train-{number}.jsonl", _distilled(corpus, languages[number], folder, pieces))
-        pieces.drop_stale()
-        with atomic_write(home / "teacher.json") as aside:
-            about = {"teacher": str(teacher), "fingerprint": pieces.teacher_key, "beam_size": beam_size}
-            whole = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
-            aside.write_text(json.dumps(whole, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    return _student(recipe, home, keep_original)
+        if recipe.data.dev:  # copied, so that one folder contains everything that the student reads
+            pairs = read_examples(recipe.data.dev, folder)
+            _write_jsonl(home / "dev.jsonl", ({"source": source, "target": target} for source, target in pairs))
+        cache.fill(_chunks(work, folder), missing, listener)
+        for number, each in enumerate(work):
+            _write_jsonl(home / f"train-{number}.jsonl", cache.distilled(_chunks([each], folder)))
+        cache.remove_unused()
+        about = {"teacher": str(teacher), "fingerprint": cache.teacher_key, "beam_size": beam_size}
+        content = {**about, "corpora": [corpus.as_dict() for corpus in corpora]}
+        atomic_write_text(home / "teacher.json", json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    return _student_recipe(recipe, home, keep_original)
 
 
-@dataclass(frozen=True)
-class _Languages:
-    """What a teacher is told; None where it has one language or is left to its default."""
+class _Languages(TypedDict):
+    """Arguments of Translator.translate."""
 
-    source: str | None
-    target: str | None
+    source_language: str | None
+    target_language: str | None
 
 
-def _languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> _Languages:
-    """What to ask the teacher for."""
-    has, target = translator.bundle.task, corpus.target_language or task.target_language
-    several = bool(translator.target_languages)
-    if has.source_language != task.source_language or not (several or has.target_language == target):
+def _requested_languages(teacher: Path, translator: Translator, task: TaskConfig, corpus: Corpus) -> _Languages:
+    """Return the languages that the teacher is asked for when it translates a corpus."""
+    own, target = translator.bundle.task, corpus.target_language or task.target_language
+    multilingual = bool(translator.target_languages)
+    if own.source_language != task.source_language or not (multilingual or own.target_language == target):
         raise ConfigError(
-            f"{teacher} translates {has.source_language} to {has.target_language}, but the recipe asks for "
+            f"{teacher} translates {own.source_language} to {own.target_language}, but the recipe asks for "
             f"{task.source_language} to {target} ({' + '.join(corpus.files)}); choose another teacher, or set "
-            f"task.source_language = {has.source_language!r} and task.target_language = {has.target_language!r}"
+            f"task.source_language = {own.source_language!r} and task.target_language = {own.target_language!r}"
         )
-    told = corpus.source_language if translator.bundle.token_template.source_languages else None
-    return _Languages(told, target if several else None)
+    source = corpus.source_language if translator.bundle.token_template.source_languages else None
+    return {"source_language": source, "target_language": target if multilingual else None}
 
 
-def _student(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
-    """The recipe that reads the files in ``home``."""
+def _student_recipe(recipe: Recipe, home: Path, keep_original: bool) -> Recipe:
+    """Return ``recipe`` with the files in ``home`` as its corpora."""
 
-    def reading(corpus: Corpus, name: str, target: str) -> Corpus:
-        return corpus.model_copy(update={"files": (f"{name}.jsonl",), "fields": ("source", target)})
+    def reading(corpus: Corpus, file: str, target: str = "target") -> Corpus:
+        return corpus.model_copy(update={"files": (file,), "fields": ("source", target)})
 
-    targets = ["target", "original"] if keep_original else ["target"]
-    train = [
-        reading(corpus, f"train-{number}", target)
-        for target in targets
-        for number, corpus in enumerate(recipe.data.train)
-    ]
-    dev = recipe.data.dev and reading(recipe.data.dev, "dev", "target")
+    train = [reading(corpus, f"train-{number}.jsonl") for number, corpus in enumerate(recipe.data.train)]
+    if keep_original:
+        train += [reading(corpus, corpus.files[0], "original") for corpus in train]
+    dev = recipe.data.dev and reading(recipe.data.dev, "dev.jsonl")
     data = recipe.data.model_copy(update={"folder": str(home), "train": tuple(train), "dev": dev})
     return recipe.model_copy(update={"data": data})
 
 
-def _write_pairs(path: Path, records: Iterable[dict[str, str]]) -> None:
+def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:
     with atomic_write(path) as aside, aside.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
 @dataclass(frozen=True)
-class _Piece:
-    """Sources to translate together."""
+class _PairChunk:
+    """Consecutive pairs of a corpus, and the language arguments for translating their sources."""
 
-    sources: list[str]
+    pairs: list[tuple[str, ...]]
     languages: _Languages
 
-
-def _cut(corpus: Corpus, folder: Path) -> Iterator[list[tuple[str, ...]]]:
-    """The examples of a corpus, some thousands at a time."""
-    examples = read_examples(corpus, folder)
-    while some := list(islice(examples, _PIECE_PAIRS)):
-        yield some
+    @property
+    def sources(self) -> list[str]:
+        return [source for source, _ in self.pairs]
 
 
-def _pieces(corpora: Iterable[Corpus], languages: Iterable[_Languages], folder: Path) -> Iterator[_Piece]:
-    for corpus, asked in zip(corpora, languages, strict=True):
-        for some in _cut(corpus, folder):
-            yield _Piece([source for source, _ in some], asked)
+def _chunks(work: Iterable[tuple[Corpus, _Languages]], folder: Path) -> Iterator[_PairChunk]:
+    for corpus, languages in work:
+        examples = read_examples(corpus, folder)
+        while pairs := list(islice(examples, _CHUNK_PAIRS)):
+            yield _PairChunk(pairs, languages)
 
 
-def _pairs(corpus: Corpus, folder: Path) -> Iterator[dict[str, str]]:
-    for source, target in read_examples(corpus, folder):
-        yield {"source": source, "target": target}
-
-
-def _distilled(corpus: Corpus, asked: _Languages, folder: Path, pieces: _Pieces) -> Iterator[dict[str, str]]:
-    for some in _cut(corpus, folder):
-        targets = pieces.read(_Piece([source for source, _ in some], asked))
-        assert targets is not None
-        for (source, original), target in zip(some, targets, strict=True):
-            yield {"source": source, "target": target, "original": original}
-
-
-class _Pieces:
-    """Translations in files that are named after all that decides them."""
+class _TranslationCache:
+    """Translations of chunks, in files named after everything that determines their content."""
 
     def __init__(
         self, folder: Path, teacher: Path, translator: Translator, options: DecodingOptions, max_length: int
     ) -> None:
-        self.folder = folder
-        decisive = [path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors")]
-        self.teacher_key = fingerprint([(path.name, checksum(path)) for path in decisive])
-        self._translator, self._options = translator, options
-        self._max_length = max_length
+        hashed = [path for path in sorted(teacher.iterdir()) if path.suffix in (".json", ".safetensors")]
+        self.teacher_key = fingerprint([(path.name, checksum(path)) for path in hashed])
+        self._folder, self._translator, self._options, self._max_length = folder, translator, options, max_length
         self._used: set[Path] = set()
 
-    def read(self, piece: _Piece) -> list[str] | None:
-        """The translations of a piece; None where they have not been written, or not whole."""
-        try:
-            targets = json.loads(self.path(piece).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return targets if isinstance(targets, list) and len(targets) == len(piece.sources) else None
-
-    def write(self, piece: _Piece) -> None:
-        """Translate a piece: each different text once, and one that is too long into an empty one."""
-        different = list(dict.fromkeys(piece.sources))
-        bundle, longest = self._translator.bundle, self._max_length
-        source, target = piece.languages.source, piece.languages.target
-        if bundle.model.max_length is not None:  # positions, of which the end symbol and a tag take some
-            longest = min(
-                longest,
-                bundle.model.max_length
-                - bundle.token_template.fill(source_language=source, target_language=target).source_extra,
-            )
-        lengths = map(len, bundle.source_tokenizer.encode_batch(different))
-        short = [text if n <= longest else "" for text, n in zip(different, lengths, strict=True)]
-        found = self._translator.translate(short, self._options, source_language=source, target_language=target)
-        texts = {text: translation.text for text, translation in zip(different, found, strict=True)}
-        with atomic_write(self.path(piece)) as aside:
-            aside.write_text(json.dumps([texts[text] for text in piece.sources], ensure_ascii=False), encoding="utf-8")
-
-    def drop_stale(self) -> None:
-        """Remove what has not been asked for: other teachers' pieces, and what a kill has left."""
-        for path in set(self.folder.iterdir()) - self._used:
-            path.unlink()
-
-    def path(self, piece: _Piece) -> Path:
-        """Where the translations of a piece are, or will be."""
-        told = piece.languages
-        decisive = (self.teacher_key, self._options.beam_size, self._max_length, told.target, piece.sources)
-        path = self.folder / f"{fingerprint(*decisive, *([told.source] if told.source else []))}.json"
+    def path(self, chunk: _PairChunk) -> Path:
+        """Return the file for the translations of a chunk, whether it exists or not."""
+        source, target = chunk.languages["source_language"], chunk.languages["target_language"]
+        key = (self.teacher_key, self._options.beam_size, self._max_length, target, chunk.sources)
+        path = self._folder / f"{fingerprint(*key, *([source] if source else []))}.json"
         self._used.add(path)
         return path
 
+    def read(self, chunk: _PairChunk) -> list[str] | None:
+        """Return the translations of a chunk, or None if its file does not exist or is damaged."""
+        try:
+            targets = json.loads(self.path(chunk).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return targets if isinstance(targets, list) and len(targets) == len(chunk.pairs) else None
 
-class _TranslationProgress:
-    """Tells how many of the missing sources are translated, and how long the rest will take."""
+    def missing(self, chunks: Iterable[_PairChunk]) -> int:
+        """Return the number of sources that have no translation yet; equal chunks count once."""
+        return sum({self.path(chunk): len(chunk.pairs) for chunk in chunks if self.read(chunk) is None}.values())
 
-    def __init__(self, total: int, listener: Listener) -> None:
-        self._total, self._listener = total, listener
-        self._done = 0
-        self._begin = self._said = time.monotonic()
+    def fill(self, chunks: Iterable[_PairChunk], total: int, listener: Listener) -> None:
+        """Translate the chunks that have no file yet, ``total`` sources in all."""
+        done, begin = 0, time.monotonic()
+        said = begin
+        for chunk in chunks:
+            if self.read(chunk) is not None:
+                continue
+            self._translate(chunk)
+            done += len(chunk.pairs)
+            listener.work("sources translated", done)
+            now = time.monotonic()
+            if now - said >= _SAY_EVERY_S or done == total:
+                said, rate = now, done / max(now - begin, 1e-9)
+                left = timedelta(seconds=round((total - done) / rate))
+                listener.say(f"translated {done:,} of {total:,} sources, {rate:,.0f}/s  ETA {left}")
 
-    def add(self, count: int) -> None:
-        """``count`` more are done."""
-        self._done += count
-        self._listener.work("sources translated", self._done)
-        now = time.monotonic()
-        if now - self._said >= _SAY_EVERY_S or self._done == self._total:
-            self._said = now
-            rate = self._done / max(now - self._begin, 1e-9)
-            left = timedelta(seconds=round((self._total - self._done) / rate))
-            self._listener.say(f"translated {self._done:,} of {self._total:,} sources, {rate:,.0f}/s  ETA {left}")
+    def _translate(self, chunk: _PairChunk) -> None:
+        """Write the translations of a chunk. Repeated sources are translated once; too long ones become empty."""
+        sources = list(dict.fromkeys(chunk.sources))
+        bundle, limit = self._translator.bundle, self._max_length
+        if bundle.model.max_length is not None:  # special tokens take some of the model's positions
+            limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_extra)
+        lengths = map(len, bundle.source_tokenizer.encode_batch(sources))
+        short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
+        found = self._translator.translate(short, self._options, **chunk.languages)
+        texts = {source: translation.text for source, translation in zip(sources, found, strict=True)}
+        targets = [texts[source] for source in chunk.sources]
+        atomic_write_text(self.path(chunk), json.dumps(targets, ensure_ascii=False))
+
+    def distilled(self, chunks: Iterable[_PairChunk]) -> Iterator[dict[str, str]]:
+        """Yield source, translation and original target of each pair."""
+        for chunk in chunks:
+            targets = self.read(chunk)
+            assert targets is not None
+            for (source, original), target in zip(chunk.pairs, targets, strict=True):
+                yield {"source": source, "target": target, "original": original}
+
+    def remove_unused(self) -> None:
+        """Remove files that this call has not used: other teachers' translations, and remains of killed commands."""
+        for path in set(self._folder.iterdir()) - self._used:
+            path.unlink()

@@ -1,4 +1,7 @@
-"""Atomic writes of files and folders (written aside, flushed to disk, renamed into place), checksums and file locks."""
+"""Atomic writes of files and folders, checksums and file locks.
+
+An atomic write goes to a temporary file or folder, which is flushed to disk and renamed to its final name.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from headway.errors import CheckpointError, OutputError
 
-__all__ = ["atomic_write", "atomic_write_folder", "checksum", "locked", "locked_folder"]
+__all__ = ["atomic_write", "atomic_write_folder", "atomic_write_text", "checksum", "locked", "locked_folder"]
 
 
 def checksum(path: Path) -> str:
@@ -49,12 +52,18 @@ def atomic_write(path: Path) -> Iterator[Path]:
             aside.unlink()
 
 
+def atomic_write_text(path: Path, text: str) -> None:
+    """Replace the file ``path`` by ``text`` in UTF-8. After an error ``path`` is unchanged."""
+    with atomic_write(path) as aside:
+        aside.write_text(text, encoding="utf-8", newline="\n")
+
+
 @contextmanager
 def atomic_write_folder(path: Path) -> Iterator[Path]:
     """Yield an empty temporary folder, which replaces ``path`` on exit. After an error ``path`` is unchanged.
 
-    A process that is killed leaves at most ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder if
-    the process was killed between the two renames, and removes the rest.
+    A killed process leaves at most ``.NAME.part`` and ``.NAME.old``. The next call restores the old folder if the
+    process was killed between the two renames, and removes what is left.
     """
     aside, old = path.with_name(f".{path.name}.part"), path.with_name(f".{path.name}.old")
     try:
@@ -78,9 +87,9 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path``; other processes wait, also those of other machines that share the file system.
+    """Hold the lock file ``path`` while other processes wait, including those of machines that share the file system.
 
-    The system releases the lock when the process ends, however it ends. The file stays.
+    The system releases the lock when the process ends, even if it is killed. The file is not removed.
     """
     with _acquired(path):
         yield
@@ -88,10 +97,10 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
-    """Reserve ``folder`` for this training run; raise :class:`CheckpointError` if another process holds it.
+    """Reserve ``folder`` for this training run; raise :class:`CheckpointError` if another process is using it.
 
-    ``lock`` in the folder is the lock file, and ``lock.pid`` names the process that holds it. Files that a killed
-    holder left half-written by :func:`atomic_write` are removed.
+    ``lock`` in the folder is the lock file, and ``lock.pid`` contains the id of the process that holds it. Temporary
+    files that a killed process left from :func:`atomic_write` are removed.
     """
     holder = folder / "lock.pid"
     try:
@@ -113,7 +122,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _acquired(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Acquire a lock file. If it is taken, wait, or raise Timeout; on a file system without locks, warn."""
+    """Hold a lock file. If another process holds it, wait or raise Timeout. On a file system without locks, warn."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -148,7 +157,7 @@ def _cannot_write(path: Path, error: OSError) -> OutputError:
 
 
 def _flush(path: Path) -> None:
-    """Force a file, or a folder's entries, from the cache to the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     if os.name == "nt" and path.is_dir():
         return  # Windows cannot open folders
     descriptor = os.open(path, os.O_RDONLY)
