@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 import torch
 
-from headway.bundle import Bundle, read_tokenizers
+from headway.bundle import Bundle, read_config
 from headway.decode import DecodingOptions, Request, search_all
 from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
@@ -51,7 +51,7 @@ class Headway:
         self, folder: Path, precision: Any, device: str = "cpu", shortlist: bool = False, workers: int = 1, **_: Any
     ) -> None:
         self.precision = precision
-        self.tokenizer = read_tokenizers(folder)[0]
+        self.tokenizer = read_config(folder).load_tokenizers()[0]
         # Without a guard, for what a model of random weights says is flagged, and then searched for again.
         load = partial(load_translator, folder, device=device, precision=precision, shortlist=shortlist, guard=False)
         self.translator: Translator | TranslatorPool = TranslatorPool(load, workers) if workers > 1 else load()

@@ -59,7 +59,7 @@ def logits(bundle: Bundle) -> torch.Tensor:
         {"norm": "pre", "activation": "geglu", "positions": "learned", "max_length": 9, "d_key": 3, "d_value": 5},
     ],
 )
-def test_what_is_loaded_computes_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_a_loaded_model_computes_the_same(tmp_path: Path, changes: dict[str, Any]) -> None:
     bundle = made(**changes)
     bundle.save(tmp_path / "model", "# Card")
     loaded = Bundle.load(tmp_path / "model")
@@ -263,7 +263,7 @@ def edit_weights(edit: Callable[[dict[str, torch.Tensor]], object]) -> Callable[
         ),
     ],
 )  # fmt: skip
-def test_damage_is_named(folder: Path, damage: Callable[[Path], object], message: str) -> None:
+def test_damage_is_reported(folder: Path, damage: Callable[[Path], object], message: str) -> None:
     damage(folder)
     with pytest.raises(BundleError) as caught:
         Bundle.load(folder)
@@ -272,7 +272,7 @@ def test_damage_is_named(folder: Path, damage: Callable[[Path], object], message
     assert "\n" not in str(caught.value)
 
 
-def test_tokenizers_that_do_not_fit_one_matrix(folder: Path) -> None:
+def test_tokenizers_that_do_not_fit_a_tied_embedding_are_refused(folder: Path) -> None:
     tokenizer("abcdefgh").save(folder, "other")
     edit_config(tokenizers={"source": "tokenizer", "target": "other"})(folder)
     with pytest.raises(
@@ -298,7 +298,7 @@ def test_loading_draws_no_random_numbers(folder: Path) -> None:
 
 
 def test_a_huge_model_is_refused_before_it_is_allocated(folder: Path) -> None:
-    """As many bytes as the weights of the config would take are not to be had here."""
+    """The configured weights need more memory than any machine has."""
     edit_config(model={**SMALL, "d_model": 10_000_000, "d_ff": 10_000_000})(folder)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(BundleError, match="and the tokenizers ask for"):
@@ -306,14 +306,14 @@ def test_a_huge_model_is_refused_before_it_is_allocated(folder: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
 
 
-def test_a_file_is_no_model_folder(folder: Path) -> None:
+def test_a_file_is_not_a_model_folder(folder: Path) -> None:
     with pytest.raises(
         BundleError, match=r"config\.json: no such folder; expected a model folder such as runs/NAME/best"
     ):
         Bundle.load(folder / "config.json")
 
 
-def test_a_run_folder_leads_to_its_model(tmp_path: Path) -> None:
+def test_the_error_for_a_run_folder_suggests_its_model(tmp_path: Path) -> None:
     made().save(tmp_path / "run" / "best", "")
     with pytest.raises(BundleError) as caught:
         Bundle.load(tmp_path / "run")
@@ -334,8 +334,8 @@ def test_no_pickle_is_read_or_written(folder: Path, monkeypatch: pytest.MonkeyPa
         assert not path.read_bytes().startswith((b"\x80", b"PK")), f"{path.name} is a pickle or a zip of pickles"
 
 
-def test_weights_may_be_read_by_whom_the_other_files_may(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the process's umask stays as it is: other threads write files meanwhile."""
+def test_weights_have_the_permissions_of_the_other_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's umask is unchanged, because other threads write files at the same time."""
     monkeypatch.delattr("os.umask")
     made().save(folder, "# Card")
     modes = {path.name: path.stat().st_mode for path in folder.iterdir()}

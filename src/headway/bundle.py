@@ -5,9 +5,9 @@
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
 
-Nothing in it is a pickle, and nothing in it is run. Folders of older format versions load for ever. Version 2
-is that of imported models: its tokenizers may be those of another toolkit (a SentencePiece model stands beside its JSON
-as tokenizer.spm), and config.json contains the special tokens around a sentence ("framing").
+It contains no pickle and no code. Folders of all older format versions can be loaded. Version 2 is for imported models
+and classifiers. An imported model may have a tokenizer of another toolkit (a SentencePiece model is saved as
+tokenizer.spm beside its JSON), and its config.json has the special-token template as ``framing``.
 """
 
 from __future__ import annotations
@@ -48,27 +48,26 @@ from headway.text.tokenizer import language_of
 __all__ = [
     "AnyBundle",
     "Bundle",
+    "BundleConfig",
     "ClassifierBundle",
     "TaskConfig",
+    "distribute_like",
     "load_bundle",
     "load_weights",
     "named_weights",
     "own_template",
-    "placed_like",
-    "read_model_config",
+    "read_config",
     "read_task",
-    "read_template",
-    "read_tokenizers",
     "read_weights",
     "write_weights",
 ]
 
-FORMAT = 2  # the newest that is read; see Bundle.save for which is written
+FORMAT = 2  # the newest that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 
 
 class TaskConfig(Config):
-    """What a model is for."""
+    """The task of a model."""
 
     kind: Literal["translation", "classification"] = Field(
         "translation", description="One sequence to another, or a text to one of several labels."
@@ -78,11 +77,59 @@ class TaskConfig(Config):
 
 
 @dataclass(frozen=True)
-class Bundle:
+class BundleConfig:
+    """The validated content of a model folder's config.json."""
+
+    folder: Path
+    task: TaskConfig
+    model: AnyConfig
+    labels: tuple[str, ...]  # of a classifier
+    template: SpecialTokenTemplate | None  # of an imported model
+    tokenizer_names: tuple[str, str]
+
+    def load_tokenizers(self) -> tuple[TextTokenizer, TextTokenizer]:
+        """Load the source and target tokenizers, which are one object if the vocabulary is joint."""
+        source_name, target_name = self.tokenizer_names
+        source = load_tokenizer(self.folder, source_name)
+        return source, source if target_name == source_name else load_tokenizer(self.folder, target_name)
+
+
+BundleT = TypeVar("BundleT", bound="_AnyBundle")
+
+
+class _AnyBundle:
+    """What the bundles of all tasks have in common."""
+
+    purpose: ClassVar[str]  # for messages
+    task: TaskConfig
+    model: Model
+
+    @classmethod
+    def load(cls: type[BundleT], folder: Path) -> BundleT:
+        """Read a model folder; :class:`BundleError` names the file that is missing, damaged or of another kind."""
+        bundle = load_bundle(folder)
+        if not isinstance(bundle, cls):
+            raise BundleError(f"{folder}: a model that {bundle.purpose}; expected one that {cls.purpose}")
+        return bundle
+
+    def _save(self, folder: Path, card: str, tokenizers: dict[str, TextTokenizer], facts: dict[str, Any]) -> None:
+        about = {"task": self.task.as_dict(), "model": self.model.config.as_dict()}
+        config = {"format": facts["format"], **about, **facts}
+        with atomic_write_folder(folder) as aside:
+            write_weights(named_weights(self.model), aside / "model.safetensors")
+            for name, tokenizer in tokenizers.items():
+                tokenizer.save(aside, name)
+            (aside / "README.md").write_text(card, encoding="utf-8")
+            content = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
+            (aside / "config.json").write_text(content, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Bundle(_AnyBundle):
     """A translation model with its tokenizers and its task.
 
-    ``imported_template`` is the special-token template of an imported model; None for Headway's own models, which all
-    have the same one (:attr:`token_template`).
+    ``imported_template`` is the special-token template of an imported model. It is None for Headway's own models, which
+    all have the same template (:attr:`token_template`).
     """
 
     output: ClassVar[Output] = "tokens"
@@ -102,40 +149,26 @@ class Bundle:
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
-        """The special tokens around a sentence: for Headway's own models a language tag, if any, and the end symbol."""
+        """The special-token template of a sentence. Headway's own models use a language tag, if any, and EOS."""
         return self.imported_template or own_template(self.source_tokenizer)
 
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         joint = self.source_tokenizer.fingerprint == self.target_tokenizer.fingerprint
-        names = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
-        facts: dict[str, Any] = {"tokenizers": {"source": names[0], "target": names[1]}}
+        source, target = (_JOINT, _JOINT) if joint else (_SOURCE, _TARGET)
+        facts: dict[str, Any] = {"format": 1, "tokenizers": {"source": source, "target": target}}
         if self.imported_template is not None:
-            facts["framing"] = self.imported_template.as_dict()
-        tokenizers = {names[0]: self.source_tokenizer, names[1]: self.target_tokenizer}
-        version = 1 if self.imported_template is None else 2
-        _save(folder, self.task, self.model, card, tokenizers, {"format": version, **facts})
+            facts |= {"format": 2, "framing": self.imported_template.as_dict()}
+        self._save(folder, card, {source: self.source_tokenizer, target: self.target_tokenizer}, facts)
 
     @classmethod
-    def load(cls, folder: Path) -> Bundle:
-        """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
-        return _load_as(cls, folder)
-
-    @classmethod
-    def assemble(
-        cls,
-        task: TaskConfig,
-        model: Model,
-        tokenizers: tuple[TextTokenizer, TextTokenizer],
-        _labels: tuple[str, ...],
-        template: SpecialTokenTemplate | None,
-    ) -> Bundle:
-        """Make a bundle of the parts of a model folder."""
-        return cls(task, cast("TranslationModel", model), *tokenizers, template)
+    def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, target: TextTokenizer) -> Bundle:
+        """Return the bundle of a model that was loaded by ``config``."""
+        return cls(config.task, cast("TranslationModel", model), source, target, config.template)
 
 
 @dataclass(frozen=True)
-class ClassifierBundle:
+class ClassifierBundle(_AnyBundle):
     """A classifier with its tokenizer and the names of its classes, in the order of its logits."""
 
     output: ClassVar[Output] = "label"
@@ -154,118 +187,63 @@ class ClassifierBundle:
     def save(self, folder: Path, card: str) -> None:
         """Write the folder, whole or not at all. ``card`` becomes README.md."""
         facts = {"format": 2, "labels": list(self.labels), "tokenizers": {"source": _JOINT, "target": _JOINT}}
-        _save(folder, self.task, self.model, card, {_JOINT: self.tokenizer}, facts)
+        self._save(folder, card, {_JOINT: self.tokenizer}, facts)
 
     @classmethod
-    def load(cls, folder: Path) -> ClassifierBundle:
-        """Read a model folder; :class:`BundleError` names the file that is missing, damaged or foreign."""
-        return _load_as(cls, folder)
-
-    @classmethod
-    def assemble(
-        cls,
-        task: TaskConfig,
-        model: Model,
-        tokenizers: tuple[TextTokenizer, TextTokenizer],
-        labels: tuple[str, ...],
-        _template: SpecialTokenTemplate | None,
-    ) -> ClassifierBundle:
-        """Make a bundle of the parts of a model folder."""
-        return cls(task, cast("EncoderClassifier", model), tokenizers[0], labels)
+    def assemble(cls, config: BundleConfig, model: Model, source: TextTokenizer, _: TextTokenizer) -> ClassifierBundle:
+        """Return the bundle of a classifier that was loaded by ``config``."""
+        return cls(config.task, cast("EncoderClassifier", model), source, config.labels)
 
 
 AnyBundle = Bundle | ClassifierBundle
 
-# The registry: how the folder of each kind of task is read.
+# The registry: the bundle of each kind of task.
 _BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {
     "translation": Bundle,
     "classification": ClassifierBundle,
 }
 
-BundleT = TypeVar("BundleT", Bundle, ClassifierBundle)
-
-
-def _load_as(kind: type[BundleT], folder: Path) -> BundleT:
-    bundle = load_bundle(folder)
-    if not isinstance(bundle, kind):
-        raise BundleError(f"{folder}: a model that {bundle.purpose}; expected one that {kind.purpose}")
-    return bundle
-
-
-def _save(
-    folder: Path,
-    task: TaskConfig,
-    model: Model,
-    card: str,
-    tokenizers: dict[str, TextTokenizer],
-    facts: dict[str, Any],
-) -> None:
-    config = {"format": facts["format"], "task": task.as_dict(), "model": model.config.as_dict(), **facts}
-    with atomic_write_folder(folder) as aside:
-        write_weights(named_weights(model), aside / "model.safetensors")
-        for name, tokenizer in tokenizers.items():
-            tokenizer.save(aside, name)
-        (aside / "README.md").write_text(card, encoding="utf-8")
-        (aside / "config.json").write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
 
 def load_bundle(folder: Path) -> AnyBundle:
     """Read a model folder of any task; :class:`BundleError` names the file that is missing, damaged or foreign."""
-    config = _read_config(folder)
-    task = _task(folder, config)
-    model_config, template = _model_config(folder, config), _template(folder, config)
-    with _explained(folder):
-        bundle_type = _BUNDLES[task.kind]
-        labels = _labels(config["labels"]) if bundle_type.output == "label" else ()
-    source, target = _tokenizers(folder, config)
-    if template is not None:
-        with _explained(folder):
-            _check_template(template, source, target)
+    config = read_config(folder)
+    source, target = config.load_tokenizers()
+    if config.template is not None:
+        with _config_errors(folder):
+            _check_template(config.template, source, target)
     path = folder / "model.safetensors"
     shapes = _stored_shapes(path)
-    target_size = len(labels) or target.vocab_size
-    _check_weights(_expected_shapes(folder, model_config, source.vocab_size, target_size, len(shapes)), shapes, path)
+    target_size = len(config.labels) or target.vocab_size
+    _check_weights(_expected_shapes(config, source.vocab_size, target_size, len(shapes)), shapes, path)
     with _WithoutRandomValues():
-        model = build_model(model_config, source.vocab_size, target_size)
-    if architecture_of(model_config).output != bundle_type.output:
-        raise _foreign(folder, ValueError(f"a {model.config.kind} is no model for {task.kind}"))
+        model = build_model(config.model, source.vocab_size, target_size)
+    bundle_type = _BUNDLES[config.task.kind]
+    if architecture_of(config.model).output != bundle_type.output:
+        raise _config_error(folder, ValueError(f"a {config.model.kind} is no model for {config.task.kind}"))
     load_weights(model, read_weights(path), path)
     model.eval()
-    return bundle_type.assemble(task, model, (source, target), labels, template)
+    return bundle_type.assemble(config, model, source, target)
+
+
+def read_config(folder: Path) -> BundleConfig:
+    """Read and validate a model folder's config.json."""
+    content = _read_json(folder)
+    with _config_errors(folder):
+        task = TaskConfig.parse(content["task"], "task")
+        model = parse_model_config(content["model"], "model")
+        template = SpecialTokenTemplate.parse(content["framing"], "framing") if "framing" in content else None
+        labels = _labels(content["labels"]) if _BUNDLES[task.kind].output == "label" else ()
+        source, target = (_tokenizer_name(folder, content["tokenizers"][side]) for side in ("source", "target"))
+    return BundleConfig(folder, task, model, labels, template, (source, target))
 
 
 def read_task(folder: Path) -> TaskConfig:
-    """What the model in ``folder`` is for."""
-    return _task(folder, _read_config(folder))
-
-
-def _task(folder: Path, config: dict[str, Any]) -> TaskConfig:
-    with _explained(folder):
-        return TaskConfig.parse(config["task"], "task")
-
-
-def read_model_config(folder: Path) -> AnyConfig:
-    """How the model in ``folder`` is built."""
-    return _model_config(folder, _read_config(folder))
-
-
-def _model_config(folder: Path, config: dict[str, Any]) -> AnyConfig:
-    with _explained(folder):
-        return parse_model_config(config["model"], "model")
-
-
-def read_template(folder: Path) -> SpecialTokenTemplate | None:
-    """What stands around the sentences of the model in ``folder``, if it is an imported one; else None."""
-    return _template(folder, _read_config(folder))
-
-
-def _template(folder: Path, config: dict[str, Any]) -> SpecialTokenTemplate | None:
-    with _explained(folder):
-        return SpecialTokenTemplate.parse(config["framing"], "framing") if "framing" in config else None
+    """Return the task of the model in ``folder``."""
+    return read_config(folder).task
 
 
 def own_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
-    """Return the special tokens around the sentences of a model that Headway trained from scratch."""
+    """Return the special-token template of a model that Headway trained from random weights."""
     languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
     return (
         SpecialTokenTemplate(source_prefix=("target_language",), languages=languages)
@@ -274,24 +252,10 @@ def own_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
     )
 
 
-def read_tokenizers(folder: Path) -> tuple[TextTokenizer, TextTokenizer]:
-    """The source's and the target's tokenizer of a model folder; the same object where they are one."""
-    return _tokenizers(folder, _read_config(folder))
+def _tokenizer_name(folder: Path, name: object) -> str:
+    """Check the name of a tokenizer's files: they must be in ``folder`` itself and not be links to files outside it.
 
-
-def _tokenizers(folder: Path, config: dict[str, Any]) -> tuple[TextTokenizer, TextTokenizer]:
-    with _explained(folder):
-        names = config["tokenizers"]
-        source_name, target_name = _inside(folder, names["source"]), _inside(folder, names["target"])
-    source = load_tokenizer(folder, source_name)
-    return source, source if target_name == source_name else load_tokenizer(folder, target_name)
-
-
-def _inside(folder: Path, name: object) -> str:
-    """Return the name of a tokenizer's files, which must be in ``folder`` itself and may not be links out of it.
-
-    A link that stays within one repository of the Hugging Face cache (``snapshots/REVISION`` links to ``blobs``) is
-    accepted.
+    A link inside one repository of the Hugging Face cache (``snapshots/REVISION`` links to ``blobs``) is accepted.
     """
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.-]*", name):
         raise ValueError(f"tokenizer {name!r}: expected the name of a file in this folder, without its ending")
@@ -310,7 +274,7 @@ def _labels(names: object) -> tuple[str, ...]:
 
 
 def _check_template(template: SpecialTokenTemplate, source: TextTokenizer, target: TextTokenizer) -> None:
-    """Refuse ids that the embeddings have no row for."""
+    """Refuse token ids outside the vocabularies."""
     languages = tuple(template.languages.values())
     for slots, tokenizer in (
         ((*template.source_prefix, *template.source_suffix, *languages), source),
@@ -322,30 +286,28 @@ def _check_template(template: SpecialTokenTemplate, source: TextTokenizer, targe
 
 
 @contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Inside, what is missing from config.json or makes no sense there becomes a :class:`BundleError`."""
+def _config_errors(folder: Path) -> Iterator[None]:
+    """Turn errors about missing or invalid values of config.json into :class:`BundleError`."""
     try:
         yield
     except (KeyError, TypeError, ValueError, ConfigError) as error:
-        raise _foreign(folder, error) from None
+        raise _config_error(folder, error) from None
 
 
-def _foreign(folder: Path, error: Exception) -> BundleError:
+def _config_error(folder: Path, error: Exception) -> BundleError:
     detail = f"no {error}" if isinstance(error, KeyError) else error
     return BundleError(f"{folder / 'config.json'}: not a Headway model's configuration ({detail})")
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_json(folder: Path) -> dict[str, Any]:
+    """Read config.json and check its format version."""
     path = folder / "config.json"
     if not folder.is_dir():
         raise BundleError(f"{folder}: no such folder; expected a model folder such as runs/NAME/best")
     if not path.is_file():
         best = sorted(folder.glob("*/config.json"))
-        hint = (
-            f"did you mean {best[0].parent}?"
-            if best
-            else "expected config.json, model.safetensors and tokenizer files in it"
-        )
+        hint = "expected config.json, model.safetensors and tokenizer files in it"
+        hint = f"did you mean {best[0].parent}?" if best else hint
         raise BundleError(f"{folder}: not a model folder; {hint}")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -360,8 +322,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Each weight once, under its public name; of tied weights the first name stays."""
-    state = model.state_dict(keep_vars=True)  # tied weights are one parameter, of which `state` holds on to each
+    """Return each weight once by its public name. Tied weights have the name of the first one."""
+    state = model.state_dict(keep_vars=True)  # tied weights are one parameter with several names
     first_names = {id(tensor): name for name, tensor in reversed(state.items())}
     return {name: tensor.detach() for name, tensor in state.items() if first_names[id(tensor)] == name}
 
@@ -369,7 +331,7 @@ def named_weights(model: nn.Module) -> dict[str, Tensor]:
 def write_weights(weights: dict[str, Tensor], path: Path) -> None:
     """Write tensors as safetensors."""
     path.touch()
-    mode = path.stat().st_mode  # a new file's; safetensors lets only its owner read it
+    mode = path.stat().st_mode  # the mode of new files, which safetensors would restrict to the owner
     try:
         save_file({name: tensor.contiguous().cpu() for name, tensor in weights.items()}, path)
         path.chmod(mode)
@@ -379,26 +341,27 @@ def write_weights(weights: dict[str, Tensor], path: Path) -> None:
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file; :class:`BundleError` says what is wrong with it."""
-    with _explained_weights(path):
+    with _weight_file_errors(path):
         return load_file(path)
 
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: Path) -> None:
-    """Put ``weights`` into ``model``; names and shapes must fit exactly."""
+    """Load ``weights`` into ``model``; :class:`BundleError` names ``origin`` if a name or shape differs."""
     expected = named_weights(model)
-    _check_weights(
-        {name: tuple(tensor.shape) for name, tensor in expected.items()},
-        {name: tuple(tensor.shape) for name, tensor in weights.items()},
-        origin,
-    )
-    model.load_state_dict({name: placed_like(weights[name], tensor) for name, tensor in expected.items()}, strict=False)
+    _check_weights(_shapes(expected), _shapes(weights), origin)
+    placed = {name: distribute_like(weights[name], tensor) for name, tensor in expected.items()}
+    model.load_state_dict(placed, strict=False)  # tied weights have more names
 
 
 Shape = tuple[int, ...]
 
 
+def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
+    return {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+
 class _WithoutRandomValues(TorchFunctionMode):
-    """Inside, ``torch.nn.init`` draws no random numbers: weights that are read from a file replace all of them."""
+    """A context in which ``torch.nn.init`` draws no random numbers, because weights are then read from a file."""
 
     _RANDOM = frozenset(
         {"normal_", "trunc_normal_", "uniform_", "orthogonal_"}
@@ -413,9 +376,10 @@ class _WithoutRandomValues(TorchFunctionMode):
 
 
 class _ShortRanges(TorchFunctionMode):
-    """Inside, ``torch.arange`` has at most one element, on the CPU, so tables made of it (no weights) are small.
+    """A context in which ``torch.arange`` returns one element on the CPU, so that tables computed from it are small.
 
-    On the meta device such tables would import sympy and PyTorch's compiler, which takes longer than loading a model.
+    Such tables are not weights. On the meta device they would import sympy and PyTorch's compiler, which takes longer
+    than loading a model.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -424,39 +388,39 @@ class _ShortRanges(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _expected_shapes(
-    folder: Path, config: AnyConfig, source_size: int, target_size: int, stored: int
-) -> dict[str, Shape]:
-    """Return the shape of each weight that ``config`` asks for, without allocating any.
+def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, stored: int) -> dict[str, Shape]:
+    """Return the shape of each weight of the configured model, without allocating any.
 
     Args:
-        folder: The model folder, for messages.
-        config: The model's configuration.
+        config: The content of config.json.
         source_size: Size of the source vocabulary.
         target_size: Size of the target vocabulary, or number of classes.
-        stored: How many weights the folder has. A model has at least one in each layer.
+        stored: Number of weights in the folder. A model has at least one weight in each layer.
     """
-    for name, value in config.as_dict().items():
+    for name, value in config.model.as_dict().items():
         if name.endswith("_layers") and value > stored:
-            raise _foreign(folder, ValueError(f"model.{name} = {value}, but model.safetensors has {stored} weights"))
+            reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
+            raise _config_error(config.folder, ValueError(reason))
     try:
         with torch.device("meta"), _WithoutRandomValues(), _ShortRanges():
-            model = build_model(config, source_size, target_size)
+            model = build_model(config.model, source_size, target_size)
     except ConfigError as error:
-        raise BundleError(f"{folder / 'config.json'}: does not fit the tokenizers beside it ({error})") from None
+        path = config.folder / "config.json"
+        raise BundleError(f"{path}: does not fit the tokenizers beside it ({error})") from None
     except (RuntimeError, TypeError, ValueError, OverflowError):  # sizes that no tensor can have
-        raise _foreign(folder, ValueError("model: sizes too large for any tensor")) from None
-    return {name: tuple(tensor.shape) for name, tensor in named_weights(model).items()}
+        raise _config_error(config.folder, ValueError("model: sizes too large for any tensor")) from None
+    return _shapes(named_weights(model))
 
 
 def _stored_shapes(path: Path) -> dict[str, Shape]:
-    """Return the shape of each tensor in a safetensors file; only its header is read."""
-    with _explained_weights(path), safe_open(path, framework="pt") as file:
+    """Return the shape of each tensor in a safetensors file by reading only its header."""
+    with _weight_file_errors(path), safe_open(path, framework="pt") as file:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
 
 
 @contextmanager
-def _explained_weights(path: Path) -> Iterator[None]:
+def _weight_file_errors(path: Path) -> Iterator[None]:
+    """Turn errors of reading a safetensors file into :class:`BundleError`."""
     if not path.is_file():
         raise BundleError(f"{path}: missing; a model folder needs it: copy the folder again from its source")
     try:
@@ -483,8 +447,8 @@ def _check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], o
             )
 
 
-def placed_like(tensor: Tensor, template: Tensor) -> Tensor:
-    """``tensor`` on the device of ``template``, and split over processes if that is (a DTensor)."""
+def distribute_like(tensor: Tensor, template: Tensor) -> Tensor:
+    """Return ``tensor`` on the device of ``template``, and sharded like it if it is a DTensor."""
     tensor = tensor.to(template.device)
     if not hasattr(template, "full_tensor"):
         return tensor

@@ -51,7 +51,7 @@ def evaluate(
     A translation model is scored on --source and --reference. A classifier is scored on --data: accuracy, macro F1,
     calibration error, a table of the classes and the confusion matrix.
     """
-    from headway.bundle import read_model_config
+    from headway.bundle import read_config
     from headway.decode.options import DecodingOptions
     from headway.models.registry import architecture_of
 
@@ -60,7 +60,7 @@ def evaluate(
         "--shortlist": shortlist, "--workers": workers > 1,
     }  # fmt: skip
     of_classification: dict[str, object] = {"--data": data, "--fields": fields, "--confusion": confusion}
-    predicts = architecture_of(read_model_config(model)).output
+    predicts = architecture_of(read_config(model).model).output
     does, wants, other = {
         "tokens": ("translates", "--source F --reference F", of_classification),
         "label": ("classifies texts", "--data F.tsv", of_translation),
