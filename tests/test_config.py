@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from headway.config import Config, listed, nearest, override, read_toml, to_toml
+from headway.config import Config, apply_overrides, listed, nearest, read_toml, to_toml
 from headway.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ class Recipe(Config):
 # Parsing.
 
 
-def test_what_is_left_out_has_its_default() -> None:
+def test_missing_keys_have_their_defaults() -> None:
     recipe = Recipe.parse({"training": {"steps": 5}, "corpora": [{"path": "a"}]}, "r.toml")
     assert recipe == Recipe(training=Training(steps=5), corpora=(Corpus(path="a"),))
 
@@ -62,14 +62,14 @@ def test_what_is_left_out_has_its_default() -> None:
         ({"corpora": [{"path": "a"}], "spare": {"path": "a"}}, "spare is listed in corpora; choose another"),
     ],
 )
-def test_mistakes_say_where_and_what_else(data: dict[str, Any], message: str) -> None:
+def test_errors_name_the_key_and_what_is_accepted(data: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Recipe.parse(data, "r.toml")
     assert str(caught.value).startswith(f"r.toml: {message}")
     assert "\n" not in str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(
         ConfigError, match=r"^options: training.steps = 0: .*; unknown key 'training.stps'; did you mean"
     ):
@@ -94,7 +94,7 @@ def test_a_section_cannot_be_changed() -> None:
         Training().steps = 3  # type: ignore[misc]
 
 
-def test_plain_values_come_back() -> None:
+def test_as_dict_and_parse_are_inverse() -> None:
     recipe = Recipe(training=Training(steps=5), corpora=(Corpus(path="ä"), Corpus(path="b", weight=2)))
     plain = recipe.as_dict()
     assert plain == {
@@ -125,15 +125,15 @@ def test_plain_values_come_back() -> None:
         ("9" * 5000, "9" * 5000),
     ],
 )
-def test_an_override_is_toml_or_else_a_string(text: str, value: object) -> None:
-    found = override({}, [f"training.note={text}"])["training"]["note"]
+def test_an_override_is_toml_or_a_string(text: str, value: object) -> None:
+    found = apply_overrides({}, [f"training.note={text}"])["training"]["note"]
     assert found == value
     assert type(found) is type(value)
 
 
 def test_overrides_change_a_copy_from_left_to_right() -> None:
     data = {"training": {"steps": 1, "rate": 2.0}, "corpora": [{"path": "a"}]}
-    found = override(data, ["training.steps=5", "new.deep.key=x", "training.steps=6", "top=1"])
+    found = apply_overrides(data, ["training.steps=5", "new.deep.key=x", "training.steps=6", "top=1"])
     assert found == {
         "training": {"steps": 6, "rate": 2.0}, "corpora": [{"path": "a"}], "new": {"deep": {"key": "x"}}, "top": 1,
     }  # fmt: skip
@@ -143,20 +143,20 @@ def test_overrides_change_a_copy_from_left_to_right() -> None:
 @pytest.mark.parametrize("assignment", ["steps", "=3", "training.=3", ".steps=3", "a..b=1", ""])
 def test_an_override_needs_a_key_and_a_value(assignment: str) -> None:
     with pytest.raises(ConfigError, match=r"expected section\.key=value, for example training.steps=1000"):
-        override({}, [assignment])
+        apply_overrides({}, [assignment])
 
 
 @pytest.mark.parametrize("assignment", ["steps.deep=1", "corpora.path=b"])
-def test_only_sections_hold_keys(assignment: str) -> None:
+def test_only_sections_have_keys(assignment: str) -> None:
     part = assignment.split(".")[0]
     with pytest.raises(ConfigError, match=f"--set '{assignment}': '{part}' is not a section"):
-        override({"steps": 1, "corpora": [{"path": "a"}]}, [assignment])
+        apply_overrides({"steps": 1, "corpora": [{"path": "a"}]}, [assignment])
 
 
 # TOML.
 
 
-def test_toml_leaves_out_what_is_none() -> None:
+def test_toml_leaves_out_none() -> None:
     data = {
         "a": 1,
         "section": {"x": 0.5, "deeper": {"s": 'q"\n'}, "none": None},
@@ -180,7 +180,7 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_what_is_written_is_read_back_equal(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> None:
+def test_written_toml_is_read_back_equal(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "round.toml"
     path.write_text(to_toml(data), encoding="utf-8")
     found = read_toml(path)
@@ -188,7 +188,7 @@ def test_what_is_written_is_read_back_equal(tmp_path_factory: pytest.TempPathFac
     assert json.dumps(found, sort_keys=True) == json.dumps(data, sort_keys=True)  # tells 1 from 1.0 and from true
 
 
-def test_a_recipe_comes_back_from_toml(tmp_path: Path) -> None:
+def test_a_recipe_is_read_back_equal_from_toml(tmp_path: Path) -> None:
     recipe = Recipe(training=Training(rate=1e-9, note="\x7f\x00 ü"), corpora=(Corpus(path="C:\\x"),))
     (tmp_path / "r.toml").write_text(to_toml(recipe.as_dict()), encoding="utf-8")
     assert Recipe.parse(read_toml(tmp_path / "r.toml"), "r.toml") == recipe
@@ -201,7 +201,7 @@ def test_broken_toml_names_file_and_line(tmp_path: Path) -> None:
         read_toml(path)
 
 
-def test_files_that_are_no_toml(tmp_path: Path) -> None:
+def test_files_that_are_not_toml(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.toml: no such file"):
         read_toml(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match=r"cannot be read .*; expected a TOML file"):

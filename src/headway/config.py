@@ -1,8 +1,8 @@
 """The base of all configuration: TOML files are validated into frozen pydantic models.
 
-Each package defines a subclass of :class:`Config` for its section; the recipe that joins them is in ``train``. An
-unknown key is refused with the nearest known spelling, and a value out of range with the accepted range. Overrides
-(``section.key=value``) come from the command line. :func:`read_toml` reads what :func:`to_toml` writes.
+Each package defines a subclass of :class:`Config` for its section, and the recipe in ``train`` combines them. An error
+about an unknown key suggests the nearest known spelling, and an error about a value says what is accepted. The command
+line overrides values by ``section.key=value``.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
-__all__ = ["Config", "applied_preset", "listed", "nearest", "override", "read_toml", "to_toml"]
+__all__ = ["Config", "applied_preset", "apply_overrides", "listed", "nearest", "read_toml", "to_toml"]
 
-_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # of a list of words in an error message, and of each word
+_MAX_WORDS, _MAX_CHARACTERS = 20, 40  # words in the list of an error message, and characters of each word
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 
 class Config(BaseModel):
-    """A frozen, validated section of a recipe. Unknown keys are errors."""
+    """A frozen and validated set of options. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @classmethod
     def parse(cls: type[ConfigT], data: Any, origin: str) -> ConfigT:
-        """Validate keys and values read from ``origin`` (a file name or "options"), raising :class:`ConfigError`."""
+        """Validate ``data``; :class:`ConfigError` names ``origin``, such as a file name or "options"."""
         try:
             return cls.model_validate(dict(data) if isinstance(data, Mapping) else data)
         except ValidationError as error:
-            problems = [_explain(cls, problem) for problem in error.errors()]
+            problems = [_message(cls, problem) for problem in error.errors()]
             raise ConfigError(f"{origin}: " + "; ".join(problems)) from None
 
     def as_dict(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Config(BaseModel):
 
 
 def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return ``data`` with its key ``preset``, if any, replaced by that preset's values; explicit keys win."""
+    """Return ``data`` with its key ``preset``, if any, replaced by its values. Other keys take precedence."""
     if "preset" not in data:
         return dict(data)
     rest = {key: value for key, value in data.items() if key != "preset"}
@@ -63,7 +63,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Join words for an error message; long lists and long words are shortened."""
+    """Join words for an error message. Long lists and long words are shortened."""
     more = f", … ({len(words):,} in all)" if len(words) > _MAX_WORDS else ""
     return ", ".join(map(_clipped, words[:_MAX_WORDS])) + more
 
@@ -72,8 +72,8 @@ def _clipped(word: str) -> str:
     return word if len(word) <= _MAX_CHARACTERS else word[: _MAX_CHARACTERS - 1] + "…"
 
 
-def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
-    keys, section = _place(model, problem["loc"])
+def _message(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
+    keys, section = _resolve_location(model, problem["loc"])
     key = ".".join(keys)
     match problem["type"]:
         case "extra_forbidden":
@@ -93,10 +93,10 @@ def _explain(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
     return f"{key} = {problem['input']!r}: {message}"
 
 
-def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:
-    """Return the keys of a pydantic error location, and the section that contains the last key.
+def _resolve_location(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:
+    """Return the keys of a pydantic error location, and the class that the last key belongs to.
 
-    For a tagged union pydantic's location also contains the tag, which is not a key.
+    For a tagged union, pydantic's location also contains the tag, which is not a key.
     """
     keys: list[str] = []
     owner, inner = model, [model]
@@ -112,14 +112,14 @@ def _place(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[lis
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    """The model classes inside an annotation such as ``tuple[Corpus, ...] | None``."""
+    """Return the model classes in an annotation such as ``tuple[Corpus, ...] | None``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for part in get_args(annotation) for found in _models_in(part)]
 
 
 def _tags(model: type[BaseModel]) -> list[str]:
-    """Return the values of the fields that allow one string only."""
+    """Return the values of all fields that accept only one string."""
     literals = (get_args(field.annotation) for field in model.model_fields.values())
     return [values[0] for values in literals if len(values) == 1 and isinstance(values[0], str)]
 
@@ -138,8 +138,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
-    """Return a copy of ``data`` with each ``section.key=value`` applied; a value that is not TOML is a string."""
+def apply_overrides(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Return a copy of ``data`` with each ``section.key=value`` applied. A value that is not TOML is a string."""
     result = cast("dict[str, Any]", json.loads(json.dumps(data, default=str)))
     for assignment in assignments:
         key, equals, text = assignment.partition("=")

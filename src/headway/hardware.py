@@ -1,4 +1,4 @@
-"""What training takes from the machine: device, precision, and the C library's memory settings."""
+"""Facts and settings of the machine: device, precision, processor, and the C library's memory settings."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = [
     "computes_bfloat16",
     "has_avx2",
     "keep_freed_memory",
+    "matmul_gflops",
     "processor_name",
-    "product_rate",
     "return_freed_memory",
 ]
 
@@ -28,7 +28,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def choose_device(name: str) -> torch.device:
-    """The device for "auto", "cpu" or "cuda"."""
+    """Return the device for "auto", "cpu" or "cuda"; :class:`ConfigError` if there is no GPU for "cuda"."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("device = 'cuda': PyTorch finds no GPU here; use 'auto' or 'cpu'")
     if name == "auto":
@@ -37,7 +37,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def computes_bfloat16(device: torch.device) -> bool:
-    """Whether the hardware multiplies bfloat16 matrices faster than float32 ones."""
+    """Return whether the hardware multiplies bfloat16 matrices faster than float32 matrices."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
@@ -45,19 +45,19 @@ def computes_bfloat16(device: torch.device) -> bool:
 
 
 def has_avx2() -> bool:
-    """Whether this is an x86 processor with 256-bit vectors of integers."""
+    """Return whether this is an x86 processor with 256-bit integer vectors."""
     return torch.backends.cpu.get_cpu_capability().startswith(("AVX2", "AVX512"))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Matrix products in bfloat16, where ``precision`` asks for it or is "auto" and the hardware computes it."""
+    """Return a context in which matrix products are in ``precision``; "auto" means bfloat16 if it is faster."""
     if precision == "bfloat16" or (precision == "auto" and computes_bfloat16(device)):
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 
 
 def processor_name() -> str:
-    """The processor's model, as the system names it."""
+    """Return the name of the processor's model."""
     try:
         with Path("/proc/cpuinfo").open(encoding="utf-8") as file:
             return next(line.split(":", 1)[1].strip() for line in file if line.startswith("model name"))
@@ -65,8 +65,8 @@ def processor_name() -> str:
         return platform.processor() or platform.machine()
 
 
-def product_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """GFLOP/s of the product of two 2048-square matrices: the best of ten."""
+def matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
+    """Return the GFLOP/s of multiplying two 2048 x 2048 matrices, the best of ten runs."""
     a = torch.randn(2048, 2048, device=device).to(dtype)
     best = 0.0
     for _ in range(10):
@@ -79,10 +79,10 @@ def product_rate(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep large freed blocks for what comes next instead of returning them to the system.
+    """Make glibc keep large freed blocks for later allocations instead of returning them to the system.
 
-    Otherwise every step of training and every batch of decoding maps and clears its memory anew, page by page, which
-    can cost a third of a training step's time.
+    Otherwise each training step and each batch of decoding maps and clears its memory again, page by page, which can
+    take a third of the time of a training step.
     """
     if libc := _glibc():
         # Older versions accept no more than 32 MiB.
@@ -91,10 +91,10 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Give glibc's free pages back to the system, wherever they lie.
+    """Return all free pages of glibc's heap to the system.
 
-    Batches differ in shape, so kept blocks fragment: without this, now and then, the heap of a small model grew from 2
-    to 5 GiB in a thousand steps, a fifth of it in use.
+    Batches differ in shape, so blocks that are kept fragment the heap. Without regular calls, the heap of a small model
+    grew from 2 to 5 GiB in a thousand steps, of which a fifth was in use.
     """
     if libc := _glibc():
         libc.malloc_trim(0)
@@ -103,5 +103,5 @@ def return_freed_memory() -> None:
 def _glibc() -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL("libc.so.6") if sys.platform == "linux" else None
-    except OSError:  # another C library, with settings of its own
+    except OSError:  # another C library
         return None

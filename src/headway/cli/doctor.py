@@ -23,7 +23,7 @@ def doctor(
 
     from headway import kernels
     from headway.engine import choose_precision
-    from headway.hardware import choose_device, computes_bfloat16, processor_name, product_rate
+    from headway.hardware import choose_device, computes_bfloat16, matmul_gflops, processor_name
 
     device = choose_device("auto")
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name()
@@ -36,7 +36,7 @@ def doctor(
     )
     print(f"decoding  in {choose_precision('auto', device)} by default{compiled}")
     for dtype in (torch.float32, torch.bfloat16) if bfloat16 else (torch.float32,):
-        rate = product_rate(dtype, device)
+        rate = matmul_gflops(dtype, device)
         print(f"products  {str(dtype).removeprefix('torch.')}: {rate:,.0f} GFLOP/s at 2048 x 2048 x 2048")
     if compile_ahead and kernels.available():
         from headway.kernels.compile_ahead import compile_decoding_kernels

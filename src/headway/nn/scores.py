@@ -11,9 +11,9 @@ Every parameter is per head. A bias on the result of the last two layers would c
 what is added to all its inputs. Where query and key come from learned linear projections without a bias, ``general``
 computes nothing that ``dot`` could not; it is for vectors that have none, as in recurrent models.
 
-A score has two steps, so that what depends on a key alone is computed once and kept while queries come one after the
-other: :meth:`ScoreFunction.prepare` prepares keys, :meth:`ScoreFunction.compare` compares queries with prepared keys. A
-call does both.
+A score function has two steps, so that what depends on the keys only is computed once and kept while queries arrive one
+after the other: :meth:`ScoreFunction.prepare` prepares keys, and :meth:`ScoreFunction.compare` compares queries with
+prepared keys. A call does both.
 """
 
 from __future__ import annotations
