@@ -41,7 +41,7 @@ from headway.hardware import processor_name
 from headway.predict.classifier import Classifier
 from headway.tasks import load_recipe, train
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
+from headway.train.report import Listener
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def read_corpora(recipe: Recipe) -> tuple[Labelled, Labelled]:
 
 def train_recipe(recipe: Recipe, run: Path) -> Classify:
     """Train Headway, and load the model that the run recommends."""
-    result = train(recipe, run, listener=Silence())
+    result = train(recipe, run, listener=Listener())
     if result.model is None:
         raise SystemExit("the training was interrupted")
     return load_model(result.model)

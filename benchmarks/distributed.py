@@ -51,7 +51,7 @@ from headway.hardware import autocast, keep_freed_memory, processor_name
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.tasks.translation import TranslationObjective
-from headway.train.distributed import World, joined
+from headway.train.distributed import World, join_world
 from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
 from headway.train.stream import TokenBatch, to_device
 
@@ -109,7 +109,7 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=processes)
-    with joined(device) as world:
+    with join_world(device) as world:
         torch.manual_seed(1)
         model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
         plain = TranslationObjective(model, 0.1)

@@ -28,8 +28,8 @@ from headway.tasks.translation import TranslationObjective
 from headway.text.tokenizer import PAD
 from headway.train.optim import clip_and_step, make_optimizer
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
-from headway.train.stream import StepBatches, Stream, TokenBatch
+from headway.train.report import Listener
+from headway.train.stream import BatchStream, StepBatches, TokenBatch
 from headway.train.task import Prepared
 
 SOURCE, TARGET = "de", "en"
@@ -72,7 +72,7 @@ def prepare_corpus(
 ) -> tuple[Recipe, Prepared]:
     """The recipe, and its tokenizer and tokens, which are made once in ``workdir``."""
     setting = recipe(data, preset, max_tokens, pool_size)
-    prepared = task_of(setting).prepare(setting, workdir / "headway", Silence())
+    prepared = task_of(setting).prepare(setting, workdir / "headway", Listener())
     assert prepared is not None
     return setting, prepared
 
@@ -123,7 +123,7 @@ def train(
     model: nn.Module,
     loss: Callable[[TokenBatch], Tensor],
     take_step: Callable[[], object],
-    stream: Stream,
+    stream: BatchStream,
     precision: str,
 ) -> None:
     """Train until the process is ended. ``take_step`` changes the weights once their gradients are there."""
@@ -172,7 +172,7 @@ def main(
     keep_freed_memory()
     setting, prepared = prepare_corpus(data, workdir, preset, max_tokens, pool_size)
     vocab_size = prepared.source_tokenizer.vocab_size
-    stream = Stream(prepared.train, setting, choose_device("cpu"))
+    stream = BatchStream(prepared.train, setting, choose_device("cpu"))
     torch.manual_seed(1)
     if kind == "plain":
         plain = PlainTransformer(sizes(setting), vocab_size)

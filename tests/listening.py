@@ -9,10 +9,10 @@ from headway.data.store_builder import Shard
 from headway.tasks import task_of
 from headway.train.fine_tuning import complete_recipe
 from headway.train.recipe import Recipe
-from headway.train.report import Listener, Silence
+from headway.train.report import Listener
 
 
-class Heard(Silence):
+class Heard(Listener):
     """Remembers the messages."""
 
     def __init__(self) -> None:

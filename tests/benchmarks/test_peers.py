@@ -14,7 +14,7 @@ from headway.models.transformer import Transformer
 from headway.tasks.translation import TranslationObjective
 from headway.text.tokenizer import PAD
 from headway.train.recipe import Recipe
-from headway.train.stream import Stream, TokenBatch
+from headway.train.stream import BatchStream, TokenBatch
 from headway.train.task import Prepared
 
 WORDS = ["ein", "Hund", "und", "eine", "Katze", "laufen", "über", "den", "Weg", "nach", "Hause"]
@@ -63,7 +63,7 @@ def test_a_peers_settings_reach_its_configuration(name: str) -> None:
 
 def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recipe, Prepared, Path]) -> None:
     setting, prepared, _ = corpus
-    stream = Stream(prepared.train, setting, torch.device("cpu"))
+    stream = BatchStream(prepared.train, setting, torch.device("cpu"))
     works = [stream.next_step() for _ in range(len(stream.plan))]
     for index, work in enumerate(works):
         rows = stream.plan[index]

@@ -1,8 +1,8 @@
-"""What the tests of old artifacts compare: the results of a model folder, a run folder or an exported folder.
+"""The results that tests of old artifacts compare: of a model folder, a run folder or an exported folder.
 
 :mod:`record` stores these observations beside the folders that it records, and :mod:`test_recorded` makes them again.
-Both use only entry points that users have (the command line and ``headway.load``), so that the observations mean the
-same whatever the package looks like inside.
+Both use only public entry points (the command line and ``headway.load``), so that the observations do not depend on
+internals of the package.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def command(*words: object) -> tuple[int, str]:
 
 
 def checked_command(*words: object) -> None:
-    """Run ``headway WORDS`` in this process. It must succeed."""
+    """Run ``headway WORDS`` in this process, and check that it succeeds."""
     code, said = command(*words)
     assert code == 0, f"headway {' '.join(map(str, words))} ended with {code}: {said}"
 

@@ -1,18 +1,18 @@
-"""Record artifacts of an earlier commit for :mod:`test_recorded`: small real folders of every kind, and what they gave.
+"""Record artifacts of an earlier commit for :mod:`test_recorded`: small real folders of every kind, and their results.
 
     git worktree add ../old COMMIT
     PYTHONPATH=../old/src python tests/compat/record.py
 
-The folders in ``recorded/`` are of the commit that is named in ``recorded/SOURCE``. They are never made again for that
-commit; when a format changes, record artifacts of the last commit before the change under new names (``--prefix``).
-This script is written against that commit's internals and may be changed for a later one.
+The folders in ``recorded/`` were made by the commit that is named in ``recorded/SOURCE``. They are never recorded again
+for that commit. When a format changes, record artifacts of the last commit before the change under new names
+(``--prefix``). This script depends on internals of the recorded commit, and may be changed for a later one.
 
 Archives, by the first part of their names:
 
     bundle-*  a model folder; the archives together have every option of every architecture
-    run-*     a run folder in mid-training, its corpus and its recipe, and the losses of the steps that followed where
-              nothing interrupted training
-    import-*  a folder of Hugging Face's formats, and the model folder that it became
+    run-*     a run folder in mid-training, its corpus and its recipe, and the losses of the following steps of an
+              uninterrupted run
+    import-*  a folder of a Hugging Face format, and the model folder imported from it
     export-*  a model folder, and the folder that it was exported to
     recipes   the resolved form of each recipe in recipes/
 
@@ -52,7 +52,7 @@ from headway.models.recurrent import RecurrentConfig
 from headway.models.transformer import TransformerConfig
 from headway.tasks import load_recipe, train
 from headway.train import snapshot as state
-from headway.train.report import Silence
+from headway.train.report import Listener
 
 ROOT = Path(__file__).parents[2]
 STOP, STEPS = 6, 16  # training stops after the one, and would have gone on to the other
@@ -221,7 +221,7 @@ TWO_PROCESSES = ("sharded", "two-processes")
 
 
 def merged(*all_sections: Sections) -> Sections:
-    """Sections, with those that come later put over the earlier."""
+    """Merge recipe sections; later values take precedence."""
     whole: Sections = {}
     for sections in all_sections:
         for name, section in sections.items():
@@ -230,7 +230,7 @@ def merged(*all_sections: Sections) -> Sections:
 
 
 def recipe(changes: Sections, *, steps: int) -> Sections:
-    """A recipe of ``steps`` quick steps on one core, each with a line in the metrics."""
+    """Return a recipe of ``steps`` quick steps on one core, each with a line in the metrics."""
     classifies = changes.get("task", {}).get("kind") == "classification"
     kind = changes.get("model", {}).get("kind", "classifier" if classifies else "transformer")
     sizes = {
@@ -273,7 +273,7 @@ def write_corpus(folder: Path) -> None:
 
 
 def texts(folder: Path) -> dict[str, Any]:
-    """Some texts of the development set, and one that training has nothing like."""
+    """Return some texts of the development set, and one that is unlike the training data."""
     sides = [(folder / f"dev.{side}").read_text(encoding="utf-8").splitlines()[:5] for side in ("en", "de")]
     return {"sources": [*sides[0], "in 4 names and 71 m"], "targets": [*sides[1], "in 4 m"]}
 
@@ -285,7 +285,7 @@ def round_weights(folder: Path) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """``value`` with all floats in it rounded."""
+    """Return ``value`` with all floats in it rounded."""
     if isinstance(value, float):
         return round(value, ROUNDED)
     if isinstance(value, dict):
@@ -294,7 +294,7 @@ def rounded(value: Any) -> Any:
 
 
 def note(folder: Path, **facts: Any) -> None:
-    """Write what was recorded beside the artifact."""
+    """Write expected.json beside the artifact."""
     whole = json.dumps(rounded(facts), ensure_ascii=False, separators=(",", ":"))
     (folder / "expected.json").write_text(whole + "\n", encoding="utf-8")
 
@@ -313,13 +313,13 @@ def make_bundle(folder: Path, changes: Sections) -> dict[str, Any]:
 
 
 def record_bundle(folder: Path, changes: Sections) -> None:
-    """A model folder and what it answers."""
+    """Record a model folder and its results."""
     asked = make_bundle(folder, changes)
     note(folder, texts=asked, observed=observe(folder / "model", asked))
 
 
-class _Stop(Silence):
-    """Interrupts training as Ctrl-C does."""
+class _Stop(Listener):
+    """Interrupts training like Ctrl-C."""
 
     def step(self, step: int, *_: Any) -> None:
         if step == STOP:
@@ -327,7 +327,7 @@ class _Stop(Silence):
 
 
 def train_until_stop(path: Path, run: Path) -> None:
-    """Train until :data:`STOP`, where a user interrupts."""
+    """Train until :data:`STOP`, and interrupt there."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     chosen = load_recipe(path)
     result = train(chosen, run, listener=_Stop())
@@ -335,7 +335,7 @@ def train_until_stop(path: Path, run: Path) -> None:
 
 
 def record_run(folder: Path, name: str, changes: Sections) -> None:
-    """A run folder in mid-training, and the losses of the steps that follow."""
+    """Record a run folder in mid-training, and the losses of the following steps."""
     write_corpus(folder / "corpus")
     with chdir(folder):
         if "start_from" in changes.get("training", {}):
@@ -364,20 +364,20 @@ def record_run(folder: Path, name: str, changes: Sections) -> None:
 
 
 def _without_moments(run: Path, following: dict[str, float]) -> float:
-    """How much the losses differ if the optimizer's state gets lost."""
+    """Return how much the losses differ if the optimizer's state is lost."""
     with tempfile.TemporaryDirectory() as aside:
         copy = Path(aside) / "run"
         shutil.copytree(run, copy)
         for path in (copy / "checkpoints").iterdir():
-            snapshot = state.read(path)
-            state.write(copy / "checkpoints", replace(snapshot, moments={}))
+            snapshot = state.read_snapshot(path)
+            state.write_snapshot(copy / "checkpoints", replace(snapshot, moments={}))
         checked_command("train", "recipe.toml", "--run", copy)
         found = losses(copy)
     return max(abs(found[key] - loss) for key, loss in following.items())
 
 
 def record_import(folder: Path, maker: Callable[..., Path]) -> None:
-    """A folder of Hugging Face's formats, the model folder made of it, and what that answers."""
+    """Record a folder of a Hugging Face format, the model folder imported from it, and its results."""
     foreign = maker(folder / "foreign")
     path = foreign / "model.safetensors"
     save_file({name: each.bfloat16().float() for name, each in load_file(path).items()}, path, {"format": "pt"})
@@ -387,7 +387,7 @@ def record_import(folder: Path, maker: Callable[..., Path]) -> None:
 
 
 def record_export(folder: Path, form: str) -> None:
-    """A model folder, and the folder that it was exported to."""
+    """Record a model folder, and the folder that it was exported to."""
     asked = make_bundle(folder, {"model": {"norm": "pre", "activation": "gelu"}})
     with chdir(folder):
         checked_command("export", "model", "--to", form, "-o", "exported")
@@ -397,14 +397,14 @@ def record_export(folder: Path, form: str) -> None:
 
 
 def record_recipes(folder: Path) -> None:
-    """Every recipe of the project as a run folder has it: resolved."""
+    """Record the resolved form of every recipe of the project."""
     for path in sorted((ROOT / "recipes").glob("*.toml")):
         (folder / path.name).write_text(to_toml(load_recipe(path).as_dict()), encoding="utf-8")
     note(folder)
 
 
 def check_options(archives: dict[str, Callable[[Path], None]]) -> None:
-    """Every option of every architecture has a value other than its default in some model folder."""
+    """Check that every option of every architecture has a value other than its default in some model folder."""
     for config, each in (
         (TransformerConfig, TRANSFORMERS),
         (RecurrentConfig, RECURRENT),
@@ -421,7 +421,7 @@ def check_options(archives: dict[str, Callable[[Path], None]]) -> None:
 
 
 def _literals(annotation: Any) -> set[Any]:
-    """The values that a field of a few fixed ones may have; empty for others."""
+    """Return the values that a field of a Literal type accepts; empty for other types."""
     from typing import Literal, get_args, get_origin
 
     if get_origin(annotation) is Literal:
@@ -430,14 +430,14 @@ def _literals(annotation: Any) -> set[Any]:
 
 
 def with_kind(config: type, changes: Sections) -> Sections:
-    """The changes of a recipe for that architecture."""
+    """Return the changes of a recipe for an architecture."""
     if config is ClassifierConfig:
         return merged({"task": {"kind": "classification"}}, changes)
     return merged({"model": {"kind": "recurrent"}}, changes) if config is RecurrentConfig else changes
 
 
 def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
-    """The name of each archive, and what makes its content in a folder."""
+    """Return the name of each archive, and the function that makes its content in a folder."""
     for config, each in (
         (TransformerConfig, TRANSFORMERS),
         (RecurrentConfig, RECURRENT),
@@ -457,7 +457,7 @@ def everything() -> Iterator[tuple[str, Callable[[Path], None]]]:
 
 
 def _foreign(name: str) -> Callable[..., Path]:
-    """What makes a small folder of a Hugging Face family: that of the tests of interop."""
+    """Return the function that makes a small folder of a Hugging Face family, from the tests of interop."""
     sys.path.insert(0, str(ROOT / "tests" / "interop"))
     import foreign
 
@@ -470,7 +470,7 @@ def _foreign(name: str) -> Callable[..., Path]:
 
 
 def main() -> None:
-    """Record all archives, or those whose name has ONLY in it."""
+    """Record all archives, or those whose name contains ONLY."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--until-stop", nargs=2, metavar=("RECIPE", "RUN"), help=argparse.SUPPRESS)
     parser.add_argument("--only", default="", help="Record the archives whose names contain this.")

@@ -1,9 +1,9 @@
-"""Artifacts of earlier commits: they load, go on and answer as when they were recorded (see :mod:`record`).
+"""Artifacts of earlier commits load, resume and answer as when they were recorded (see :mod:`record`).
 
 Results are compared in float32. Logits (here log-probabilities, which are logits up to a constant) may differ by 1e-3,
-a thousand times the rounding of float32 and far below what another formula would do. Losses of ten steps may differ by
-1e-2, because each step passes differences of rounding on to the next; :mod:`record` checks that the losses of a run
-which has lost its optimizer's state differ by more.
+a thousand times the rounding of float32 and far below the effect of another formula. Losses of ten steps may differ by
+1e-2, because each step passes differences of rounding on to the next. :mod:`record` checks that the losses of a run
+without its optimizer's state differ by more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def each(kind: str) -> pytest.MarkDecorator:
 
 
 def assert_as_recorded(found: dict[str, Any], recorded: dict[str, Any]) -> None:
-    """Numbers within the tolerance; texts equal, or as good: another one must have the recorded score."""
+    """Compare numbers within the tolerance, and texts: they must be equal, or another text must have the same score."""
     assert found.keys() == recorded.keys()
     for key in ("scores", "next", "log_probabilities"):
         if key in recorded:
@@ -65,9 +65,7 @@ def test_a_model_folder_answers_as_recorded(archive: Path, tmp_path: Path) -> No
 
 
 @each("run-")
-def test_a_run_goes_on_as_if_nothing_had_interrupted_it(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_resumes_with_the_recorded_losses(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = unpack(archive, tmp_path)
     monkeypatch.chdir(tmp_path)
     before = losses(Path("run"))
@@ -85,7 +83,7 @@ def test_a_run_goes_on_as_if_nothing_had_interrupted_it(
 
 
 def assert_plausible(found: list[float], recorded: list[float]) -> None:
-    """Two draws of the same curve: their means differ by less than single steps do."""
+    """Check that two curves with different dropout differ in their means by less than single steps do."""
     assert abs(statistics.mean(found) - statistics.mean(recorded)) < 2 * statistics.stdev(recorded)
 
 
@@ -108,7 +106,7 @@ def test_an_onnx_folder_answers_as_recorded(archive: Path, tmp_path: Path) -> No
 
 
 @each("export-huggingface")
-def test_an_exported_hugging_face_folder_comes_back(archive: Path, tmp_path: Path) -> None:
+def test_an_exported_hugging_face_folder_can_be_imported(archive: Path, tmp_path: Path) -> None:
     expected = unpack(archive, tmp_path)
     checked_command("import", f"huggingface:{tmp_path / 'exported'}", "-o", tmp_path / "back")
     assert_as_recorded(observe(tmp_path / "back", expected["texts"]), expected["observed"])
@@ -116,7 +114,7 @@ def test_an_exported_hugging_face_folder_comes_back(archive: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("form", ["huggingface", "ctranslate2"])
 def test_the_export_is_the_recorded_one(form: str, tmp_path: Path) -> None:
-    """The same files, and the same bytes in all that have no prose in them."""
+    """Check that file names are equal, and contents of all files without prose."""
     if form == "ctranslate2":
         pytest.importorskip("ctranslate2")
     unpack(RECORDED / f"export-{form}.tar.xz", tmp_path)
@@ -134,7 +132,7 @@ def test_the_export_is_the_recorded_one(form: str, tmp_path: Path) -> None:
 
 
 def test_resolved_recipes_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training refuses each for its missing data alone, which is looked for when the recipe has been accepted."""
+    """The only error of each is its missing data, which is looked for after the recipe has been accepted."""
     unpack(RECORDED / "recipes.tar.xz", tmp_path)
     monkeypatch.chdir(tmp_path)
     recipes = sorted(tmp_path.glob("*.toml"))

@@ -25,7 +25,7 @@ from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationData, TranslationObjective, TranslationTask
 from headway.train.fine_tuning import complete_recipe, load_start
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
+from headway.train.report import Listener
 from headway.train.stream import to_device
 
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
@@ -65,7 +65,7 @@ def recipe(home: Path, family: str, corpus: dict[str, Any] | None = None, **sect
 
 
 def _prepare(recipe: Any, run: Path) -> TranslationData:
-    prepared = TranslationTask().prepare(complete_recipe(recipe, run), run, Silence())
+    prepared = TranslationTask().prepare(complete_recipe(recipe, run), run, Listener())
     assert prepared is not None
     return prepared
 

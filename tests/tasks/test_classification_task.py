@@ -1,4 +1,4 @@
-"""Training classifiers: the same loop, with labels for targets."""
+"""Training classifiers: the same loop with labels as targets."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from headway.models.registry import build_model
 from headway.tasks import parse_recipe, train
 from headway.tasks.classification import ClassificationObjective, ClassificationRecipe, balanced_weights
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
-from headway.train.stream import Stream, to_device
+from headway.train.report import Listener
+from headway.train.stream import BatchStream, to_device
 
 SIZES = {"d_model": 16, "num_heads": 2, "d_ff": 16, "dropout": 0.0}
 Sections = dict[str, dict[str, Any]]
 
 
 def write(folder: Path, name: str, count: int, seed: int) -> None:
-    """A text is "hot" or "cold" by one of its words; the rest is noise."""
+    """Write texts whose label, "hot" or "cold", depends on one word; the other words are noise."""
     rng = random.Random(seed)
     lines = []
     for number in range(count):
@@ -86,14 +86,14 @@ def batch() -> PaddedBatch:
 
 
 class TestObjective:
-    def test_is_the_smoothed_cross_entropy_of_the_labels(self) -> None:
+    def test_the_loss_is_the_smoothed_cross_entropy_of_the_labels(self) -> None:
         network, tokens = model(), to_device(batch(), torch.device("cpu"))
         expected = F.cross_entropy(
             network(tokens.source), torch.tensor([0, 2, 1]), label_smoothing=0.1, reduction="sum"
         )
         torch.testing.assert_close(ClassificationObjective(network, 0.1)(tokens), expected)
 
-    def test_class_weights_weigh_each_text(self) -> None:
+    def test_class_weights_scale_the_loss_of_each_text(self) -> None:
         network, tokens = model(), to_device(batch(), torch.device("cpu"))
         each = F.cross_entropy(network(tokens.source), torch.tensor([0, 2, 1]), reduction="none")
         found = ClassificationObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens)
@@ -113,8 +113,8 @@ class TestObjective:
         torch.testing.assert_close(found, loss + 0.8 / 4 * apart)
 
 
-def test_a_run_ends_in_a_folder_that_knows_its_labels(folder: Path) -> None:
-    """One word decides, so the development set is told apart without an error."""
+def test_the_model_folder_of_a_run_has_its_labels(folder: Path) -> None:
+    """One word decides, so the development set is classified without errors."""
     chosen = recipe(folder)
     result = train(chosen, folder / "run")
     assert result.model is not None
@@ -130,7 +130,7 @@ def test_a_run_ends_in_a_folder_that_knows_its_labels(folder: Path) -> None:
     assert all("perplexity" not in record and "macro F1" in record for record in dev)
 
 
-def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(folder: Path) -> None:
+def test_an_interrupted_run_equals_an_undisturbed_one(folder: Path) -> None:
     changes: Sections = {"validation": {"metric": "loss"}, "model": {"dropout": 0.3, "word_dropout": 0.1}}
     train(recipe(folder, changes), folder / "whole")
     first = recipe(folder, {**changes, "training": {"steps": 20}})
@@ -143,8 +143,8 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_happened(folder: Path) -> 
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
-def test_balanced_class_weights_make_classes_count_alike(folder: Path) -> None:
-    """60 hot, 30 cold: n / (2 n_c) is 1.5 for a cold text and 0.75 for a hot one, 45 for each class."""
+def test_balanced_class_weights_give_classes_equal_totals(folder: Path) -> None:
+    """For 60 hot and 30 cold texts, n / (2 n_c) is 0.75 and 1.5: a total of 45 for each class."""
     assert balanced_weights({"cold": 30, "hot": 60}) == [1.5, 0.75]
     metric = {"metric": "loss"}
     for weights in ("none", "balanced"):
@@ -153,15 +153,15 @@ def test_balanced_class_weights_make_classes_count_alike(folder: Path) -> None:
     assert dev_losses(folder / "none") != dev_losses(folder / "balanced")
 
 
-def test_batches_hold_at_most_max_examples(folder: Path) -> None:
+def test_batches_have_at_most_max_examples(folder: Path) -> None:
     chosen = recipe(folder, {"data": {"max_examples": 7}})
-    stream = Stream(prepare(chosen, folder / "run", Silence()).train, chosen, torch.device("cpu"))
+    stream = BatchStream(prepare(chosen, folder / "run", Listener()).train, chosen, torch.device("cpu"))
     sizes = [work.num_targets for work in (stream.next_step() for _ in range(len(stream.plan)))]
     assert max(sizes) == 7
     assert sum(sizes) == 90
 
 
-def test_texts_over_the_limit_are_cut(folder: Path) -> None:
+def test_texts_over_the_limit_are_truncated(folder: Path) -> None:
     heard = Heard()
     chosen = recipe(folder, {"model": {"max_length": 4}})
     prepared = prepare(chosen, folder / "run", heard)
@@ -187,7 +187,7 @@ class TestRefusals:
             ({"model": {"kind": "clasifier"}}, "model.kind = 'clasifier': did you mean 'classifier'?"),
         ],
     )
-    def test_what_does_not_fit(self, changes: Sections, message: str, tmp_path: Path) -> None:
+    def test_options_that_do_not_fit(self, changes: Sections, message: str, tmp_path: Path) -> None:
         with pytest.raises(ConfigError) as caught:
             recipe(tmp_path, changes)
         assert message in str(caught.value)
@@ -230,7 +230,7 @@ def test_training_starts_from_a_classifier(folder: Path) -> None:
     assert dev_losses(folder / "second") == pytest.approx(dev_losses(folder / "first"), rel=1e-4)
 
 
-def test_a_label_with_one_text_is_told(folder: Path) -> None:
+def test_a_label_with_one_text_is_reported(folder: Path) -> None:
     heard = Heard()
     with (folder / "train.tsv").open("a", encoding="utf-8") as file:
         file.write("warm\tsun b\n")
@@ -238,7 +238,7 @@ def test_a_label_with_one_text_is_told(folder: Path) -> None:
     assert any(message.startswith("1 of 3 labels have a single training text ('warm')") for message in heard.messages)
 
 
-def test_a_run_that_has_begun_needs_no_model_to_start_from(folder: Path) -> None:
+def test_a_begun_run_does_not_need_the_model_that_it_started_from(folder: Path) -> None:
     first = train(recipe(folder, {"validation": {"metric": "loss"}, "training": {"steps": 2}}), folder / "first")
     assert first.model is not None
     changes: Sections = {"training": {"start_from": str(first.model), "steps": 2}, "validation": {"metric": "loss"}}
@@ -248,8 +248,8 @@ def test_a_run_that_has_begun_needs_no_model_to_start_from(folder: Path) -> None
     assert train(recipe(folder, longer), folder / "second").step == 3
 
 
-def test_a_tokenizer_of_a_translation_is_not_taken(folder: Path) -> None:
-    """That one has seen the labels as well."""
+def test_a_tokenizer_of_a_translation_run_is_not_reused(folder: Path) -> None:
+    """It was trained on the labels as well."""
     translating = parse_recipe(
         {
             "data": {"folder": str(folder), "train": [{"files": ["train.tsv"]}]},
@@ -257,15 +257,15 @@ def test_a_tokenizer_of_a_translation_is_not_taken(folder: Path) -> None:
         },
         "test",
     )
-    both = prepare(translating, folder / "run", Silence()).source_tokenizer
-    texts = prepare(recipe(folder), folder / "run", Silence()).source_tokenizer
+    both = prepare(translating, folder / "run", Listener()).source_tokenizer
+    texts = prepare(recipe(folder), folder / "run", Listener()).source_tokenizer
     assert both.vocab_size == texts.vocab_size + 2
 
 
-def test_texts_that_a_model_pads_count_at_that_length(folder: Path) -> None:
-    """200 tokens a batch hold 6 texts of 32 tokens."""
+def test_texts_that_a_model_pads_count_at_the_padded_length(folder: Path) -> None:
+    """A batch of 200 tokens has room for 6 texts of 32 tokens."""
     chosen = recipe(folder, {"model": {"max_length": 32, "pad_to_max_length": True}})
-    stream = Stream(prepare(chosen, folder / "run", Silence()).train, chosen, torch.device("cpu"))
+    stream = BatchStream(prepare(chosen, folder / "run", Listener()).train, chosen, torch.device("cpu"))
     assert max(stream.next_step().num_targets for _ in range(len(stream.plan))) == 6
 
 
@@ -275,13 +275,13 @@ def test_a_recipe_made_in_python_has_the_defaults_of_its_task(folder: Path) -> N
     assert (made.model.kind, made.validation.metric) == ("classifier", "accuracy")
 
 
-def test_a_blank_text_of_the_development_set_is_told_before_training(folder: Path) -> None:
+def test_an_empty_text_of_the_development_set_is_refused_before_training(folder: Path) -> None:
     (folder / "dev.tsv").write_text("hot\tsun\ncold\t \n", encoding="utf-8")
     with pytest.raises(DataError, match=r"dev\.tsv, example 2: the text is empty"):
-        prepare(recipe(folder), folder / "run", Silence())
+        prepare(recipe(folder), folder / "run", Listener())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_class_weights_are_where_the_model_is() -> None:
+def test_class_weights_are_on_the_model_s_device() -> None:
     network, tokens = model().to("cuda"), to_device(batch(), torch.device("cuda"))
     assert torch.isfinite(ClassificationObjective(network, 0.0, class_weights=[1.0, 2.0, 3.0])(tokens))

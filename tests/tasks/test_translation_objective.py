@@ -27,7 +27,7 @@ def model() -> Transformer:
 
 
 def batch(sources: list[list[int]], targets: list[list[int]]) -> PaddedBatch:
-    """Rows with the end symbol, 2, put behind them, then padded."""
+    """Return a batch of padded rows, each followed by EOS (2)."""
 
     def padded(rows: list[list[int]]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         width = max(map(len, rows)) + 1
@@ -39,7 +39,7 @@ def batch(sources: list[list[int]], targets: list[list[int]]) -> PaddedBatch:
 SOURCES, TARGETS = [[5, 6, 7], [8], [4, 9]], [[6], [9, 10, 4, 5], []]
 
 
-def test_targets_are_shifted_behind_the_begin_symbol() -> None:
+def test_targets_are_shifted_and_begin_with_bos() -> None:
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
     assert tokens.targets.tolist() == [6, 2, 9, 10, 4, 5, 2, 2]
     assert tokens.positions.tolist() == [0, 1, 5, 6, 7, 8, 9, 10]
@@ -47,8 +47,8 @@ def test_targets_are_shifted_behind_the_begin_symbol() -> None:
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 0.7])
-def test_an_output_bias_has_its_part_in_loss_and_gradient(r_drop: float) -> None:
-    """Two equal passes diverge by nothing: with R-Drop, and no dropout, the loss is the same."""
+def test_an_output_bias_is_part_of_loss_and_gradient(r_drop: float) -> None:
+    """Two equal passes have no divergence, so with R-Drop and no dropout the loss is the same."""
     sizes = {"d_model": 16, "num_heads": 2, "d_ff": 32, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
     model = build_model(TransformerConfig.parse({**sizes, "output_bias": True}, "test"), VOCABULARY, VOCABULARY)
     torch.nn.init.normal_(model.projection.bias)
@@ -84,7 +84,7 @@ def test_smoothing_changes_the_loss(model: Transformer) -> None:
 
 
 def gradients(model: Transformer, batches: list[PaddedBatch]) -> list[Tensor]:
-    """Of the mean over all real target tokens, summed up batch by batch."""
+    """Return the gradients of the mean over all real target tokens, summed batch by batch."""
     tokens = [to_device(one, CPU) for one in batches]
     total = sum(one.targets.numel() for one in tokens)
     model.zero_grad()
@@ -103,7 +103,7 @@ def test_two_micro_batches_give_the_gradient_of_one_batch(model: Transformer) ->
 
 
 def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(model: Transformer) -> None:
-    """Without dropout both passes are equal, so that nothing is left of the divergence; with it they differ."""
+    """Without dropout both passes are equal and the divergence is zero; with dropout they differ."""
     tokens = to_device(batch(SOURCES, TARGETS), CPU)
     assert float(TranslationObjective(model, 0.1, 5.0)(tokens).detach()) == pytest.approx(
         float(TranslationObjective(model, 0.1)(tokens).detach()), rel=1e-5
@@ -124,7 +124,7 @@ def test_r_drop_is_the_mean_of_two_passes_and_their_divergence(model: Transforme
 
 
 def batch_loss_of(first: Tensor, second: Tensor, targets: Tensor) -> Tensor:
-    """The mean of two passes' summed cross-entropies with smoothing 0.1."""
+    """Return the mean of the summed cross-entropies of two passes, with smoothing 0.1."""
     return (
         -sum(
             (0.9 * each.gather(1, targets.unsqueeze(1)).sum() + 0.1 * each.mean(1).sum() for each in (first, second)),
@@ -163,10 +163,10 @@ print(len(graphs))
 """
 
 
-def test_compiled_it_is_one_graph_for_all_shapes() -> None:
-    """Traced as on a GPU, but run without generating kernels, which takes minutes.
+def test_torch_compile_makes_one_graph_for_all_shapes() -> None:
+    """Trace as on a GPU, but run without generating kernels, which takes minutes.
 
-    In a process of its own: the checks of shapes that surround every layer in these tests cannot be traced.
+    This needs its own process, because the shape checks around every layer in these tests cannot be traced.
     """
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""Many processes: the same course as one, whoever is interrupted, killed or wrong. Two talk through gloo here."""
+"""Several processes train exactly as one, even if one is interrupted, killed or fails. Two communicate by gloo here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from headway.storage import locked_folder
 from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationObjective
 from headway.train import distributed, loop, snapshot
-from headway.train.distributed import World, gathered, joined
+from headway.train.distributed import World, gather_full_tensors, join_world
 from headway.train.loop import Result
 from headway.train.optim import clip_and_step, learning_rate
 from headway.train.recipe import Recipe
@@ -52,7 +52,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
-    """Eight steps of four micro-batches, with dropout, each on record; saved after every third."""
+    """Eight steps of four micro-batches with dropout; each step is recorded, every third is saved."""
     plain: dict[str, dict[str, Any]] = {
         "data": {
             "folder": str(corpus),
@@ -76,7 +76,7 @@ def sharded(corpus: Path) -> Recipe:
 
 
 def losses(run: Path) -> dict[str, float]:
-    """Every loss of the metrics: the training's at each step, and those on the development set."""
+    """Return every loss in the metrics: of each training step, and on the development set."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     found = [(f"{line['kind']} {line['step']}", float(line["loss"])) for line in lines]
     assert len(dict(found)) == len(found), "a record stands there twice"
@@ -85,7 +85,7 @@ def losses(run: Path) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of one process."""
+    """The run folder of one process."""
     run = tmp_path_factory.mktemp("alone")
     train(recipe(corpus), run)
     assert list(losses(run)) == [
@@ -100,7 +100,7 @@ def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Pair:
-    """Two processes, joined once, that do what they are sent."""
+    """Two connected processes that execute the functions they receive."""
 
     def __init__(self, meeting: Path) -> None:
         context = multiprocessing.get_context("spawn")
@@ -111,7 +111,7 @@ class Pair:
             self._pipes.append(mine)
 
     def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What ``function`` returns in each, or the user error that it raises there; any other error is raised."""
+        """Return the result or user error of ``function`` in each process; raise any other error."""
         for pipe in self._pipes:
             pipe.send((function, arguments))
         answers = []
@@ -149,7 +149,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def train_interrupted(chosen: Recipe, run: Path, step: int, rank: int) -> Result:
-    """Train, and hear Ctrl-C in one process in the middle of ``step``."""
+    """Train, and raise SIGINT in one process in the middle of ``step``."""
 
     def interrupt(number: int, *rest: Any) -> float:
         if number == step and not heard and (not dist.is_initialized() or rank == dist.get_rank()):
@@ -164,12 +164,12 @@ def train_interrupted(chosen: Recipe, run: Path, step: int, rank: int) -> Result
 
 
 def gradient_norms(chosen: Recipe, run: Path) -> list[float]:
-    """Of all weights together, before clipping, at each step. Adam would hide a wrong factor."""
+    """Return the norm of all gradients before clipping at each step. Adam would hide a wrong factor."""
 
     def note(optimizer: torch.optim.Optimizer, clip_norm: float | None = None) -> torch.Tensor:
         gradients = [weight.grad for group in optimizer.param_groups for weight in group["params"]]
         squares = [each.square().sum() for each in gradients if each is not None]
-        norms.append(sum(float(gathered({"": each})[""]) for each in squares) ** 0.5)
+        norms.append(sum(float(gather_full_tensors({"": each})[""]) for each in squares) ** 0.5)
         return clip_and_step(optimizer, clip_norm)
 
     norms: list[float] = []
@@ -180,7 +180,7 @@ def gradient_norms(chosen: Recipe, run: Path) -> list[float]:
 
 
 def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
-    """The fifth pass of process 1, in its third step, gives an infinite loss."""
+    """Train; the fifth pass of process 1, in its third step, returns an infinite loss."""
     passes: list[int] = []
 
     def forward(self: TranslationObjective, batch: Any) -> torch.Tensor:
@@ -195,7 +195,7 @@ def train_with_one_infinite_loss(chosen: Recipe, run: Path) -> Result:
 
 
 def train_with_little_room_in_process_1(chosen: Recipe, run: Path) -> Result:
-    """From the first step on: when the processes meet they write files of their own."""
+    """Limit the file size from the first step on: the processes write files while they connect."""
 
     def limit(*arguments: Any) -> float:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096 if dist.get_rank() == 1 else soft, hard))
@@ -211,7 +211,7 @@ def train_with_little_room_in_process_1(chosen: Recipe, run: Path) -> Result:
 
 
 def train_in_own_folder(chosen: Recipe, folder: Path) -> Result:
-    """Each process sees a file system of its own."""
+    """Train as if each process had its own file system."""
     return train(chosen, folder / str(dist.get_rank()))
 
 
@@ -219,8 +219,8 @@ def assert_same_losses(run: Path, expected: Path) -> None:
     assert losses(run) == pytest.approx(losses(expected), rel=2e-4)
 
 
-class TestTheCourseIsThatOfOneProcess:
-    def test_with_dropout_on(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+class TestLossesEqualThoseOfOneProcess:
+    def test_with_dropout(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
         first, second = pair(train, recipe(corpus), tmp_path)
         assert first == second
         assert first.model in [tmp_path / name for name in ("best", "ema", "average")]
@@ -230,17 +230,17 @@ class TestTheCourseIsThatOfOneProcess:
         (start,) = json.loads((tmp_path / "environment.json").read_text())
         assert start["processes"] == 2
 
-    def test_with_other_dropout_it_is_another(
+    def test_other_dropout_gives_other_losses(
         self, corpus: Path, alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The tolerance above tells one dropout from another, from the first step on."""
+        """The tolerance above distinguishes dropout seeds from the first step on."""
         plain = loop._dropout_seed
         monkeypatch.setattr(loop, "_dropout_seed", lambda seed, step, index: plain(seed, step, index // 2))
         train(recipe(corpus, training={"steps": 1}), tmp_path)
         assert losses(tmp_path)["train 1"] != pytest.approx(losses(alone)["train 1"], rel=2e-3)
 
     @pytest.mark.parametrize("sharding", ["none", "full"])
-    def test_gradients_are_summed_over_the_targets_of_all(
+    def test_gradients_are_summed_over_the_targets_of_all_processes(
         self, corpus: Path, pair: Pair, tmp_path: Path, sharding: str
     ) -> None:
         chosen = recipe(corpus, training={"sharding": sharding})
@@ -249,7 +249,7 @@ class TestTheCourseIsThatOfOneProcess:
         for found in pair(gradient_norms, chosen, tmp_path / "two"):
             assert found == pytest.approx(expected, rel=2e-3)
 
-    def test_where_one_process_has_more_batches_and_passes_leave_out_blocks(
+    def test_if_one_process_has_more_batches_and_passes_skip_blocks(
         self, corpus: Path, pair: Pair, tmp_path: Path
     ) -> None:
         chosen = recipe(corpus, training={"accumulate": 3}, model={"layer_dropout": 0.5})
@@ -257,7 +257,9 @@ class TestTheCourseIsThatOfOneProcess:
         train(chosen, tmp_path / "one")
         assert_same_losses(tmp_path / "two", tmp_path / "one")
 
-    def test_from_two_processes_to_one_to_two(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_a_run_moves_from_two_processes_to_one_and_back(
+        self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
+    ) -> None:
         chosen = recipe(corpus)
         assert [each.step for each in pair(train_interrupted, chosen, tmp_path, 2, 1)] == [2, 2]
         with pytest.warns(UserWarning, match=r"processes was 2, is 1\): the resumed run is as good as before"):
@@ -265,19 +267,19 @@ class TestTheCourseIsThatOfOneProcess:
         assert [each.interrupted for each in pair(train, chosen, tmp_path)] == [False, False]
         assert_same_losses(tmp_path, alone)
 
-    def test_a_step_that_is_infinite_in_one_process_is_skipped_by_all(
+    def test_all_processes_skip_a_step_with_an_infinite_loss_in_one(
         self, corpus: Path, pair: Pair, tmp_path: Path
     ) -> None:
         first, second = pair(train_with_one_infinite_loss, recipe(corpus, data={"dev": None}), tmp_path)
         assert first == second
         lines = map(json.loads, (tmp_path / "metrics.jsonl").read_text().splitlines())
         assert [line["skipped_steps"] for line in lines] == [0, 0, 1, 0, 0, 0, 0, 0]
-        before, after = (snapshot.read(tmp_path / "checkpoints" / f"step-{step}").weights for step in (3, 6))
+        before, after = (snapshot.read_snapshot(tmp_path / "checkpoints" / f"step-{step}").weights for step in (3, 6))
         assert all(tensor.isfinite().all() for tensor in (*before.values(), *after.values()))
 
 
 class TestRunFolder:
-    def test_held_by_another_training(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_a_folder_in_use_by_another_training_is_refused(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         with locked_folder(tmp_path):
             first, second = pair(train, recipe(corpus), tmp_path)
         assert isinstance(first, CheckpointError)
@@ -285,7 +287,7 @@ class TestRunFolder:
         assert f"process {os.getpid()} is training there" in str(first)
         assert str(second) == f"process 0 failed: {first}"
 
-    def test_not_shared_by_the_processes(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_a_folder_that_processes_do_not_share_is_refused(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         pair(train_interrupted, recipe(corpus), tmp_path / "0", 1, 0)
         for error in pair(train_in_own_folder, recipe(corpus), tmp_path):
             assert isinstance(error, CheckpointError)
@@ -295,12 +297,12 @@ class TestRunFolder:
             )
 
 
-class TestShards:
-    def test_the_course_is_that_of_one_process(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+class TestSharding:
+    def test_losses_equal_those_of_one_process(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
         assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
         assert_same_losses(tmp_path, alone)
 
-    def test_a_checkpoint_holds_shards_and_model_folders_none(
+    def test_checkpoints_contain_shards_and_model_folders_do_not(
         self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
     ) -> None:
         pair(train, sharded(corpus), tmp_path)
@@ -308,7 +310,7 @@ class TestShards:
         assert sorted(path.name for path in folder.iterdir()) == ["shards", "state.json"]
         shards = {path.name for path in (folder / "shards").iterdir()}
         assert shards == {".metadata", "__0_0.distcp", "__1_0.distcp"}
-        found, expected = snapshot.read(folder), snapshot.read(alone / "checkpoints" / "step-8")
+        found, expected = snapshot.read_snapshot(folder), snapshot.read_snapshot(alone / "checkpoints" / "step-8")
         for mine, yours in ((found.weights, expected.weights), (found.moments, expected.moments)):
             assert {name: tensor.shape for name, tensor in mine.items()} == {
                 name: tensor.shape for name, tensor in yours.items()
@@ -320,22 +322,24 @@ class TestShards:
             assert read_weights(tmp_path / name / "model.safetensors").keys() == found.weights.keys()
 
     @pytest.mark.filterwarnings("ignore:the environment has changed")
-    def test_to_one_process_without_and_back(self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_a_run_moves_to_one_process_without_sharding_and_back(
+        self, corpus: Path, alone: Path, pair: Pair, tmp_path: Path
+    ) -> None:
         assert [each.step for each in pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)] == [2, 2]
         assert train_interrupted(recipe(corpus), tmp_path, 5, 0).step == 5
         pair(train, sharded(corpus), tmp_path)
         assert_same_losses(tmp_path, alone)
 
-    def test_a_damaged_shard_is_noticed(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_a_damaged_shard_is_detected(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         pair(train_interrupted, sharded(corpus), tmp_path, 4, 0)
         shard = tmp_path / "checkpoints" / "step-4" / "shards" / "__1_0.distcp"
         content = bytearray(shard.read_bytes())
         content[len(content) // 2] ^= 1
         shard.write_bytes(content)
         with pytest.raises(snapshot.DamageError, match=r"shards/__1_0\.distcp does not match its checksum"):
-            snapshot.read(shard.parent.parent)
+            snapshot.read_snapshot(shard.parent.parent)
 
-    def test_a_disk_that_is_full_for_one_process_stops_all(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_a_full_disk_of_one_process_stops_all(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         pair(train_interrupted, sharded(corpus), tmp_path, 2, 0)
         for error in pair(train_with_little_room_in_process_1, sharded(corpus), tmp_path):
             assert isinstance(error, OutputError)
@@ -343,7 +347,7 @@ class TestShards:
         assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
         assert [each.step for each in pair(train, sharded(corpus), tmp_path)] == [STEPS, STEPS]
 
-    def test_need_as_many_batches_in_each_process(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+    def test_sharding_needs_equal_numbers_of_batches(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         chosen = recipe(corpus, training={"sharding": "full", "accumulate": 3})
         for error in pair(train, chosen, tmp_path):
             assert isinstance(error, ConfigError)
@@ -351,7 +355,7 @@ class TestShards:
 
 
 def with_world(function: Callable[[World], Any]) -> Any:
-    with joined("cpu") as world:
+    with join_world("cpu") as world:
         return function(world)
 
 
@@ -372,12 +376,12 @@ class TestWorld:
     def test_agreement_and_sums(self, pair: Pair) -> None:
         assert pair(with_world, _vote) == [(True, False, 3.0, [0]), (True, False, 3.0, [1])]
 
-    def test_an_error_in_process_0_ends_all_in_its_words(self, pair: Pair) -> None:
+    def test_all_processes_report_the_error_of_process_0(self, pair: Pair) -> None:
         first, second = pair(with_world, _fail_on_main)
         assert (type(first), str(first)) == (CheckpointError, "runs/x: held")
         assert (type(second), str(second)) == (TrainingError, "process 0 failed: runs/x: held")
 
-    def test_a_lost_connection_is_explained_and_nothing_else_is_hidden(self, pair: Pair) -> None:
+    def test_a_lost_connection_is_explained_and_other_errors_are_unchanged(self, pair: Pair) -> None:
         gloo = "[third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
         for rank, error in enumerate(pair(with_world, partial(_fail, gloo))):
             assert isinstance(error, TrainingError)
@@ -386,8 +390,8 @@ class TestWorld:
         with pytest.raises(RuntimeError, match="a bug"):
             pair(with_world, partial(_fail, "a bug"))
 
-    def test_what_dead_processes_left_in_the_store_is_not_read(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Three processes meet where three others with the same ranks had met before."""
+    def test_entries_of_dead_processes_in_the_store_are_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Three processes connect through a store that three others with the same ranks have used."""
         store = dist.HashStore()  # type: ignore[attr-defined]
         monkeypatch.setattr(distributed, "rendezvous", lambda _: iter([(store, 0, 0)]))
         with ThreadPoolExecutor(3) as pool:
@@ -397,7 +401,7 @@ class TestWorld:
                 stores[1].set("address", place)
                 assert [each.get("address") for each in stores] == [place.encode()] * 3
 
-    def test_one_process_waits_for_nobody(self) -> None:
+    def test_one_process_does_not_wait(self) -> None:
         world = World(torch.device("cpu"))
         assert world.is_main
         assert world.on_main(lambda: 3) == world.main_first(lambda: 3) == 3
@@ -407,7 +411,7 @@ class TestWorld:
     def test_torchrun_with_one_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
             monkeypatch.setenv(name, value)
-        with joined("cpu") as world:
+        with join_world("cpu") as world:
             assert (world.rank, world.processes, dist.is_initialized()) == (0, 1, False)
 
     @pytest.mark.parametrize(
@@ -428,21 +432,21 @@ class TestWorld:
             monkeypatch.delenv(name, raising=False)
         for name, value in variables.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match=message), joined("cpu"):
+        with pytest.raises(ConfigError, match=message), join_world("cpu"):
             pass
 
-    def test_more_processes_than_gpus(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_more_processes_than_gpus_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         for name, value in {"RANK": "2", "LOCAL_RANK": "2", "WORLD_SIZE": "3"}.items():
             monkeypatch.setenv(name, value)
         expected = r"LOCAL_RANK = 2: this machine has 2 GPUs, .* lower --nproc-per-node"
-        with pytest.raises(ConfigError, match=expected), joined("cuda"):
+        with pytest.raises(ConfigError, match=expected), join_world("cuda"):
             pass
 
 
 class TestTorchrun:
-    """The documented command, as it is."""
+    """The documented command."""
 
     def command(self, folder: Path, chosen: Recipe) -> list[str]:
         file = folder / "recipe.toml"
@@ -453,10 +457,8 @@ class TestTorchrun:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "OMP_NUM_THREADS": "1"}
 
-    def test_a_killed_process_is_started_again_and_the_run_goes_on(
-        self, corpus: Path, pair: Pair, tmp_path: Path
-    ) -> None:
-        """Killed after a save, it takes the course of two processes that nothing disturbed, bit for bit."""
+    def test_a_killed_process_is_restarted_and_the_run_resumes(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
+        """After the kill, the run equals an undisturbed run of two processes bit for bit."""
         chosen = recipe(corpus, training={"steps": 120, "log_every": 10}, checkpoints={"every": 10}, data={"dev": None})
         pair(train, chosen, tmp_path / "undisturbed")
         log, checkpoints = tmp_path / "log", tmp_path / "run" / "checkpoints"
@@ -482,7 +484,7 @@ class TestTorchrun:
                 agent.kill()
                 agent.wait()
 
-    def test_a_users_error_is_told_once(self, corpus: Path, tmp_path: Path) -> None:
+    def test_a_user_error_is_reported_once(self, corpus: Path, tmp_path: Path) -> None:
         command = self.command(tmp_path, recipe(corpus, training={"accumulate": 1}))
         command[command.index("--max-restarts=1")] = "--max-restarts=0"
         done = subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=100, check=False)
@@ -498,7 +500,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def worker(agent: int, rank: int) -> int:
-    """The process id of a worker of torchrun."""
+    """Return the process id of a worker of torchrun."""
     children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
     for child in children:
         if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):

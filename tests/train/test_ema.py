@@ -1,4 +1,4 @@
-"""The moving average: its recursion by hand, its place in the model and back, and when it stays."""
+"""The moving average: its recursion by hand, exchange with the weights, and skipped steps."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_by_hand() -> None:
             torch.testing.assert_close(tensor, torch.full_like(tensor, expected))
 
 
-def test_it_stays_where_the_weights_did_not_move() -> None:
+def test_a_skipped_step_does_not_change_it() -> None:
     model = small_model()
     average = MovingAverage(model, 0.9)
     fill(model, 1.0)
@@ -63,7 +63,7 @@ def test_it_stays_where_the_weights_did_not_move() -> None:
     assert not equal(average.named_weights(), before)
 
 
-def test_a_model_that_never_moves_is_its_own_average() -> None:
+def test_the_average_of_constant_weights_is_the_weights() -> None:
     model = small_model()
     average = MovingAverage(model, 0.999)
     for step in range(1, 5):
@@ -71,7 +71,7 @@ def test_a_model_that_never_moves_is_its_own_average() -> None:
     assert equal(average.named_weights(), named_weights(model))
 
 
-def test_it_goes_into_the_model_and_the_models_own_weights_come_back() -> None:
+def test_it_is_put_into_the_model_and_the_weights_are_restored() -> None:
     model = small_model()
     average = MovingAverage(model, 0.9)
     addresses = [parameter.data_ptr() for parameter in model.parameters()]
@@ -89,7 +89,7 @@ def test_it_goes_into_the_model_and_the_models_own_weights_come_back() -> None:
     assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
 
 
-def test_saved_and_loaded_it_goes_on_bit_for_bit() -> None:
+def test_saved_and_loaded_it_continues_bit_for_bit() -> None:
     model = small_model()
     average = MovingAverage(model, 0.9)
     fill(model, 1.0)
@@ -114,7 +114,7 @@ def test_another_models_average_is_refused() -> None:
     assert equal(named_weights(model), own)
 
 
-def test_the_host_waits_for_nothing(no_waiting: AbstractContextManager[object]) -> None:
+def test_the_host_does_not_wait_for_the_device(no_waiting: AbstractContextManager[object]) -> None:
     average = MovingAverage(small_model(), 0.9)
     with no_waiting:
         average.update(1, MOVED)

@@ -1,4 +1,4 @@
-"""Where a run was computed: what is noted, what stays as it began, and what is warned of."""
+"""The environment of a run: what is recorded, what stays as it began, and which changes cause a warning."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 from headway.errors import CheckpointError
 from headway.train import environment
-from headway.train.environment import Environment, record_start
+from headway.train.environment import record_start
 
 CPU = torch.device("cpu")
 
@@ -29,13 +29,13 @@ def capable(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
     monkeypatch.setattr(environment, "computes_bfloat16", lambda _: yes)
 
 
-def silent(run: Path, precision: str = "auto", *, step: int) -> Environment:
+def silent(run: Path, precision: str = "auto", *, step: int) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return record_start(run, CPU, precision, step=step)
 
 
-def test_every_start_is_noted(tmp_path: Path) -> None:
+def test_every_start_is_recorded(tmp_path: Path) -> None:
     silent(tmp_path, "float32", step=0)
     silent(tmp_path, "float32", step=7)
     first, second = entries(tmp_path)
@@ -50,7 +50,8 @@ def test_every_start_is_noted(tmp_path: Path) -> None:
 def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
     folder = Path(environment.__file__).parents[3]
     head = subprocess.run(["git", "-C", folder, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
-    commit = silent(tmp_path, "float32", step=0).commit
+    silent(tmp_path, "float32", step=0)
+    commit = entries(tmp_path)[-1]["commit"]
     if head.returncode:
         assert commit is None
     else:
@@ -59,34 +60,34 @@ def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
 
 
 def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the commit taken of another project's checkout in which the package is installed."""
+    """A package installed inside the checkout of another project has no commit either."""
     package = tmp_path / "site-packages" / "headway"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     monkeypatch.setattr("headway.__file__", str(package / "__init__.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    assert silent(tmp_path, "float32", step=0).commit is None
+    assert environment.commit() is None
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    assert silent(tmp_path, "float32", step=0).commit is None
+    assert environment.commit() is None
 
 
 @pytest.mark.parametrize(("began_capable", "precision"), [(True, "bfloat16"), (False, "float32")])
-def test_auto_stays_what_it_was(
+def test_auto_keeps_the_precision_that_the_run_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began_capable: bool, precision: str
 ) -> None:
     capable(monkeypatch, began_capable)
-    assert silent(tmp_path, step=0).precision == precision
-    assert silent(tmp_path, step=3).precision == precision
+    assert silent(tmp_path, step=0) == precision
+    assert silent(tmp_path, step=3) == precision
     capable(monkeypatch, not began_capable)
     with pytest.warns(UserWarning, match=rf"'auto': the run began in {precision} and keeps it.*--fresh"):
-        assert record_start(tmp_path, CPU, "auto", step=5).precision == precision
-    assert silent(tmp_path, step=0).precision != precision  # nothing is trained yet: a beginning
+        assert record_start(tmp_path, CPU, "auto", step=5) == precision
+    assert silent(tmp_path, step=0) != precision  # at step 0 nothing is trained yet
 
 
-def test_a_precision_that_the_recipe_names_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_precision_in_the_recipe_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capable(monkeypatch, False)
-    assert silent(tmp_path, "bfloat16", step=0).precision == "bfloat16"
-    assert silent(tmp_path, "bfloat16", step=2).precision == "bfloat16"
+    assert silent(tmp_path, "bfloat16", step=0) == "bfloat16"
+    assert silent(tmp_path, "bfloat16", step=2) == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -100,17 +101,17 @@ def test_a_precision_that_the_recipe_names_is_taken(tmp_path: Path, monkeypatch:
         ("processes", 4, "processes was 4, is 1"),
     ],
 )
-def test_what_changes_the_last_bits_is_named(tmp_path: Path, name: str, before: object, message: str) -> None:
+def test_a_change_that_affects_the_last_bits_is_named(tmp_path: Path, name: str, before: object, message: str) -> None:
     silent(tmp_path, "float32", step=0)
     (entry,) = entries(tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps([{**entry, name: before}]))
     message = message.replace("+", r"\+")
     with pytest.warns(UserWarning, match=rf"the environment has changed \({message}.*not bit-equal"):
         record_start(tmp_path, CPU, "float32", step=1)
-    silent(tmp_path, "float32", step=2)  # as at the last start
+    silent(tmp_path, "float32", step=2)  # nothing has changed since the last start
 
 
-def test_what_does_not_matter_is_not_named(tmp_path: Path) -> None:
+def test_other_changes_are_not_named(tmp_path: Path) -> None:
     silent(tmp_path, "float32", step=0)
     (entry,) = entries(tmp_path)
     (tmp_path / "environment.json").write_text(json.dumps([{**entry, "commit": "0" * 40, "headway": "0.0.1"}]))

@@ -1,4 +1,4 @@
-"""Frozen parts: what patterns match, what stays, and what is refused."""
+"""Frozen weights: what patterns match, what stays constant, and what is refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model_with(**options: object) -> Transformer:
 
 
 def moved_by_a_step(model: Transformer) -> set[str]:
-    """Which weights a real step changes, by their public names."""
+    """Return the public names of the weights that a training step changes."""
     optimizer = make_optimizer(model, OptimizerConfig())
     for group in optimizer.param_groups:
         group["lr"] = 0.1
@@ -46,7 +46,7 @@ def moved_by_a_step(model: Transformer) -> set[str]:
         ("projection.weight", "projection."),
     ],
 )
-def test_what_a_pattern_matches_stays_and_the_rest_moves(pattern: str, stays: str | tuple[str, ...]) -> None:
+def test_matched_weights_stay_and_all_others_change(pattern: str, stays: str | tuple[str, ...]) -> None:
     model = model_with(tie="none")
     prefixes = stays if isinstance(stays, str) else tuple(stays)
     freeze(model, (pattern,))
@@ -56,14 +56,14 @@ def test_what_a_pattern_matches_stays_and_the_rest_moves(pattern: str, stays: st
 
 
 @pytest.mark.parametrize("name", ["source_embedding.weight", "target_embedding.weight", "projection.weight"])
-def test_tied_weights_freeze_by_any_of_their_names(name: str) -> None:
+def test_any_name_of_a_tied_weight_freezes_it(name: str) -> None:
     model = model_with(tie="all")
     freeze(model, (name,))
     assert not model.source_embedding.weight.requires_grad
     assert "source_embedding.weight" not in moved_by_a_step(model)
 
 
-def test_without_patterns_all_is_trained() -> None:
+def test_without_patterns_all_weights_are_trained() -> None:
     model = model_with()
     freeze(model, ())
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -83,6 +83,6 @@ def test_without_patterns_all_is_trained() -> None:
         (("*",), "leaves no weight to train; freeze fewer"),
     ],
 )
-def test_what_is_refused(patterns: tuple[str, ...], message: str) -> None:
+def test_bad_patterns_are_refused(patterns: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         freeze(model_with(), patterns)

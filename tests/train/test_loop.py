@@ -1,4 +1,4 @@
-"""Training: it learns, and stopping and going on is as if nothing had happened."""
+"""Training: models learn, and an interrupted and resumed run equals an undisturbed one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import random
 import re
 import resource
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -21,6 +20,7 @@ import torch
 from listening import Heard, prepare
 
 from headway.bundle import Bundle, read_weights
+from headway.config import read_toml
 from headway.data.batching import PaddedBatch
 from headway.decode.options import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
@@ -31,14 +31,13 @@ from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationRecipe, TranslationTask
 from headway.train import loop
 from headway.train import snapshot as state
+from headway.train import state as training_state
 from headway.train.averaging import average_checkpoints
-from headway.train.checkpoints import Checkpoints
-from headway.train.distributed import World
 from headway.train.loop import Result
 from headway.train.optim import learning_rate
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
-from headway.train.stream import MicroBatch, StepBatches, Stream, to_device
+from headway.train.report import Listener
+from headway.train.stream import BatchStream, MicroBatch, StepBatches, to_device
 from headway.train.task import Task
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
@@ -47,7 +46,7 @@ Sections = dict[str, dict[str, Any]]
 
 
 def write_corpus(folder: Path, name: str, count: int, seed: int) -> list[tuple[str, str]]:
-    """German numbers and, in the opposite order, the same in English: different pairs, one to four words each."""
+    """Write distinct pairs of one to four German numbers and the same numbers in English in the opposite order."""
     rng = random.Random(seed)
     pairs: dict[str, str] = {}
     while len(pairs) < count:
@@ -68,7 +67,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(corpus: Path, changes: Sections | None = None) -> Recipe:
-    """Twelve steps of a tiny model with dropout, two micro-batches each; records at 4, 8, 12, checkpoints at 5, 10."""
+    """Twelve steps of a tiny model with dropout, two micro-batches each; metrics at 4, 8, 12, checkpoints at 5, 10."""
     sections: Sections = {
         "data": {
             "folder": str(corpus),
@@ -90,13 +89,13 @@ def recipe(corpus: Path, changes: Sections | None = None) -> Recipe:
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    """metrics.jsonl without what depends on the clock."""
+    """Return metrics.jsonl without values that depend on the clock."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
-    """Everything of the newest checkpoint, and both model folders."""
+    """Return all tensors of the newest checkpoint and of both model folders."""
     newest = state.checkpoint_folders(run / "checkpoints")[0]
     files = [newest / "model.safetensors", newest / "optimizer.safetensors"]
     files += [run / name / "model.safetensors" for name in ("best", "average")]
@@ -136,7 +135,7 @@ def interrupt(number: signal.Signals = signal.SIGINT) -> None:
 
 @pytest.fixture(scope="module")
 def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nothing disturbs."""
+    """The folder of an undisturbed run."""
     run = tmp_path_factory.mktemp("straight")
     torch.set_num_threads(1)
     train(recipe(corpus), run)
@@ -144,7 +143,7 @@ def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestExactResume:
-    def test_what_the_undisturbed_run_wrote(self, straight: Path) -> None:
+    def test_files_of_an_undisturbed_run(self, straight: Path) -> None:
         kinds = [(record["kind"], record["step"]) for record in records(straight)]
         assert kinds == [
             ("dev", 3),
@@ -165,13 +164,13 @@ class TestExactResume:
         train(recipe(corpus), tmp_path)
         assert_same_run(straight, tmp_path)
 
-    def test_another_seed_gives_another(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+    def test_another_seed_gives_another_run(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
         train(recipe(corpus, {"training": {"seed": 2}}), tmp_path)
         assert records(tmp_path) != records(straight)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     @pytest.mark.parametrize("step", [1, 5, 7, 12])
-    def test_interrupted_and_run_again(
+    def test_an_interrupted_run_resumes(
         self, corpus: Path, straight: Path, tmp_path: Path, step: int, number: signal.Signals
     ) -> None:
         before = signal.getsignal(number)
@@ -184,15 +183,15 @@ class TestExactResume:
         assert not train(recipe(corpus), tmp_path).interrupted
         assert_same_run(straight, tmp_path)
 
-    def test_interrupted_twice(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+    def test_a_run_interrupted_twice_resumes(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
         for step in (2, 6):
             with at_step(step, interrupt):
                 assert train(recipe(corpus), tmp_path).step == step
         train(recipe(corpus), tmp_path)
         assert_same_run(straight, tmp_path)
 
-    def test_killed_in_the_middle_of_a_step(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
-        """Nothing is saved at 9; the next start goes back to 5, and forgets the records written since."""
+    def test_a_run_killed_in_the_middle_of_a_step_resumes(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        """Nothing is saved at step 9, so the next start resumes from 5 and removes later metrics."""
 
         def die() -> None:
             raise RuntimeError("power cut")
@@ -216,8 +215,8 @@ class TestExactResume:
         train(recipe(corpus), tmp_path)
         assert_same_run(straight, tmp_path)
 
-    def test_five_steps_then_on_to_twelve(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
-        """The end of the short run is scored, which the straight run does not do there."""
+    def test_a_run_of_five_steps_is_extended_to_twelve(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+        """The short run validates after its last step, where the undisturbed run does not."""
         train(recipe(corpus, {"training": {"steps": 5, "log_every": 1}}), tmp_path)
         train(recipe(corpus, {"training": {"log_every": 1}}), tmp_path)
         longer = tmp_path / "straight"
@@ -227,13 +226,13 @@ class TestExactResume:
         mine, yours = tensors(tmp_path), tensors(straight)
         assert [name for name in mine if not torch.equal(mine[name], yours[name])] == []
 
-    def test_a_finished_run_only_averages_again(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+    def test_a_finished_run_only_writes_its_averages_again(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
         train(recipe(corpus), tmp_path)
         result = train(recipe(corpus), tmp_path)
         assert result.step == 12
         assert_same_run(straight, tmp_path)
 
-    def test_the_damaged_newest_checkpoint_is_passed_over(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
+    def test_a_damaged_newest_checkpoint_is_skipped(self, corpus: Path, straight: Path, tmp_path: Path) -> None:
         with at_step(11, interrupt):
             train(recipe(corpus), tmp_path)
         (tmp_path / "checkpoints" / "step-11" / "optimizer.safetensors").write_bytes(b"")
@@ -264,7 +263,7 @@ class TestResumeIsRefused:
             train(recipe(corpus), run)
         assert not train(recipe(corpus), run).interrupted
 
-    def test_not_with_another_length_or_other_intervals(self, corpus: Path, run: Path) -> None:
+    def test_another_length_or_other_intervals_are_accepted(self, corpus: Path, run: Path) -> None:
         changes: Sections = {"training": {"steps": 3}, "validation": {"every": 1}, "checkpoints": {"keep": 2}}
         assert train(recipe(corpus, changes), run).step == 3
 
@@ -277,7 +276,7 @@ class TestResumeIsRefused:
 
 class TestValidation:
     @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
-    def test_best_by_loss_is_the_checkpoint_with_the_lowest(self, corpus: Path, tmp_path: Path) -> None:
+    def test_best_by_loss_is_the_checkpoint_with_the_lowest_loss(self, corpus: Path, tmp_path: Path) -> None:
         changes: Sections = {
             "optimizer": {"learning_rate": 0.5, "warmup_steps": 1},  # too high: the loss goes up and down
             "validation": {"every": 1},
@@ -294,7 +293,7 @@ class TestValidation:
         expected = read_weights(run / "checkpoints" / f"step-{step}" / "model.safetensors")
         assert all(torch.equal(best[name], expected[name]) for name in expected)
 
-    def scripted(self, values: Sequence[float]) -> Task[Any, Any]:
+    def scripted(self, values: Sequence[float]) -> Task[Any, Any, Any]:
         remaining = iter(values)
 
         class Scripted(TranslationTask):
@@ -305,7 +304,7 @@ class TestValidation:
         return Scripted()
 
     def test_best_by_score_and_early_stopping(self, corpus: Path, tmp_path: Path) -> None:
-        """Best at the second validation, none better at the third and fourth: patience 2 ends the run at step 8."""
+        """The second validation is the best, so patience 2 ends the run after the fourth, at step 8."""
         changes: Sections = {
             "validation": {"every": 2, "metric": "bleu", "patience": 2},
             "checkpoints": {"every": 2, "keep": 9},
@@ -330,7 +329,7 @@ class TestValidation:
         assert loop.train(self.scripted(values), recipe(corpus, changes), tmp_path).step == 12
 
     def test_dev_loss_is_the_mean_over_target_tokens(self, corpus: Path, tmp_path: Path) -> None:
-        """Each dev pair alone, without smoothing, summed and divided by all target tokens with their ends."""
+        """The loss of each pair alone, without smoothing, summed and divided by all target tokens including EOS."""
         train(recipe(corpus, {"checkpoints": {"every": 12}, "validation": {"every": 12}}), tmp_path)
         (record,) = [record for record in records(tmp_path) if record["kind"] == "dev"]
         bundle = Bundle.load(tmp_path / "best")
@@ -346,7 +345,7 @@ class TestValidation:
         assert record["loss"] == pytest.approx(total / count, rel=1e-5)
         assert record["perplexity"] == pytest.approx(np.exp(total / count), rel=1e-4)
 
-    def test_without_a_dev_set_best_is_the_newest(self, corpus: Path, tmp_path: Path) -> None:
+    def test_without_a_dev_set_best_has_the_newest_weights(self, corpus: Path, tmp_path: Path) -> None:
         data = recipe(corpus).data.as_dict()
         del data["dev"]
         for steps in (3, 5):
@@ -360,7 +359,7 @@ class TestAverage:
     def test_the_average_is_the_mean_of_the_newest_checkpoints(self, straight: Path) -> None:
         self.assert_mean(straight / "average", straight, ["step-12", "step-10"])
 
-    def test_after_the_fact(self, straight: Path, tmp_path: Path) -> None:
+    def test_averaging_after_training(self, straight: Path, tmp_path: Path) -> None:
         assert average_checkpoints(straight, 3, tmp_path / "mean") == 3
         self.assert_mean(tmp_path / "mean", straight, ["step-12", "step-10", "step-5"])
         assert "the mean of step-12, step-10, step-5" in (tmp_path / "mean" / "README.md").read_text()
@@ -384,56 +383,70 @@ class TestAverage:
 
 
 def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path) -> None:
-    """A step of plain gradient descent over two batches, and over one that holds the rows of both."""
+    """One step of gradient descent with two batches equals one with a batch that contains the rows of both."""
     no_dropout: Sections = {"model": {"dropout": 0.0}}
-    prepared = prepare(recipe(corpus), tmp_path, Silence())
+    no_dev = {"dev": None}
+    prepared = prepare(recipe(corpus), tmp_path, Listener())
     rows = np.arange(7), np.arange(7, 20)
     parts = [prepared.train.batch(some) for some in rows]
     assert parts[0].target.size != parts[1].target.size
     whole = prepared.train.batch(np.concatenate(rows))
 
-    def weights_after(accumulate: int, batches: list[PaddedBatch]) -> list[torch.Tensor]:
-        chosen = recipe(corpus, {**no_dropout, "training": {"accumulate": accumulate}})
-        run = tmp_path / str(accumulate)
-        checkpoints = Checkpoints(run / "checkpoints", keep=1)
-        world = World(torch.device("cpu"))
-        trainer = loop._Trainer(TranslationTask(), chosen, run, world, prepared, checkpoints, Silence())
-        trainer.state.optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.0)
-        start = [parameter.detach().clone() for parameter in trainer.model.parameters()]
-        tokens = [to_device(batch, trainer.device) for batch in batches]
+    def changes_after(accumulate: int, batches: list[PaddedBatch]) -> list[torch.Tensor]:
+        """Train one step, and return the change of each weight."""
+        chosen = recipe(corpus, {**no_dropout, "training": {"accumulate": accumulate, "steps": 1}, "data": no_dev})
+        tokens = [to_device(batch, torch.device("cpu")) for batch in batches]
         targets = sum(batch.targets.numel() for batch in tokens)
-        with trainer:
-            work = StepBatches(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)
-            trainer.batches = (each for each in [work])
-            with pytest.raises(StopIteration):  # at the second step
-                trainer.run_to_end(threading.Event())
-        return [new.detach() - old for new, old in zip(trainer.model.parameters(), start, strict=True)]
+        step = StepBatches(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)
+        models: list[torch.nn.Module] = []
+        start: list[torch.Tensor] = []
 
-    (tmp_path / "1").mkdir()
-    (tmp_path / "2").mkdir()
-    one, two = weights_after(1, [whole]), weights_after(2, parts)
+        def plain_descent(model: torch.nn.Module, _: object) -> torch.optim.Optimizer:
+            models.append(model)
+            start.extend(parameter.detach().clone() for parameter in model.parameters())
+            return torch.optim.SGD(model.parameters(), lr=0.0)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(training_state, "make_optimizer", plain_descent)
+            patch.setattr(BatchStream, "next_step", lambda _: step)
+            train(chosen, tmp_path / str(accumulate))
+        return [new.detach() - old for new, old in zip(models[0].parameters(), start, strict=True)]
+
+    one, two = changes_after(1, [whole]), changes_after(2, parts)
     assert max(float(change.abs().max()) for change in one) > 1e-4
     for mine, yours in zip(one, two, strict=True):
         torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-7)
 
 
 def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: Path) -> None:
-    """Each step's loss weighs as much as its target tokens, which one record a step tells by its speed x time."""
+    """The loss of each step is weighted by its number of target tokens."""
     train(recipe(corpus, {"training": {"log_every": 1}}), tmp_path / "fine")
     train(recipe(corpus, {"training": {"log_every": 12}}), tmp_path / "coarse")
     steps = [record for record in records(tmp_path / "fine") if record["kind"] == "train"]
     (whole,) = [record for record in records(tmp_path / "coarse") if record["kind"] == "train"]
     losses = [record["loss"] for record in steps]
-    prepared = prepare(recipe(corpus), tmp_path / "fine", Silence())
-    stream = Stream(prepared.train, recipe(corpus), torch.device("cpu"))
+    prepared = prepare(recipe(corpus), tmp_path / "fine", Listener())
+    stream = BatchStream(prepared.train, recipe(corpus), torch.device("cpu"))
     tokens = [stream.next_step().num_targets for _ in range(12)]
     assert whole["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-6)
     assert whole["learning_rate"] == steps[-1]["learning_rate"] == pytest.approx(0.01 * (5 / 12) ** 0.5)
 
 
+def test_a_run_with_a_useless_learning_rate_warns_once_and_keeps_it(corpus: Path, tmp_path: Path) -> None:
+    """At d_model 16, equation 3 peaks at (16 x 4000)^-0.5 = 0.004; a factor of 1e-4 makes that 4e-7."""
+    paper = {"schedule": "paper", "warmup_steps": 4000, "learning_rate": 1e-4}
+    sections = recipe(corpus, {"optimizer": paper, "training": {"steps": 1}, "data": {"dev": None}}).as_dict()
+    with pytest.warns(UserWarning, match=r"peak learning rate of 4\.0e-07, with which the model will learn"):
+        train(parse_recipe(sections, "test"), tmp_path)
+    del sections["optimizer"]["learning_rate"]  # as if the default had been 1e-4 when the run began
+    sections["training"]["steps"] = 2
+    assert train(parse_recipe(sections, "test"), tmp_path).step == 2
+    assert read_toml(tmp_path / "recipe.toml")["optimizer"]["learning_rate"] == 1e-4
+
+
 class TestFailures:
     @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
-    def test_losses_that_stay_infinite_end_training_with_the_last_good_weights(
+    def test_losses_that_stay_infinite_end_training_and_save_the_last_good_weights(
         self, corpus: Path, tmp_path: Path
     ) -> None:
         changes: Sections = {
@@ -450,7 +463,7 @@ class TestFailures:
         skipped = [record["skipped_steps"] for record in records(tmp_path) if record["kind"] == "train"]
         assert skipped[-19:] == [1] * 19
 
-    def test_a_full_disk_while_saving_keeps_the_checkpoint_before(
+    def test_a_full_disk_while_saving_keeps_the_previous_checkpoint(
         self, corpus: Path, straight: Path, tmp_path: Path
     ) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -467,7 +480,7 @@ class TestFailures:
         train(recipe(corpus), tmp_path)
         assert_same_run(straight, tmp_path)
 
-    def test_learned_positions_too_few_for_the_data(self, corpus: Path, tmp_path: Path) -> None:
+    def test_too_few_learned_positions_are_refused(self, corpus: Path, tmp_path: Path) -> None:
         """Four words and the end symbol are five tokens."""
         changes: Sections = {"model": {"positions": "learned", "max_length": 4}}
         with pytest.raises(LengthError, match=r"model\.max_length = 4: the training data have a sequence of 5 tokens"):
@@ -483,7 +496,7 @@ class TestFailures:
         with pytest.raises(TrainingError, match=r"no training example is left after filtering; raise data\.filter"):
             train(recipe(tmp_path, {"data": {"filter": {"max_length": 1}}}), tmp_path / "run")
 
-    def test_weights_that_leave_an_epoch_empty_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
+    def test_corpus_weights_may_leave_an_epoch_empty(self, corpus: Path, tmp_path: Path) -> None:
         (tmp_path / "train.de").write_text("eins\nzwei\n")
         (tmp_path / "train.en").write_text("one\ntwo\n")
         data = {"train": [{"files": ["train.de", "train.en"], "weight": 0.2}], "dev": None}
@@ -495,12 +508,12 @@ class TestFailures:
         with pytest.raises(DataError, match=r"train\.de"):
             train(recipe(tmp_path / "nowhere"), tmp_path / "run")
 
-    def test_every_failure_is_ours(self) -> None:
+    def test_every_error_is_a_headway_error(self) -> None:
         assert all(issubclass(error, HeadwayError) for error in (TrainingError, OutputError, CheckpointError))
 
 
 def test_it_learns_to_translate_exactly(corpus: Path, tmp_path: Path) -> None:
-    """It knows all 60 pairs by heart, in the opposite order: attention has to look from end to start."""
+    """It memorizes all 60 pairs, whose word orders are opposite, so that it needs attention."""
     changes: Sections = {
         "data": {"max_tokens": 200, "pool_size": 1000},
         "model": {"d_model": 64, "num_heads": 4, "d_ff": 128, "dropout": 0.0, "encoder_layers": 1, "decoder_layers": 1},

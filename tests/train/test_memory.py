@@ -1,4 +1,4 @@
-"""Memory: what is counted, what is compared, and what is said where it does not suffice."""
+"""Memory: the estimate, its comparison with what is available, and the messages if memory is short."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from headway.train.memory import (
     estimate_memory,
     explain_out_of_memory,
     largest_shapes,
+    saved_activation_bytes,
 )
 from headway.train.stream import to_device
 
@@ -41,12 +42,12 @@ def adam(parts: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(parts.parameters())
 
 
-def estimate(total_gib: float, held_gib: float = 0.0) -> Estimate:
-    return Estimate(BatchShape(8, 10, 20), int(total_gib * GIB), 0, 0, 0, 0, 0, 0, int(held_gib * GIB))
+def estimate(total_gib: float, allocated_gib: float = 0.0) -> Estimate:
+    return Estimate(BatchShape(8, 10, 20), int(total_gib * GIB), 0, 0, int(allocated_gib * GIB))
 
 
 class Lengths(TokenDataset):
-    """Examples of given lengths, and nothing else of them."""
+    """A dataset that knows only the lengths of its examples."""
 
     def __init__(self) -> None:
         pass
@@ -67,50 +68,52 @@ class Lengths(TokenDataset):
 
 
 def test_weights_gradients_and_moments_by_hand() -> None:
-    """float32: 4 bytes a weight, as many for its gradient and each of Adam's two moments; a checkpoint copies all but
-    the gradients."""
+    """In float32, 4 bytes per weight for the weight, its gradient, each of Adam's two moments and the moving average
+    (5 x 4); a checkpoint copies all of these but the gradient (4 x 4)."""
     whole = objective()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
     found = estimate_memory(whole, adam(whole), [BatchShape(4, 5, 6)], "float32", average=True)
-    assert (found.weights, found.gradients, found.optimizer, found.average) == (size, size, 2 * size, size)
-    assert found.checkpoint == size + 2 * size + size
+    assert found.fixed == 9 * size
     assert found.logits == 4 * 6 * 50 * 12
-    assert found.held == size + size  # no step has made moments yet
+    assert found.allocated == size + size  # weights and average: no step has made moments yet
     assert found.total == 9 * size + found.activations + found.logits
 
 
-def test_moments_that_are_there_are_held() -> None:
-    """After a step Adam has two tensors as large as each weight, and a count of steps, four bytes."""
+def test_moments_that_exist_are_already_allocated() -> None:
+    """After a step, Adam has two tensors as large as each weight, and a step counter of four bytes for each."""
     whole = objective()
     optimizer = adam(whole)
     whole(to_device(PaddedBatch(np.full((2, 3), 4), np.full((2, 3), 4)), CPU)).backward()
     optimizer.step()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
     found = estimate_memory(whole, optimizer, [BatchShape(2, 3, 3)], "float32")
-    assert found.held == 3 * size + 4 * len(list(whole.parameters()))
+    assert found.allocated == 3 * size + 4 * len(list(whole.parameters()))
 
 
 def test_frozen_weights_have_neither_gradients_nor_moments() -> None:
     whole = objective()
     some = list(whole.parameters())[:3]
     size = sum(parameter.nbytes for parameter in some)
+    weights = sum(parameter.nbytes for parameter in whole.parameters())
     found = estimate_memory(whole, torch.optim.Adam(some), [BatchShape(2, 5, 6)], "float32")
-    assert (found.gradients, found.optimizer, found.average) == (size, 2 * size, 0)
-    assert estimate_memory(whole, torch.optim.Adafactor(some), [BatchShape(2, 5, 6)], "float32").optimizer == 0
+    assert found.fixed == weights + size + 2 * size + (weights + 2 * size)  # gradients, moments, the checkpoint's copy
+    found = estimate_memory(whole, torch.optim.Adafactor(some), [BatchShape(2, 5, 6)], "float32")
+    assert found.fixed == weights + size + weights  # Adafactor's moments are not counted
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
-def test_the_line_through_two_rows_leads_to_nine(precision: str, r_drop: float) -> None:
-    """What nine rows keep is counted here by forwarding nine."""
+def test_two_and_three_rows_predict_nine(precision: str, r_drop: float) -> None:
+    """The activations of nine rows are also measured directly here."""
     whole = objective(r_drop)
-    nine = memory._saved_bytes(whole, BatchShape(9, 7, 11), CPU, precision)
-    assert memory._activations(whole, BatchShape(9, 7, 11), CPU, precision) == nine
-    assert nine > memory._saved_bytes(whole, BatchShape(8, 7, 11), CPU, precision)
+    nine = saved_activation_bytes(whole, BatchShape(9, 7, 11), precision)
+    found = estimate_memory(whole, adam(whole), [BatchShape(9, 7, 11)], precision)
+    assert found.activations == int(nine * memory._PEAK_PER_SAVED["cpu"])
+    assert nine > saved_activation_bytes(whole, BatchShape(8, 7, 11), precision)
 
 
-def test_what_is_kept_of_a_product_by_hand() -> None:
-    """Of sqrt(x) W, with x (B, 3, 4), autograd keeps the root, and the weight, which is no activation."""
+def test_saved_activations_of_a_product_by_hand() -> None:
+    """For sqrt(x) W with x (B, 3, 4), autograd saves the root, and the weight, which is not an activation."""
 
     class Product(TranslationObjective):
         def __init__(self) -> None:
@@ -122,10 +125,10 @@ def test_what_is_kept_of_a_product_by_hand() -> None:
             rows = getattr(batch, "source").size(0)  # noqa: B009
             return (self.root.expand(rows, 3, 4).sqrt() @ self.weight).sum()
 
-    assert memory._saved_bytes(Product(), BatchShape(5, 3, 3), CPU, "float32") == 5 * 3 * 4 * 4
+    assert saved_activation_bytes(Product(), BatchShape(5, 3, 3), "float32") == 5 * 3 * 4 * 4
 
 
-def test_nothing_changes_by_estimating() -> None:
+def test_estimating_changes_nothing() -> None:
     whole = objective().eval()
     before, weights = torch.get_rng_state(), [parameter.clone() for parameter in whole.parameters()]
     estimate_memory(whole, adam(whole), [BatchShape(3, 4, 5)], "float32")
@@ -135,7 +138,7 @@ def test_nothing_changes_by_estimating() -> None:
     assert all(parameter.grad is None for parameter in whole.parameters())
 
 
-def test_the_dearest_shape_is_chosen() -> None:
+def test_the_shape_that_needs_most_is_chosen() -> None:
     whole = objective()
     shapes = [BatchShape(2, 5, 5), BatchShape(20, 5, 5), BatchShape(1, 9, 9)]
     assert estimate_memory(whole, adam(whole), shapes, "float32").shape == shapes[1]
@@ -145,14 +148,15 @@ def test_without_batches_there_are_no_activations() -> None:
     whole = objective()
     found = estimate_memory(whole, adam(whole), [], "float32")
     assert (found.activations, found.logits) == (0, 0)
-    assert found.total == 7 * found.weights  # gradients, two moments, and the checkpoint's copy of all but them
+    weights = sum(parameter.nbytes for parameter in whole.parameters())
+    assert found.total == 7 * weights  # weights, gradients, two moments, and a copy of weights and moments
 
 
 def test_the_largest_shapes_of_a_plan() -> None:
     """Three pairs of four tokens on each side, two of six, and one of twelve and two.
 
-    By tokens, the target's twice: 3 x 12 = 36, 2 x 18 = 36 and 16. By pairs of tokens: 3 x 48 = 144, 2 x 108 = 216 and
-    144 + 4 + 24 = 172. The second wins one, and the first may share the other.
+    By tokens, target tokens twice: 3 x 12 = 36, 2 x 18 = 36 and 16. By pairs of tokens: 3 x 48 = 144, 2 x 108 = 216 and
+    144 + 4 + 24 = 172. The second shape is the largest by pairs; by tokens it ties with the first.
     """
     corpora = Lengths()
     found = largest_shapes(corpora, corpora.plan([5, 4, 3, 2, 1, 0]))
@@ -163,15 +167,15 @@ def test_the_largest_shapes_of_a_plan() -> None:
 
 
 class TestComparison:
-    def test_what_suffices_or_cannot_be_known_is_no_matter(self) -> None:
+    def test_enough_or_unknown_memory_causes_no_warning(self) -> None:
         assert check_memory(estimate(2.0), 2 * GIB) is None
         assert check_memory(estimate(2.0), None) is None
 
-    def test_what_is_held_already_counts_as_there(self) -> None:
-        assert check_memory(estimate(3.0, held_gib=1.0), 2 * GIB) is None
-        assert check_memory(estimate(3.1, held_gib=1.0), 2 * GIB) is not None
+    def test_allocated_memory_counts_as_available(self) -> None:
+        assert check_memory(estimate(3.0, allocated_gib=1.0), 2 * GIB) is None
+        assert check_memory(estimate(3.1, allocated_gib=1.0), 2 * GIB) is not None
 
-    def test_a_little_more_is_a_warning(self) -> None:
+    def test_slightly_too_little_memory_is_a_warning(self) -> None:
         message = check_memory(estimate(2.5), 2 * GIB)
         assert message is not None
         assert re.search(
@@ -181,37 +185,37 @@ class TestComparison:
             message,
         )
 
-    def test_far_more_is_an_error(self) -> None:
+    def test_far_too_little_memory_is_an_error(self) -> None:
         with pytest.raises(TrainingError, match=r"needs about 3\.1 GiB.*there are 2\.0 GiB; lower data\.max_tokens"):
             check_memory(estimate(3.1), 2 * GIB)
 
 
 class TestAvailable:
-    def test_of_this_machine(self) -> None:
+    def test_on_this_machine(self) -> None:
         found = available_memory(CPU)
         assert found is None or 0 <= found < 1 << 50
 
-    def test_processes_share_the_machines(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_processes_share_the_machines_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(memory, "_group_limits", lambda *_: [])
         monkeypatch.setattr(memory, "_available", lambda _: 4000)
         assert available_memory(CPU) == 4000
         monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
         assert available_memory(CPU) == 1000
 
-    def test_of_the_machine(self, tmp_path: Path) -> None:
+    def test_from_meminfo(self, tmp_path: Path) -> None:
         (tmp_path / "meminfo").write_text("MemTotal:  100 kB\nMemAvailable:   40 kB\n")
         assert memory._available(tmp_path / "meminfo") == 40 * 1024
         (tmp_path / "meminfo").write_text("MemTotal:  100 kB\n")
         assert memory._available(tmp_path / "meminfo") is None
         assert memory._available(tmp_path / "missing") is None
 
-    def test_of_every_control_group_above(self, tmp_path: Path) -> None:
-        """Limit 100, of the 70 used 30 are file pages: 60 left. Above 50 - 45, less than nothing is nothing."""
+    def test_limits_of_all_control_groups_above(self, tmp_path: Path) -> None:
+        """Limit 100, 70 used, 30 of these by file pages: 60 left. In the group above 95 of 50 are used: 0 left."""
         (tmp_path / "cgroup").write_text("1:name=other:/x\n0::/outer/inner\n")
         self.group(tmp_path / "root" / "outer" / "inner", limit="100", used=70, cached=30)
         self.group(tmp_path / "root" / "outer", limit="50", used=95, cached=0)
         self.group(tmp_path / "root", limit="max", used=95, cached=0)
-        self.group(tmp_path, limit="1", used=0, cached=0)  # above the root: none of ours
+        self.group(tmp_path, limit="1", used=0, cached=0)  # above the root, so it does not apply
         assert list(memory._group_limits(tmp_path / "cgroup", tmp_path / "root")) == [60, 0]
 
     def test_without_control_groups(self, tmp_path: Path) -> None:
@@ -235,7 +239,7 @@ class TestExhaustion:
             MemoryError(),
         ],
     )
-    def test_it_names_the_batch_and_what_to_lower(self, error: Exception) -> None:
+    def test_the_error_names_the_batch_and_what_to_lower(self, error: Exception) -> None:
         batch = PaddedBatch(np.ones((3, 4), np.int64), np.ones((3, 6), np.int64))
         message = r"out of memory at a batch of 3 rows x \(4 source \+ 6 target tokens\); lower data\.max_tokens"
 
@@ -246,6 +250,6 @@ class TestExhaustion:
         with pytest.raises(TrainingError, match=message), explain_out_of_memory(BatchShape.of(to_device(batch, CPU))):
             Greedy()(batch)
 
-    def test_other_errors_stay_what_they_are(self) -> None:
+    def test_other_errors_are_unchanged(self) -> None:
         with pytest.raises(RuntimeError, match="shapes"), explain_out_of_memory(BatchShape(1, 2, 3)):
             raise RuntimeError("shapes cannot be multiplied")

@@ -1,4 +1,4 @@
-"""Schedules and optimisers at values worked by hand; steps that are not finite change nothing."""
+"""Schedules and optimizers against values worked by hand; steps that are not finite change nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from headway.bundle import named_weights
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import TokenEmbedding
@@ -24,7 +25,7 @@ from headway.train.optim import (
     learning_rate_warning,
     make_optimizer,
 )
-from headway.train.snapshot import Progress
+from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments
 
 Kind = Literal["adam", "adafactor"]
 
@@ -53,7 +54,7 @@ class TestSchedule:
         assert learning_rate(step, 10**6, config, 64) == pytest.approx(expected, rel=1e-12)
         assert learning_rate(step, 10**6, config, 512) == pytest.approx(expected, rel=1e-12)
 
-    def test_rises_to_the_end_of_the_warm_up_and_falls_after_it(self) -> None:
+    def test_the_rate_rises_until_the_end_of_the_warm_up_and_then_falls(self) -> None:
         config = OptimizerConfig(warmup_steps=20)
         rates = [learning_rate(step, 10**6, config, 64) for step in range(1, 60)]
         assert rates[:20] == sorted(rates[:20])
@@ -98,7 +99,7 @@ class TestSchedule:
     @pytest.mark.parametrize(
         ("every", "halved_after"), [(None, [100, 200]), (100, [100, 200]), (70, [70, 140, 210, 280])]
     )
-    def test_halving_at_the_thirds_of_the_training_or_every_so_many_steps(
+    def test_halving_at_thirds_of_the_training_or_at_intervals(
         self, every: int | None, halved_after: list[int]
     ) -> None:
         config = OptimizerConfig(schedule="halve_every", learning_rate=8.0, warmup_steps=1, halve_every=every)
@@ -107,7 +108,7 @@ class TestSchedule:
         assert [step for step in range(1, 300) if rates[step] == rates[step - 1] / 2] == halved_after
         assert len(set(rates)) == 1 + len(halved_after)
 
-    def test_which_schedules_depend_on_the_length_of_the_training(self) -> None:
+    def test_schedules_that_depend_on_the_length_of_the_training(self) -> None:
         for schedule in ("inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"):
             for every in (None, 7):
                 config = OptimizerConfig(schedule=schedule, halve_every=every, warmup_steps=3)
@@ -134,7 +135,7 @@ def optimizer_of(model: nn.Module, kind: Kind = "adam", **settings: Any) -> torc
 
 
 def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Copies of weights, moments and step counters."""
+    """Return copies of weights, moments and step counters."""
     moments = [tensor for parameter in model.parameters() for _, tensor in sorted(optimizer.state[parameter].items())]
     return [tensor.detach().clone() for tensor in (*model.parameters(), *moments)]
 
@@ -144,7 +145,7 @@ def equal(ours: list[Tensor], theirs: list[Tensor]) -> bool:
 
 
 class TestAdam:
-    def test_defaults_are_the_papers(self) -> None:
+    def test_defaults_are_the_paper_s(self) -> None:
         optimizer = make_optimizer(nn.Linear(2, 2), OptimizerConfig())
         for group in optimizer.param_groups:
             assert group["betas"] == (0.9, 0.98)
@@ -153,7 +154,7 @@ class TestAdam:
         assert sum(len(group["params"]) for group in optimizer.param_groups) == 2
 
     def test_two_steps_by_hand(self) -> None:
-        """Kingma and Ba 2015, algorithm 1, with other numbers than the defaults."""
+        """Kingma and Ba 2015, algorithm 1, with values that are not the defaults."""
         layer = nn.Linear(1, 1, bias=False)
         with torch.no_grad():
             layer.weight.fill_(1.0)
@@ -171,7 +172,7 @@ class TestAdam:
 
 @pytest.mark.parametrize("kind", ["adam", "adafactor"])
 class TestWeightDecay:
-    def test_without_a_gradient_matrices_shrink_and_nothing_else_moves(self, kind: Kind) -> None:
+    def test_without_a_gradient_only_matrices_decay(self, kind: Kind) -> None:
         """Decoupled from the gradient (0 here): w <- w - 0.01 x 0.5 w."""
         model = nn.ModuleDict({"embedding": TokenEmbedding(5, 4), "linear": nn.Linear(4, 3), "norm": nn.LayerNorm(4)})
         optimizer = optimizer_of(model, kind, weight_decay=0.5)
@@ -207,15 +208,17 @@ def test_a_step_of_adafactor_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adam", "adafactor"])
-def test_restored_from_a_checkpoint_training_goes_on_bit_for_bit(tmp_path: Path, kind: Kind) -> None:
+def test_training_restored_from_a_checkpoint_continues_bit_for_bit(tmp_path: Path, kind: Kind) -> None:
     model, other = small_model(), small_model()
     optimizer, restored = optimizer_of(model, kind), optimizer_of(other, kind)
     for seed in (1, 2):
         give_gradients(model, seed)
         clip_and_step(optimizer)
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(Progress(step=2), model, optimizer)
-        assert checkpoints.restore(other, restored) is not None
+        checkpoints.save(Snapshot(Progress(step=2), named_weights(model), optimizer_moments(model, optimizer)))
+        found = checkpoints.find()
+        assert found is not None
+        load_snapshot(found[1], found[0], other, restored)
     assert equal(everything(model, optimizer), everything(other, restored))
     give_gradients(model, 3)
     give_gradients(other, 3)
@@ -228,7 +231,7 @@ class TestStepIfFinite:
     @pytest.mark.parametrize("kind", ["adam", "adafactor"])
     @pytest.mark.parametrize("clip_norm", [None, 0.5])
     @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-    def test_one_bad_number_leaves_everything_as_it_was(self, kind: Kind, clip_norm: float | None, bad: float) -> None:
+    def test_one_value_that_is_not_finite_skips_the_step(self, kind: Kind, clip_norm: float | None, bad: float) -> None:
         model = small_model()
         optimizer = optimizer_of(model, kind, weight_decay=0.1)
         give_gradients(model, 0)
@@ -261,7 +264,7 @@ class TestStepIfFinite:
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
 
     @pytest.mark.parametrize("kind", ["adam", "adafactor"])
-    def test_without_clipping_it_is_the_optimisers_own_step(self, kind: Kind) -> None:
+    def test_without_clipping_the_step_is_the_optimizer_s(self, kind: Kind) -> None:
         model = small_model()
         other = copy.deepcopy(model)
         optimizer, plain = optimizer_of(model, kind), optimizer_of(other, kind)
@@ -273,7 +276,7 @@ class TestStepIfFinite:
         assert equal(everything(model, optimizer), everything(other, plain))
 
     @pytest.mark.parametrize("clip_norm", [None, 0.5])
-    def test_the_host_waits_for_nothing(
+    def test_the_host_does_not_wait_for_the_device(
         self, no_waiting: AbstractContextManager[object], clip_norm: float | None
     ) -> None:
         model = small_model()
@@ -283,8 +286,8 @@ class TestStepIfFinite:
             finite = clip_and_step(optimizer, clip_norm)
         assert finite
 
-    def test_what_the_kernel_was_told_is_forgotten(self) -> None:
-        """A later step of the optimiser's own is no longer skipped."""
+    def test_the_skip_flag_does_not_outlast_the_step(self) -> None:
+        """A later call of ``optimizer.step`` is not skipped."""
         layer = nn.Linear(2, 2)
         optimizer = optimizer_of(layer)
         for parameter in layer.parameters():
@@ -324,7 +327,9 @@ class TestDefaultLearningRate:
             ({"kind": "adafactor", "learning_rate": 1.0}, None),
         ],
     )
-    def test_nonsense_is_warned_of(self, settings: dict[str, Any], message: str | None) -> None:
+    def test_a_peak_far_outside_the_usual_range_causes_a_warning(
+        self, settings: dict[str, Any], message: str | None
+    ) -> None:
         warning = learning_rate_warning(OptimizerConfig.parse(settings, "test"), 512)
         assert (warning is None) == (message is None)
         assert message is None or (warning is not None and message in warning)

@@ -1,4 +1,4 @@
-"""From a recipe to tokenizers and stores: built once, rebuilt when they must be, with tags, and from a model folder."""
+"""Tokenizers and stores of a recipe: built once, rebuilt if necessary, with language tags, and from a model folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from headway.text import EOS, Tokenizer, TokenizerConfig
 from headway.train.fine_tuning import complete_recipe
 from headway.train.prepare import rehearse
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
+from headway.train.report import Listener
 from headway.train.task import Prepared
 
 GERMAN = ["ein Haus", "das rote Haus", "der Baum", "ein roter Baum und ein Haus", "das Haus und der Baum"] * 4
@@ -71,7 +71,7 @@ def recipe(corpus: Path, **changes: dict[str, Any]) -> Recipe:
 
 
 def both_ways(corpus: Path, **changes: dict[str, Any]) -> Recipe:
-    """German to English and back, in one model."""
+    """A recipe for German to English and English to German in one model."""
     forth = {"files": ["train.de", "train.en"], "target_language": "en"}
     back = {"files": ["train.en", "train.de"], "target_language": "de"}
     dev = {"files": ["dev.en", "dev.de"], "target_language": "de"}
@@ -109,11 +109,11 @@ def stores(run: Path) -> dict[str, bytes]:
 
 
 class TestReuse:
-    def test_the_second_time_nothing_is_made(
+    def test_the_second_time_nothing_is_built(
         self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """And no corpus is read: its files are the same by size and time, so their content is not looked at."""
-        prepare(recipe(corpus), tmp_path / "run", Silence())
+        """No corpus is read, because size and time of its files are unchanged."""
+        prepare(recipe(corpus), tmp_path / "run", Listener())
         for path in corpus.iterdir():
             path.write_bytes(bytes(path.stat().st_size))
             os.utime(path, ns=(10**18, 10**18))
@@ -134,45 +134,47 @@ class TestReuse:
         ],
         ids=str,
     )
-    def test_what_changes_the_store_makes_another(
+    def test_changes_that_affect_the_store_rebuild_it(
         self, corpus: Path, tmp_path: Path, changes: dict[str, dict[str, Any]]
     ) -> None:
         found = [
-            prepare(recipe(corpus, **kind), tmp_path / "run", Silence()).train.batch(np.arange(1)).source.tolist()
+            prepare(recipe(corpus, **kind), tmp_path / "run", Listener()).train.batch(np.arange(1)).source.tolist()
             and (tmp_path / "run" / "tokens" / "train-0" / "store.json").read_text()
             for kind in (recipe_before(changes), changes)
         ]
         assert found[0] != found[1]
 
-    def test_a_tokenizer_of_equal_size_is_noticed(self, corpus: Path, tmp_path: Path) -> None:
+    def test_another_tokenizer_of_equal_size_is_detected(self, corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
-        first = prepare(recipe(corpus), run, Silence())
+        first = prepare(recipe(corpus), run, Listener())
         own = first.source_tokenizer
         assert isinstance(own, Tokenizer)
         foreign = Tokenizer("bpe", own._tokens[::-1], own._merges)
         foreign.save(run / "tokenizer", "joint")
-        after = prepare(recipe(corpus), run, Silence())
+        after = prepare(recipe(corpus), run, Listener())
         assert after.source_tokenizer.vocab_size == own.vocab_size
         assert sources(after) == [[*foreign.encode(text), EOS] for text in GERMAN] != sources(first)
 
-    def test_another_corpus_under_a_trained_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
+    def test_another_corpus_for_a_begun_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
         train(recipe(corpus), tmp_path / "run")
         (corpus / "train.de").write_text("anders\n" * 20)
         with pytest.raises(
             CheckpointError, match=r"its tokenizer was trained on files that differ from those in .* now"
         ):
-            prepare(recipe(corpus), tmp_path / "run", Silence())
+            prepare(recipe(corpus), tmp_path / "run", Listener())
 
 
 def recipe_before(changes: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """What to compare changes with: with dropout where its seed or number of segmentations is meant."""
+    """Return the recipe to compare a change with; it has BPE-dropout if the change is about BPE-dropout."""
     special = "training" in changes or "segmentations" in changes.get("data", {})
     return {"data": {"bpe_dropout": 0.1}} if special else {}
 
 
 class TestShards:
-    def test_shards_make_what_one_makes(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        prepare(recipe(corpus), tmp_path / "one", Silence())
+    def test_shards_build_the_same_as_one_process(
+        self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        prepare(recipe(corpus), tmp_path / "one", Listener())
         monkeypatch.setattr("headway.data.store_builder._CHUNK_EXAMPLES", 8)
         monkeypatch.setattr("headway.data.store_builder.num_cores", lambda: 1)
         heard = Heard()
@@ -190,19 +192,17 @@ class TestShards:
             'dev = { files = ["dev.de", "dev.en"] }\n'
         )
         prepare_command(path, ["tokenizer.vocab_size=300"], run, "2/2")
-        assert "part 2 of 2 is done, others are not yet" in capsys.readouterr().err
+        assert "part 2 of 2 is done, other parts are missing" in capsys.readouterr().err
         prepare_command(path, ["tokenizer.vocab_size=300"], run, "1/2")
         assert "20 examples, " in capsys.readouterr().err
-        prepare(recipe(corpus), tmp_path / "other", Silence())
+        prepare(recipe(corpus), tmp_path / "other", Listener())
         assert stores(run) == stores(tmp_path / "other")
         with pytest.raises(ConfigError, match="--shard '3/2': expected I/N"):
             prepare_command(path, [], run, "3/2")
 
 
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
-def test_training_compiles_nothing_where_preparing_has_rehearsed_it(
-    corpus: Path, tmp_path: Path, r_drop: float
-) -> None:
+def test_training_compiles_nothing_after_a_rehearsal(corpus: Path, tmp_path: Path, r_drop: float) -> None:
     path, kept = tmp_path / "recipe.toml", tmp_path / "compiled"
     training = {"precision": "auto", "r_drop": r_drop}
     whole = recipe(corpus, model={**TINY, "d_model": 64, "d_ff": 64, "dropout": 0.1}, training=training)
@@ -219,25 +219,25 @@ def test_training_compiles_nothing_where_preparing_has_rehearsed_it(
     assert (tmp_path / "run" / "best").exists()
 
 
-def test_preparing_for_a_gpu_needs_none(corpus: Path, tmp_path: Path) -> None:
+def test_preparing_for_a_gpu_needs_no_gpu(corpus: Path, tmp_path: Path) -> None:
     heard, chosen = Heard(), recipe(corpus, training={"device": "cuda"})
-    rehearse(task_of(chosen), chosen, prepare(chosen, tmp_path / "run", Silence()), heard)
+    rehearse(task_of(chosen), chosen, prepare(chosen, tmp_path / "run", Listener()), heard)
     assert heard.messages == []
 
 
-def test_the_rehearsal_leaves_random_numbers_and_takes_long_examples_in_part(corpus: Path, tmp_path: Path) -> None:
+def test_a_rehearsal_restores_random_states_and_truncates_long_examples(corpus: Path, tmp_path: Path) -> None:
     heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 7})
-    prepared, before = prepare(chosen, tmp_path / "run", Silence()), torch.get_rng_state()
+    prepared, before = prepare(chosen, tmp_path / "run", Listener()), torch.get_rng_state()
     rehearse(task_of(chosen), chosen, prepared, heard)
     assert len(heard.messages) == 1
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("sample", [1, 3, 7, 19, 20, 30, 40, 10**9])
-def test_a_vocabulary_is_learned_from_examples_spread_evenly_over_all_corpora(
+def test_a_vocabulary_is_trained_on_examples_spread_evenly_over_all_corpora(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: int
 ) -> None:
-    """Of 15 and 25 examples, of which the sources are numbers."""
+    """Two corpora of 15 and 25 examples, whose sources are numbers."""
     for name, numbers in {"few": range(15), "more": range(15, 40)}.items():
         (corpus / f"{name}.de").write_text("".join(f"{number}\n" for number in numbers))
         (corpus / f"{name}.en").write_text("number\n" * len(numbers))
@@ -252,7 +252,7 @@ def test_a_vocabulary_is_learned_from_examples_spread_evenly_over_all_corpora(
     train_sets = [{"files": ["few.de", "few.en"]}, {"files": ["more.de", "more.en"]}]
     options = {"sample_lines": sample, "joint": False}
     chosen = recipe(corpus, data={"train": train_sets}, tokenizer=options, model={"tie": "target"})
-    prepare(chosen, tmp_path / "run", Silence())
+    prepare(chosen, tmp_path / "run", Listener())
     sources, targets = seen
     drawn = [int(text) for text in sources]
     assert len(drawn) == len(targets) == min(sample, 40)
@@ -260,8 +260,8 @@ def test_a_vocabulary_is_learned_from_examples_spread_evenly_over_all_corpora(
 
 
 class TestTags:
-    def test_each_source_begins_with_its_tag(self, corpus: Path, tmp_path: Path) -> None:
-        prepared = prepare(both_ways(corpus), tmp_path / "run", Silence())
+    def test_each_source_begins_with_its_language_tag(self, corpus: Path, tmp_path: Path) -> None:
+        prepared = prepare(both_ways(corpus), tmp_path / "run", Listener())
         tokenizer = prepared.source_tokenizer
         assert tokenizer.tags == ("<2de>", "<2en>")
         english, german = tokenizer.tag_id("<2en>"), tokenizer.tag_id("<2de>")
@@ -273,16 +273,16 @@ class TestTags:
         assert set(dev.source[:, 0]) == {german}
         assert not np.isin(dev.target, [german, english]).any()
 
-    def test_one_vocabulary_a_side_has_them_in_the_sources(self, corpus: Path, tmp_path: Path) -> None:
+    def test_with_two_vocabularies_the_source_has_the_tags(self, corpus: Path, tmp_path: Path) -> None:
         chosen = both_ways(corpus, tokenizer={"joint": False}, model={"tie": "target"})
-        prepared = prepare(chosen, tmp_path / "run", Silence())
+        prepared = prepare(chosen, tmp_path / "run", Listener())
         assert prepared.source_tokenizer.tags == ("<2de>", "<2en>")
         assert prepared.target_tokenizer.tags == ()
 
-    def test_training_validation_translation_and_commands_use_them(
+    def test_training_validation_translation_and_commands_use_tags(
         self, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """A small model learns by heart that the same text is to be translated or to be kept, by its tag alone."""
+        """A small model memorizes to translate a text or to copy it, depending only on its tag."""
         keep = {"files": ["train.en", "train.en"], "target_language": "en"}
         back = {"files": ["train.en", "train.de"], "target_language": "de"}
         chosen = both_ways(
@@ -320,7 +320,7 @@ class TestTags:
             with pytest.raises(ConfigError, match=rf"one must be chosen: {asked}; give one of de, en \(.*--to"):
                 model.translate("a", target_language=language)
 
-    def test_a_model_with_one_language_is_not_asked(self, tmp_path: Path) -> None:
+    def test_a_model_with_one_language_takes_no_language(self, tmp_path: Path) -> None:
         bundle(tmp_path / "model")
         model = load_translator(tmp_path / "model", device="cpu")
         assert model.target_languages == ()
@@ -339,7 +339,7 @@ class TestTags:
             (["<2en>"], "en", "train.0.target_language = '<2en>'"),
         ],
     )
-    def test_all_corpora_or_none(
+    def test_all_corpora_or_none_have_a_target_language(
         self, corpus: Path, train_languages: list[str | None], dev_language: str | None, message: str
     ) -> None:
         def entry(language: str | None) -> dict[str, Any]:
@@ -356,7 +356,7 @@ class TestTechniques:
         (corpus / "few.de").write_text("".join(line + "\n" for line in GERMAN[:5]))
         (corpus / "few.en").write_text("".join(line + "\n" for line in ENGLISH[:5]))
         two = [{"files": ["train.de", "train.en"]}, {"files": ["few.de", "few.en"]}]
-        prepared = prepare(recipe(corpus, data={"train": two, "temperature": 2}), tmp_path / "run", Silence())
+        prepared = prepare(recipe(corpus, data={"train": two, "temperature": 2}), tmp_path / "run", Listener())
         orders = [prepared.train.epoch(1, epoch, max_tokens=60, pool_size=99).order for epoch in range(200)]
         counts = np.array([np.bincount(order, minlength=25) for order in orders])
         assert set(counts[:, 20:].ravel()) == {1, 2}
@@ -364,9 +364,9 @@ class TestTechniques:
         assert counts[:, 20:].mean() == pytest.approx(5 / 3, abs=0.075)
         assert counts[:, :20].mean() == pytest.approx(5 / 6, abs=0.03)
 
-    def test_dropout_cuts_training_text_in_many_ways_and_dev_text_as_usual(self, corpus: Path, tmp_path: Path) -> None:
+    def test_bpe_dropout_varies_training_text_but_not_dev_text(self, corpus: Path, tmp_path: Path) -> None:
         chosen = recipe(corpus, data={"bpe_dropout": 0.3, "segmentations": 4})
-        prepared = prepare(chosen, tmp_path / "run", Silence())
+        prepared = prepare(chosen, tmp_path / "run", Listener())
         tokenizer, found = prepared.source_tokenizer, sources(prepared)
         assert prepared.train.num_segmentations == 4
         assert [tokenizer.decode(row) for row in found] == [text for text in GERMAN for _ in range(4)]
@@ -375,18 +375,18 @@ class TestTechniques:
         dev = prepared.dev.batch(np.arange(3)).source.tolist()
         assert [[token for token in row if token] for row in dev] == [[*tokenizer.encode(t), EOS] for t in GERMAN[:3]]
 
-    def test_dropout_needs_merges(self, corpus: Path, tmp_path: Path) -> None:
+    def test_bpe_dropout_needs_merges(self, corpus: Path, tmp_path: Path) -> None:
         chosen = recipe(corpus, data={"bpe_dropout": 0.1}, tokenizer={"kind": "characters"})
-        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tokenizer reports"):
-            prepare(chosen, tmp_path / "run", Silence())
+        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tokenizer reports its merges"):
+            prepare(chosen, tmp_path / "run", Listener())
 
 
 class TestStartFrom:
-    def test_the_tokenizers_are_the_models(self, corpus: Path, tmp_path: Path) -> None:
-        """And the run keeps its own copy once it has begun."""
+    def test_the_tokenizers_are_those_of_the_model_folder(self, corpus: Path, tmp_path: Path) -> None:
+        """A run that has begun uses its own copy."""
         given = bundle(tmp_path / "model")
         chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
-        prepared = prepare(chosen, tmp_path / "run", Silence())
+        prepared = prepare(chosen, tmp_path / "run", Listener())
         assert prepared.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
         assert prepared.source_tokenizer is prepared.target_tokenizer
         run = tmp_path / "run"
@@ -412,18 +412,18 @@ class TestStartFrom:
             ({"joint": False}, {"joint": True}, "tokenizer.joint = True, but .* has False"),
         ],
     )
-    def test_conflicts_are_told(
+    def test_conflicts_are_refused(
         self, corpus: Path, tmp_path: Path, options: dict[str, Any], tokenizer: dict[str, Any], message: str
     ) -> None:
         bundle(tmp_path / "model", **options)
         start = {"start_from": str(tmp_path / "model")}
         with pytest.raises(ConfigError, match=message):
-            prepare(recipe(corpus, training=start, tokenizer=tokenizer), tmp_path / "run", Silence())
+            prepare(recipe(corpus, training=start, tokenizer=tokenizer), tmp_path / "run", Listener())
 
-    def test_what_the_recipe_does_not_say_is_the_models(self, corpus: Path, tmp_path: Path) -> None:
+    def test_missing_keys_are_taken_from_the_model(self, corpus: Path, tmp_path: Path) -> None:
         bundle(tmp_path / "model", split_digits=True)
         chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
-        tokenizer = prepare(chosen, tmp_path / "run", Silence()).source_tokenizer
+        tokenizer = prepare(chosen, tmp_path / "run", Listener()).source_tokenizer
         assert isinstance(tokenizer, Tokenizer)
         assert tokenizer.split_digits
 
@@ -444,10 +444,10 @@ class TestStartFrom:
     ) -> None:
         bundle(tmp_path / "model", tags=tags)
         with pytest.raises(ConfigError, match=message):
-            prepare(make(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Silence())
+            prepare(make(corpus, training={"start_from": str(tmp_path / "model")}), tmp_path / "run", Listener())
 
-    def test_more_tags_than_needed_are_no_obstacle(self, corpus: Path, tmp_path: Path) -> None:
+    def test_more_tags_than_needed_are_accepted(self, corpus: Path, tmp_path: Path) -> None:
         bundle(tmp_path / "model", tags=["<2fr>", "<2en>", "<2de>"])
         chosen = both_ways(corpus, training={"start_from": str(tmp_path / "model")})
-        prepared = prepare(chosen, tmp_path / "run", Silence())
+        prepared = prepare(chosen, tmp_path / "run", Listener())
         assert sources(prepared)[0][0] == prepared.source_tokenizer.tag_id("<2en>") == 5

@@ -1,4 +1,4 @@
-"""Recipes: what they refuse, and what may change when a run is resumed."""
+"""Recipes: which values are refused, and which may change when a run resumes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def load(tmp_path: Path, text: str = MINIMAL, *assignments: str) -> Recipe:
     return load_recipe(path, assignments)
 
 
-def test_two_files_are_enough(tmp_path: Path) -> None:
+def test_two_corpus_files_are_enough(tmp_path: Path) -> None:
     recipe = load(tmp_path)
     assert recipe.data.train[0].files == ("a.de", "a.en")
     assert recipe.data.dev is None
     assert recipe.training.label_smoothing == 0.1
 
 
-def test_assignments_win_over_the_file(tmp_path: Path) -> None:
+def test_assignments_take_precedence_over_the_file(tmp_path: Path) -> None:
     recipe = load(tmp_path, MINIMAL + "[training]\nsteps = 5\n", "training.steps=7", "model.preset=tiny")
     assert recipe.training.steps == 7
     assert recipe.model.d_model == 128
@@ -69,7 +69,7 @@ def test_a_resolved_recipe_is_read_back_equal(tmp_path: Path) -> None:
         ("task.kind=summary", r"task\.kind = 'summary'"),
     ],
 )
-def test_what_is_refused(tmp_path: Path, assignment: str, message: str) -> None:
+def test_bad_values_are_refused(tmp_path: Path, assignment: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load(tmp_path, MINIMAL, assignment)
     assert "recipe.toml" in str(caught.value)
@@ -84,13 +84,13 @@ def test_what_is_refused(tmp_path: Path, assignment: str, message: str) -> None:
         ("training.compile=on", r"which compile = 'on' would join; set training\.compile to 'auto' or 'off'"),
     ],
 )
-def test_what_is_refused_with_shares_of_the_model(tmp_path: Path, assignment: str, message: str) -> None:
+def test_options_refused_with_sharding(tmp_path: Path, assignment: str, message: str) -> None:
     load(tmp_path, MINIMAL, assignment)
     with pytest.raises(ConfigError, match=message):
         load(tmp_path, MINIMAL, assignment, "training.sharding=full")
 
 
-def test_without_data_there_is_no_recipe(tmp_path: Path) -> None:
+def test_a_recipe_needs_data(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="key 'data' is missing"):
         load(tmp_path, "")
 
@@ -111,10 +111,10 @@ def test_without_data_there_is_no_recipe(tmp_path: Path) -> None:
         "checkpoints.average=3",
     ],
 )
-def test_what_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
+def test_keys_that_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
     before, after = load(tmp_path), load(tmp_path, MINIMAL, assignment)
     assert before != after
-    assert changed_keys(before.as_dict(), after.as_dict()) == []
+    assert changed_keys(before, after) == []
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_what_may_change_on_resuming(tmp_path: Path, assignment: str) -> None:
         ("tokenizer.vocab_size=700", "tokenizer.vocab_size was 8000, is 700"),
     ],
 )
-def test_what_may_not(tmp_path: Path, assignment: str, message: str) -> None:
-    assert changed_keys(load(tmp_path).as_dict(), load(tmp_path, MINIMAL, assignment).as_dict()) == [message]
+def test_keys_that_may_not_change_on_resuming(tmp_path: Path, assignment: str, message: str) -> None:
+    assert changed_keys(load(tmp_path), load(tmp_path, MINIMAL, assignment)) == [message]
 
 
 @pytest.mark.parametrize(
@@ -146,17 +146,17 @@ def test_what_may_not(tmp_path: Path, assignment: str, message: str) -> None:
         (["optimizer.schedule=halve_every", "optimizer.halve_every=7"], False),
     ],
 )
-def test_the_length_is_fixed_where_it_decides_the_learning_rates(
+def test_the_length_is_fixed_if_learning_rates_depend_on_it(
     tmp_path: Path, assignments: list[str], fixed: bool
 ) -> None:
     before = load(tmp_path, MINIMAL, *assignments, "training.steps=5")
     after = load(tmp_path, MINIMAL, *assignments, "training.steps=6")
-    assert changed_keys(before.as_dict(), after.as_dict()) == ["training.steps was 5, is 6"] * fixed
+    assert changed_keys(before, after) == ["training.steps was 5, is 6"] * fixed
 
 
 def test_a_corpus_is_compared_file_by_file(tmp_path: Path) -> None:
     other = 'data.train=[{ files = ["a.de", "b.en"], weight = 2.0 }, { files = ["c.de", "c.en"] }]'
-    changed = changed_keys(load(tmp_path).as_dict(), load(tmp_path, MINIMAL, other).as_dict())
+    changed = changed_keys(load(tmp_path), load(tmp_path, MINIMAL, other))
     assert "data.train.0.files was ['a.de', 'a.en'], is ['a.de', 'b.en']" in changed
     assert "data.train.0.weight was 1.0, is 2.0" in changed
     assert "data.train.1.files was not set, is ['c.de', 'c.en']" in changed
@@ -168,8 +168,8 @@ class TestRefusal:
             refuse_changes(before, after, Path("runs/x"))
         return str(caught.value)
 
-    def test_it_names_what_differs_and_what_may(self, tmp_path: Path) -> None:
-        """Both values of both keys that must not differ; not the one that may; every key of the list exists."""
+    def test_the_error_names_changed_keys_and_those_that_may_change(self, tmp_path: Path) -> None:
+        """Forbidden changes are listed with both values, allowed ones are not, and every key that may change exists."""
         changes = ("training.seed=7", "model.dropout=0.5", "training.log_every=9")
         message = self.refusal(load(tmp_path), load(tmp_path, MINIMAL, *changes))
         differs, may_change = message.split("Only these may change on resuming: ")
@@ -182,13 +182,13 @@ class TestRefusal:
             assert name in type(getattr(load(tmp_path), section)).model_fields
         assert {"training.log_every", "checkpoints.keep_best"} <= set(may_change.split(", "))
 
-    def test_the_length_is_not_offered_where_it_may_not_change(self, tmp_path: Path) -> None:
+    def test_the_length_is_not_offered_if_it_may_not_change(self, tmp_path: Path) -> None:
         linear = load(tmp_path, MINIMAL, "optimizer.schedule=linear")
         message = self.refusal(linear, load(tmp_path, MINIMAL, "optimizer.schedule=linear", "training.steps=6"))
         assert "training.steps" not in message.split("Only these may change")[1]
         assert "training.steps" in self.refusal(load(tmp_path), linear).split("Only these may change")[1]
 
-    def test_the_same_recipe_and_what_may_change_pass(self, tmp_path: Path) -> None:
+    def test_the_same_recipe_and_allowed_changes_pass(self, tmp_path: Path) -> None:
         refuse_changes(load(tmp_path), load(tmp_path), tmp_path)
         refuse_changes(load(tmp_path), load(tmp_path, MINIMAL, "training.steps=7", "checkpoints.every=3"), tmp_path)
 

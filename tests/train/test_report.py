@@ -1,4 +1,4 @@
-"""What a run writes down: after a kill at any moment it reads as if nothing had happened."""
+"""Metrics: after a kill at any moment, the files equal those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from headway.train.report import Metrics
 
 @pytest.fixture(autouse=True)
 def _first_writers_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorBoard numbers a process's files and reads them in their names' order, where 10 comes before 9."""
+    """TensorBoard numbers the files of a process and reads them in the order of their names, where 10 precedes 9."""
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 
 def write(run: Path, after: int, *steps: int, value: float) -> Metrics:
-    """What a start that goes on after a step writes; it is not closed, as where it is killed."""
+    """Write the records of a start that resumes after a step; do not close it, as if it were killed."""
     metrics = Metrics(run, after)
     for step in steps:
         metrics.write("train", step, {"loss": value + step})
@@ -36,13 +36,13 @@ def losses(run: Path) -> dict[int, float]:
 
 
 def shown(run: Path) -> list[tuple[int, float]]:
-    """What TensorBoard shows."""
+    """Return what TensorBoard shows."""
     events = EventAccumulator(str(run / "tensorboard"))
     events.Reload()
     return [(event.step, event.value) for event in events.Scalars("train/loss")]
 
 
-def test_records_after_the_resumed_step_are_forgotten(tmp_path: Path) -> None:
+def test_records_after_the_resumed_step_are_removed(tmp_path: Path) -> None:
     killed = write(tmp_path, 0, 1, 2, 3, 4, value=0.0)
     second = write(tmp_path, 2, 3, 4, 5, value=0.5)
     expected = {1: 1.0, 2: 2.0, 3: 3.5, 4: 4.5, 5: 5.5}
@@ -63,8 +63,8 @@ def test_three_starts_from_the_same_step(tmp_path: Path) -> None:
         start.close()
 
 
-def test_a_record_torn_anywhere_is_forgotten(tmp_path: Path) -> None:
-    """Only a record without its last line break is whole already."""
+def test_an_incomplete_record_is_removed(tmp_path: Path) -> None:
+    """A record that lacks only its line break is complete."""
     write(tmp_path, 0, 1, 2, value=0.0).close()
     path = tmp_path / "metrics.jsonl"
     first, second = path.read_text().splitlines(keepends=True)
@@ -75,8 +75,8 @@ def test_a_record_torn_anywhere_is_forgotten(tmp_path: Path) -> None:
         assert losses(tmp_path) == ({1: 1.0, 2: 2.0, 3: 3.0} if whole else {1: 1.0, 3: 3.0})
 
 
-def test_killed_while_forgetting(tmp_path: Path) -> None:
-    """The file is as before or after, never between; what lay aside goes when the run is held again."""
+def test_a_kill_while_records_are_removed(tmp_path: Path) -> None:
+    """The file is either old or new; the temporary file is removed when the run folder is locked again."""
     write(tmp_path, 0, 1, 2, 3, value=0.0).close()
     aside = tmp_path / ".metrics.jsonl.7.part"
     aside.write_text((tmp_path / "metrics.jsonl").read_text()[:30])
@@ -86,8 +86,8 @@ def test_killed_while_forgetting(tmp_path: Path) -> None:
     assert not aside.exists()
 
 
-def test_every_record_is_on_the_disk_when_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that is flushed later must find the records before it, after a power cut too."""
+def test_every_record_is_flushed_when_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a power failure, a checkpoint must not lack the records before it."""
     flushed: list[str] = []
 
     def note(descriptor: int) -> None:
@@ -102,7 +102,7 @@ def test_every_record_is_on_the_disk_when_write_returns(tmp_path: Path, monkeypa
     metrics.close()
 
 
-def test_the_average_is_written_anew(tmp_path: Path) -> None:
+def test_records_of_averages_are_replaced(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path, 0)
     metrics.write("dev", 4, {"loss": 1.0})
     metrics.write("average", 4, {"loss": 0.5})
@@ -111,7 +111,7 @@ def test_the_average_is_written_anew(tmp_path: Path) -> None:
     assert losses(tmp_path) == {4: 1.0}
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = Metrics(tmp_path, 0)
 
     def no_room(_: int) -> None:

@@ -1,4 +1,4 @@
-"""`headway train`, killed with SIGKILL and run again: the short form of tests/soak.py."""
+"""`headway train`, killed by SIGKILL and run again: the short form of tests/soak.py."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def killer(folder: Path, name: str) -> Killer:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Killer, Killer]:
-    """One run that nothing disturbed, and one that was killed five times, the second time inside a save."""
+    """An undisturbed run, and one that was killed five times, the second time during a save."""
     folder = tmp_path_factory.mktemp("resume")
     rng = random.Random(1)
     numbers = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
@@ -86,8 +86,8 @@ def test_five_kills_leave_no_trace(runs: tuple[Killer, Killer]) -> None:
     assert sorted(path.name for path in killed.run.rglob(".*")) == []
 
 
-def test_a_difference_would_be_seen(runs: tuple[Killer, Killer], tmp_path: Path) -> None:
-    """One bit of one weight, one record and one checkpoint."""
+def test_a_difference_is_detected(runs: tuple[Killer, Killer], tmp_path: Path) -> None:
+    """A difference of one bit of a weight, one record or one checkpoint."""
     straight, _ = runs
     copy = tmp_path / "copy"
     shutil.copytree(straight.run, copy)

@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_the_weights_are_those_of_the_folder(folder: Path) -> None:
+def test_training_starts_from_the_weights_of_the_folder(folder: Path) -> None:
     fresh = model(dropout=0.4, layer_dropout=0.2)  # what a model is trained with may differ
     theirs = named_weights(Bundle.load(folder).model)
     assert any(not torch.equal(tensor, theirs[name]) for name, tensor in named_weights(fresh).items())
@@ -40,13 +40,13 @@ def test_the_weights_are_those_of_the_folder(folder: Path) -> None:
     assert fresh.config.dropout == 0.4
 
 
-def test_weights_of_the_same_shape_may_not_mean_something_else(folder: Path) -> None:
+def test_options_that_change_the_meaning_of_weights_must_agree(folder: Path) -> None:
     expected = r"start_from = .*differs: num_heads is 4, there 2; norm is 'pre', there 'post'"
     with pytest.raises(ConfigError, match=expected):
         load_start(model(num_heads=4, norm="pre"), folder)
 
 
-def test_another_vocabulary_does_not_fit(folder: Path) -> None:
+def test_another_vocabulary_is_refused(folder: Path) -> None:
     with pytest.raises(BundleError, match=r"embedding"):
         load_start(model(vocabulary=50), folder)
 

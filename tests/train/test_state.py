@@ -1,4 +1,4 @@
-"""Checkpoints: everything comes back bit for bit, and nothing damaged is ever used."""
+"""Checkpoints: everything is restored bit for bit, and damaged files are never used."""
 
 from __future__ import annotations
 
@@ -26,17 +26,27 @@ from headway.bundle import named_weights
 from headway.errors import CheckpointError, HeadwayError, OutputError
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
+from headway.train import checkpoints as checkpoints_module
 from headway.train import snapshot as state
 from headway.train.checkpoints import Checkpoints
 from headway.train.optim import OptimizerConfig, make_optimizer
-from headway.train.snapshot import Progress, Snapshot, average_weights, checkpoint_folders
+from headway.train.snapshot import (
+    Progress,
+    Snapshot,
+    average_weights,
+    checkpoint_folders,
+    load_snapshot,
+    optimizer_moments,
+    read_snapshot,
+    write_snapshot,
+)
 
 SIZES = {"d_model": 4, "num_heads": 1, "d_ff": 4, "encoder_layers": 1, "decoder_layers": 1, "dropout": 0.0}
 FILES = ("model.safetensors", "optimizer.safetensors", "state.json")
 
 
 class Trainee:
-    """A model with its optimiser, and steps that change both."""
+    """A model with its optimizer, and steps that change both."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -53,15 +63,26 @@ class Trainee:
     def save(self, folder: Path, progress: Progress, *, keep: int = 5, keep_best: int = 0, **options: Any) -> Path:
         """Save, and wait for it."""
         with Checkpoints(folder, keep=keep, keep_best=keep_best) as checkpoints:
-            checkpoints.save(progress, self.model, self.optimizer, **options)
+            checkpoints.save(self.take(progress, **options))
         return folder / f"step-{progress.step}"
+
+    def take(self, progress: Progress, **options: Any) -> Snapshot:
+        """Return a snapshot of the current weights and moments."""
+        moments = optimizer_moments(self.model, self.optimizer)
+        return Snapshot(progress, named_weights(self.model), moments, **options)
 
     def restore(self, folder: Path) -> Progress | None:
         snapshot = self.snapshot(folder)
         return snapshot.progress if snapshot else None
 
-    def snapshot(self, folder: Path) -> Snapshot | None:
-        return Checkpoints(folder, keep=99).restore(self.model, self.optimizer)
+    def snapshot(self, folder: Path, keep: int = 99, keep_best: int = 0) -> Snapshot | None:
+        """Load the newest intact checkpoint, and return its content."""
+        found = Checkpoints(folder, keep=keep, keep_best=keep_best).find()
+        if found is None:
+            return None
+        path, snapshot = found
+        load_snapshot(snapshot, path, self.model, self.optimizer)
+        return snapshot
 
     def tensors(self) -> list[Tensor]:
         """Weights and moments."""
@@ -96,7 +117,7 @@ def folder(tmp_path: Path, trained: Trainee) -> Path:
     return tmp_path
 
 
-def test_weights_moments_and_progress_come_back_bit_for_bit(folder: Path, trained: Trainee) -> None:
+def test_weights_moments_and_progress_are_restored_bit_for_bit(folder: Path, trained: Trainee) -> None:
     other = Trainee(99)
     assert other.restore(folder) == PROGRESS
     assert equal(other, trained)
@@ -115,7 +136,7 @@ def test_without_checkpoints_there_is_nothing_to_restore(tmp_path: Path) -> None
     assert Trainee(0).restore(tmp_path / "missing") is None
 
 
-def test_a_moving_average_and_a_score_come_back(tmp_path: Path, trained: Trainee) -> None:
+def test_a_moving_average_and_a_score_are_restored(tmp_path: Path, trained: Trainee) -> None:
     ema = {name: tensor.detach() / 3 for name, tensor in named_weights(trained.model).items()}
     trained.save(tmp_path, PROGRESS, ema=ema, score=-1 / 3, regular=False)
     snapshot = Trainee(99).snapshot(tmp_path)
@@ -132,7 +153,7 @@ def equal_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 def rewrite_state(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change state.json and leave out its own checksum, as the first version did."""
+    """Change state.json and remove its own checksum, as in the first version."""
     content = json.loads((path / "state.json").read_text())
     del content["checksum"]
     change(content)
@@ -148,7 +169,7 @@ def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder:
     assert equal(other, trained)
 
 
-def test_a_newer_format_is_not_taken_for_damage(folder: Path) -> None:
+def test_a_newer_format_is_not_reported_as_damage(folder: Path) -> None:
     rewrite_state(folder / "step-2", lambda content: content.update(format=2, checksums="elsewhere"))
     message = r"step-2: written by a newer Headway \(format 2, this one reads up to 1\); update Headway"
     with pytest.raises(CheckpointError, match=message):
@@ -156,8 +177,8 @@ def test_a_newer_format_is_not_taken_for_damage(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW, torch.optim.Adafactor])
-def test_moments_of_every_optimiser_come_back(tmp_path: Path, kind: type[torch.optim.Optimizer]) -> None:
-    """Three steps, against two, a save, another process's restore and the third."""
+def test_moments_of_every_optimizer_are_restored(tmp_path: Path, kind: type[torch.optim.Optimizer]) -> None:
+    """Three steps equal two steps, a save, a restore and the third step."""
     trainees = [Trainee(seed) for seed in (0, 99)]
     for trainee in trainees:
         trainee.optimizer = kind(trainee.model.parameters(), lr=0.01)  # type: ignore[call-arg]
@@ -169,7 +190,7 @@ def test_moments_of_every_optimiser_come_back(tmp_path: Path, kind: type[torch.o
     for trainee in trainees:
         trainee.step(2)
     assert equal_tensors(named_weights(first.model), named_weights(second.model))
-    mine, yours = (state.moments(each.model, each.optimizer) for each in trainees)
+    mine, yours = (optimizer_moments(each.model, each.optimizer) for each in trainees)
     assert mine
     assert equal_tensors(mine, yours)
 
@@ -177,31 +198,32 @@ def test_moments_of_every_optimiser_come_back(tmp_path: Path, kind: type[torch.o
 class TestInTheBackground:
     @pytest.fixture
     def gate(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-        """Writing waits until it is set."""
-        gate, write = threading.Event(), state.write
+        """Writing waits until this event is set."""
+        gate, write = threading.Event(), write_snapshot
 
-        def late(folder: Path, snapshot: Snapshot) -> Path:
+        def late(folder: Path, snapshot: Snapshot) -> None:
             assert gate.wait(30)
-            return write(folder, snapshot)
+            write(folder, snapshot)
 
-        monkeypatch.setattr(state, "write", late)
+        monkeypatch.setattr(checkpoints_module, "write_snapshot", late)
         yield gate
         gate.set()
 
-    def test_training_goes_on_and_the_file_holds_what_was(
+    def test_training_continues_and_the_file_has_the_state_of_the_save(
         self, tmp_path: Path, trained: Trainee, gate: threading.Event
     ) -> None:
         before = {name: tensor.clone() for name, tensor in named_weights(trained.model).items()}
-        moments = {name: each.clone() for name, each in state.moments(trained.model, trained.optimizer).items()}
+        moments = {name: each.clone() for name, each in optimizer_moments(trained.model, trained.optimizer).items()}
         progress = Progress(step=2)
         with Checkpoints(tmp_path, keep=5) as checkpoints:
-            checkpoints.save(progress, trained.model, trained.optimizer)
+            checkpoints.save(trained.take(progress))
             assert checkpoint_folders(tmp_path) == []  # nothing is written yet, and here we are
             trained.step(2)
             progress.step = 3
             gate.set()
-            assert checkpoints.newest(5) == [tmp_path / "step-2"]
-        snapshot = state.read(tmp_path / "step-2")
+            checkpoints.wait()
+            assert checkpoint_folders(tmp_path) == [tmp_path / "step-2"]
+        snapshot = read_snapshot(tmp_path / "step-2")
         assert snapshot.progress == Progress(step=2)
         assert equal_tensors(snapshot.weights, before)
         assert equal_tensors(snapshot.moments, moments)
@@ -211,27 +233,31 @@ class TestInTheBackground:
         self, tmp_path: Path, trained: Trainee, gate: threading.Event
     ) -> None:
         checkpoints = Checkpoints(tmp_path, keep=5)
-        checkpoints.save(Progress(step=2), trained.model, trained.optimizer)
+        checkpoints.save(trained.take(Progress(step=2)))
         threading.Timer(0.1, gate.set).start()
         trained.step(2)
-        checkpoints.save(Progress(step=3), trained.model, trained.optimizer)
+        checkpoints.save(trained.take(Progress(step=3)))
         assert (tmp_path / "step-2").is_dir()
         checkpoints.wait()
-        assert not equal_tensors(*(state.read(tmp_path / f"step-{step}").weights for step in (2, 3)))
-        assert equal_tensors(state.read(tmp_path / "step-3").weights, named_weights(trained.model))
+        assert not equal_tensors(*(read_snapshot(tmp_path / f"step-{step}").weights for step in (2, 3)))
+        assert equal_tensors(read_snapshot(tmp_path / "step-3").weights, named_weights(trained.model))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own elsewhere")
-    def test_training_goes_first(self, tmp_path: Path, trained: Trainee, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_writer_has_a_low_priority(
+        self, tmp_path: Path, trained: Trainee, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         niceness: list[int] = []
-        monkeypatch.setattr(state, "write", lambda *_: niceness.append(os.getpriority(os.PRIO_PROCESS, 0)))
+        monkeypatch.setattr(
+            checkpoints_module, "write_snapshot", lambda *_: niceness.append(os.getpriority(os.PRIO_PROCESS, 0))
+        )
         with Checkpoints(tmp_path, keep=5) as checkpoints:
-            checkpoints.save(Progress(step=2), trained.model, trained.optimizer)
+            checkpoints.save(trained.take(Progress(step=2)))
         assert niceness == [max(10, os.getpriority(os.PRIO_PROCESS, 0))]
 
     def test_leaving_waits(self, tmp_path: Path, trained: Trainee, gate: threading.Event) -> None:
         threading.Timer(0.1, gate.set).start()
         checkpoints = Checkpoints(tmp_path, keep=5)
-        checkpoints.save(Progress(step=2), trained.model, trained.optimizer)
+        checkpoints.save(trained.take(Progress(step=2)))
         with pytest.raises(KeyboardInterrupt), checkpoints:
             raise KeyboardInterrupt
         assert checkpoint_folders(tmp_path) == [tmp_path / "step-2"]
@@ -250,15 +276,14 @@ class TestFullDisk:
 
     MESSAGE = r"step-3: cannot be written \(No space left on device\); what was there before is unchanged"
 
-    @pytest.mark.parametrize("call", ["save", "wait", "newest", "restore", "leave"])
-    def test_the_next_call_tells_and_nothing_is_lost(self, full: Path, trained: Trainee, call: str) -> None:
+    @pytest.mark.parametrize("call", ["save", "wait", "find", "leave"])
+    def test_the_next_call_raises_the_error_and_nothing_is_lost(self, full: Path, trained: Trainee, call: str) -> None:
         checkpoints = Checkpoints(full, keep=1)
-        checkpoints.save(Progress(step=3), trained.model, trained.optimizer)
+        checkpoints.save(trained.take(Progress(step=3)))
         calls: dict[str, Callable[[], object]] = {
-            "save": lambda: checkpoints.save(Progress(step=4), trained.model, trained.optimizer),
+            "save": lambda: checkpoints.save(trained.take(Progress(step=4))),
             "wait": checkpoints.wait,
-            "newest": lambda: checkpoints.newest(1),
-            "restore": lambda: checkpoints.restore(trained.model, trained.optimizer),
+            "find": checkpoints.find,
             "leave": lambda: checkpoints.__exit__(None, None, None),
         }
         with pytest.raises(OutputError, match=self.MESSAGE):
@@ -266,9 +291,9 @@ class TestFullDisk:
         assert sorted(path.name for path in full.iterdir()) == ["step-1", "step-2"]
         checkpoints.wait()  # it has been told
 
-    def test_another_error_in_flight_is_not_replaced(self, full: Path, trained: Trainee) -> None:
+    def test_another_error_is_not_replaced(self, full: Path, trained: Trainee) -> None:
         checkpoints = Checkpoints(full, keep=1)
-        checkpoints.save(Progress(step=3), trained.model, trained.optimizer)
+        checkpoints.save(trained.take(Progress(step=3)))
         with pytest.warns(UserWarning, match=self.MESSAGE):
             checkpoints.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
 
@@ -276,7 +301,7 @@ class TestFullDisk:
 class TestDamage:
     @pytest.mark.parametrize("file", [*FILES, "ema.safetensors"])
     @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "delete", "garbage"])
-    def test_the_one_before_a_damaged_checkpoint_is_used(
+    def test_the_checkpoint_before_a_damaged_one_is_used(
         self, folder: Path, trained: Trainee, file: str, damage: str
     ) -> None:
         trained.save(folder, PROGRESS, ema=named_weights(trained.model))
@@ -302,7 +327,7 @@ class TestDamage:
         assert equal(trainee, earlier)
 
     @pytest.mark.parametrize("file", FILES[:2])
-    def test_a_flipped_bit_is_noticed_wherever_it_is(self, folder: Path, file: str) -> None:
+    def test_a_flipped_bit_is_detected_anywhere(self, folder: Path, file: str) -> None:
         path = folder / "step-2" / file
         content = path.read_bytes()
         for place in range(0, len(content), len(content) // 50):
@@ -324,7 +349,7 @@ class TestDamage:
         assert all("resuming from step-1 instead" in str(each.message) for each in caught)
 
     def test_no_flipped_byte_of_the_state_gives_a_wrong_position(self, folder: Path) -> None:
-        """A flip between values changes nothing and may pass; any other is noticed."""
+        """A flip in white space changes nothing and may pass; any other is detected."""
         path = folder / "step-2" / "state.json"
         content = path.read_bytes()
         passed = 0
@@ -338,10 +363,10 @@ class TestDamage:
             passed += not caught
         assert passed < len(content) / 8
 
-    def test_what_cannot_be_read_now_is_not_taken_for_damage(
+    def test_a_file_that_cannot_be_read_now_is_not_reported_as_damage(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """A disk or network that fails for a moment must not cost the checkpoint: resuming from another removes it."""
+        """A temporary failure of a disk must not lose the checkpoint: resuming from another would remove it."""
         trainee = Trainee(1)
         for step in (1, 2):
             trainee.save(tmp_path, Progress(step=step))
@@ -372,42 +397,44 @@ class TestDamage:
     def test_a_checkpoint_of_another_model_is_refused(self, folder: Path) -> None:
         model = build_model(TransformerConfig.parse(SIZES | {"d_ff": 8}, "test"), 8, 8)
         with pytest.raises(HeadwayError, match=r"step-2.model\.safetensors: weight"):
-            Checkpoints(folder, keep=5).restore(model, make_optimizer(model, OptimizerConfig()))
+            load_snapshot(
+                read_snapshot(folder / "step-2"), folder / "step-2", model, make_optimizer(model, OptimizerConfig())
+            )
 
 
 class TestPruning:
     def names(self, folder: Path) -> list[str]:
         return [path.name for path in checkpoint_folders(folder)]
 
-    def test_the_newest_are_kept_by_number_not_by_name(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_the_newest_are_kept_by_step_and_not_by_name(self, tmp_path: Path, trained: Trainee) -> None:
         for step in (8, 9, 10, 100):
             trained.save(tmp_path, Progress(step=step), keep=3)
         assert self.names(tmp_path) == ["step-100", "step-10", "step-9"]
 
-    def test_what_an_interruption_left_goes_when_the_next_is_saved(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_the_next_save_removes_an_interruption_s_checkpoint(self, tmp_path: Path, trained: Trainee) -> None:
         for step in (10, 20, 23):
             trained.save(tmp_path, Progress(step=step), keep=5, regular=step != 23)
         assert self.names(tmp_path) == ["step-23", "step-20", "step-10"]
         trained.save(tmp_path, Progress(step=30), keep=5)
         assert self.names(tmp_path) == ["step-30", "step-20", "step-10"]
 
-    def test_the_newest_save_stays_and_damaged_later_ones_go(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_the_newest_save_is_kept_and_damaged_later_ones_are_removed(self, tmp_path: Path, trained: Trainee) -> None:
         for step in (10, 20, 30):
             trained.save(tmp_path, Progress(step=step), keep=5)
         trained.save(tmp_path, Progress(step=15), keep=1)
         assert self.names(tmp_path) == ["step-15"]
 
-    def test_another_interval_removes_nothing_that_is_regular(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_another_interval_removes_no_regular_checkpoint(self, tmp_path: Path, trained: Trainee) -> None:
         for step in (10, 20, 27):
             trained.save(tmp_path, Progress(step=step), keep=5)
         assert self.names(tmp_path) == ["step-27", "step-20", "step-10"]
 
-    def test_what_a_killed_save_left_is_removed(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_remains_of_a_killed_save_are_removed(self, tmp_path: Path, trained: Trainee) -> None:
         (tmp_path / ".step-5.part").mkdir()
         trained.save(tmp_path, Progress(step=10))
         assert [path.name for path in tmp_path.iterdir()] == ["step-10"]
 
-    def test_other_folders_are_none_of_ours(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_other_folders_are_left_alone(self, tmp_path: Path, trained: Trainee) -> None:
         for name in ("step-x", "step-7.part", ".step-9.1.part", "step-"):
             (tmp_path / name).mkdir()
         trained.save(tmp_path, Progress(step=1), keep=1)
@@ -419,27 +446,27 @@ class TestPruning:
         trained.save(tmp_path, Progress(step=1, stale=2))
         assert Trainee(0).restore(tmp_path) == Progress(step=1, stale=2)
 
-    def test_the_best_are_kept_beside_the_newest(self, tmp_path: Path, trained: Trainee) -> None:
-        """Scores by step; 10 and 40 are the best two, 60 and 50 the newest two; of the equal 20 and 40 the earlier."""
+    def test_the_best_are_kept_in_addition_to_the_newest(self, tmp_path: Path, trained: Trainee) -> None:
+        """60 and 50 are the newest two, 10 is the best, and 20 wins the tie with 40."""
         for step, score in {10: 3.0, 20: 2.0, 30: None, 40: 2.0, 50: 1.0, 60: None}.items():
             trained.save(tmp_path, Progress(step=step), keep=2, keep_best=2, score=score)
         assert self.names(tmp_path) == ["step-60", "step-50", "step-20", "step-10"]
 
-    def test_an_irregular_one_takes_no_place_however_good(self, tmp_path: Path, trained: Trainee) -> None:
+    def test_an_irregular_checkpoint_does_not_count_whatever_its_score(self, tmp_path: Path, trained: Trainee) -> None:
         for step, score, regular in ((10, 1.0, True), (20, 0.0, True), (30, 0.0, True), (33, 9.0, False)):
             trained.save(tmp_path, Progress(step=step), keep=2, keep_best=1, score=score, regular=regular)
         assert self.names(tmp_path) == ["step-33", "step-30", "step-20", "step-10"]
         trained.save(tmp_path, Progress(step=40), keep=2, keep_best=1, score=0.5)
         assert self.names(tmp_path) == ["step-40", "step-30", "step-10"]
 
-    def test_resuming_removes_what_a_killed_process_did_not(
+    def test_resuming_removes_checkpoints_that_a_killed_process_left(
         self, tmp_path: Path, trained: Trainee, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(Checkpoints, "_remove", lambda *_: None)
             for step in (10, 20, 23, 30):
                 trained.save(tmp_path, Progress(step=step), keep=2, regular=step != 23)
-        assert Checkpoints(tmp_path, keep=2).restore(trained.model, trained.optimizer) is not None
+        assert trained.snapshot(tmp_path, keep=2) is not None
         assert self.names(tmp_path) == ["step-30", "step-20"]
 
     @given(
@@ -449,10 +476,10 @@ class TestPruning:
         keep_best=st.integers(0, 2),
     )
     @settings(max_examples=25)
-    def test_stops_leave_the_same_as_none(
+    def test_interrupted_and_undisturbed_runs_keep_the_same_checkpoints(
         self, scores: list[float | None], stops: list[tuple[int, str]], keep: int, keep_best: int
     ) -> None:
-        """A save after every fifth step; each stop comes after a step and is followed by a resumption."""
+        """Every fifth step is saved; each stop comes after a step and is followed by a resumption."""
 
         def run(stops: list[tuple[int, str]]) -> list[str]:
             with TemporaryDirectory() as name:
@@ -467,9 +494,7 @@ class TestPruning:
                         options = {"score": score, "regular": regular}
                         TRAINEE.save(folder, Progress(step=step), keep=keep, keep_best=keep_best, **options)
                     if stop is not None:
-                        restored = Checkpoints(folder, keep=keep, keep_best=keep_best).restore(
-                            TRAINEE.model, TRAINEE.optimizer
-                        )
+                        restored = TRAINEE.snapshot(folder, keep, keep_best)
                         step = restored.progress.step if restored else 0
                 return self.names(folder)
 

@@ -1,4 +1,4 @@
-"""The work of each step: the same for any number of processes, from any position on."""
+"""The batches of each step: equal for any number of processes and from any position."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headway.data.batching import TokenDataset
 from headway.errors import ConfigError
 from headway.tasks import parse_recipe
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
-from headway.train.stream import MicroBatch, StepBatches, Stream, prefetched
+from headway.train.report import Listener
+from headway.train.stream import BatchStream, MicroBatch, StepBatches, prefetch
 
 ACCUMULATE = 4
 CPU = torch.device("cpu")
@@ -39,11 +39,11 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
 
 @pytest.fixture(scope="module")
 def corpora(recipe: Recipe, tmp_path_factory: pytest.TempPathFactory) -> TokenDataset:
-    dataset: TokenDataset = prepare(recipe, tmp_path_factory.mktemp("run"), Silence()).train
+    dataset: TokenDataset = prepare(recipe, tmp_path_factory.mktemp("run"), Listener()).train
     return dataset
 
 
-def take(stream: Stream, steps: int) -> list[StepBatches]:
+def take(stream: BatchStream, steps: int) -> list[StepBatches]:
     return list(islice(stream, steps))
 
 
@@ -55,10 +55,12 @@ def same(one: MicroBatch, other: MicroBatch) -> bool:
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_processes_share_what_one_has(corpora: TokenDataset, recipe: Recipe, processes: int) -> None:
-    steps = 3 * len(Stream(corpora, recipe, CPU).plan) // ACCUMULATE  # several epochs
-    alone = take(Stream(corpora, recipe, CPU), steps)
-    shares = [take(Stream(corpora, recipe, CPU, rank=rank, processes=processes), steps) for rank in range(processes)]
+def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recipe, processes: int) -> None:
+    steps = 3 * len(BatchStream(corpora, recipe, CPU).plan) // ACCUMULATE  # several epochs
+    alone = take(BatchStream(corpora, recipe, CPU), steps)
+    shares = [
+        take(BatchStream(corpora, recipe, CPU, rank=rank, processes=processes), steps) for rank in range(processes)
+    ]
     assert alone[-1].epoch > 0
     for whole, *parts in zip(alone, *shares, strict=True):
         for part in parts:
@@ -71,57 +73,57 @@ def test_processes_share_what_one_has(corpora: TokenDataset, recipe: Recipe, pro
 
 
 def test_counts_are_those_of_the_whole_step(corpora: TokenDataset, recipe: Recipe) -> None:
-    work = Stream(corpora, recipe, CPU).next_step()
+    work = BatchStream(corpora, recipe, CPU).next_step()
     assert work.num_targets == sum(batch.tokens.targets.numel() for batch in work.micro_batches)
     assert work.num_sources == sum(int((batch.tokens.source != 0).sum()) for batch in work.micro_batches)
 
 
-def test_goes_on_from_a_position(corpora: TokenDataset, recipe: Recipe) -> None:
-    steps = take(Stream(corpora, recipe, CPU), 30)
+def test_a_stream_starts_from_any_position(corpora: TokenDataset, recipe: Recipe) -> None:
+    steps = take(BatchStream(corpora, recipe, CPU), 30)
     for done in (1, 7, 29):
         position = steps[done - 1]
-        following = Stream(corpora, recipe, CPU, epoch=position.epoch, batch=position.batch).next_step()
+        following = BatchStream(corpora, recipe, CPU, epoch=position.epoch, batch=position.batch).next_step()
         assert all(map(same, following.micro_batches, steps[done].micro_batches))
 
 
 def test_a_step_needs_a_batch_for_each_process(corpora: TokenDataset, recipe: Recipe) -> None:
     expected = r"5 processes share the batches of a step, but training\.accumulate = 4; set it to 5 or a multiple"
     with pytest.raises(ConfigError, match=expected):
-        Stream(corpora, recipe, CPU, rank=0, processes=5)
+        BatchStream(corpora, recipe, CPU, rank=0, processes=5)
 
 
 class TestPrefetched:
-    def test_gives_the_same_in_the_same_order(self) -> None:
+    def test_results_are_in_order(self) -> None:
         numbers = iter(range(100))
-        ahead = prefetched(lambda: next(numbers), 3)
+        ahead = prefetch(lambda: next(numbers), 3)
         assert list(islice(ahead, 50)) == list(range(50))
         ahead.close()
         assert not [thread for thread in threading.enumerate() if thread.name == "headway-prefetch"]
 
-    def test_is_only_so_far_ahead(self) -> None:
+    def test_at_most_the_given_number_of_calls_are_ahead(self) -> None:
         numbers = iter(range(100))
-        ahead = prefetched(lambda: next(numbers), 2)
+        ahead = prefetch(lambda: next(numbers), 2)
         assert next(ahead) == 0
         ahead.close()  # waits for the thread
-        assert 1 <= next(numbers) <= 4  # one given, two waiting, one in hand
+        assert 1 <= next(numbers) <= 4  # one yielded, at most three ahead
 
-    def test_an_error_comes_in_its_turn(self) -> None:
+    def test_an_error_is_raised_in_its_turn(self) -> None:
         def take() -> int:
             if (number := next(numbers)) == 2:
                 raise OSError("gone")
             return number
 
         numbers = iter(range(10))
-        ahead = prefetched(take, 5)
+        ahead = prefetch(take, 5)
         assert [next(ahead), next(ahead)] == [0, 1]
         with pytest.raises(OSError, match="gone"):
             next(ahead)
 
 
-def test_the_corpus_is_not_smaller_than_a_step(corpora: TokenDataset, recipe: Recipe, tmp_path: Path) -> None:
-    """A step may take more batches than an epoch has: it then goes on in the next epoch."""
-    batches = len(Stream(corpora, recipe, CPU).plan)
+def test_a_step_may_be_larger_than_an_epoch(corpora: TokenDataset, recipe: Recipe, tmp_path: Path) -> None:
+    """The step continues in the next epoch."""
+    batches = len(BatchStream(corpora, recipe, CPU).plan)
     many = recipe.model_copy(update={"training": recipe.training.model_copy(update={"accumulate": batches + 1})})
-    work = Stream(corpora, many, CPU).next_step()
+    work = BatchStream(corpora, many, CPU).next_step()
     assert (work.epoch, work.batch) == (1, 1)
     assert len(work.micro_batches) == batches + 1

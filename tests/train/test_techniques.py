@@ -1,4 +1,4 @@
-"""What a recipe may ask of training beyond the plain loop, seen in a whole run."""
+"""Techniques that a recipe can use, tested in whole runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(corpus: Path, **sections: dict[str, Any]) -> Recipe:
-    """Eight steps of a tiny model; a validation and a checkpoint after every second."""
+    """Eight steps of a tiny model; every second step is followed by a validation and a checkpoint."""
     plain: dict[str, dict[str, Any]] = {
         "data": {
             "folder": str(corpus),
@@ -68,7 +68,7 @@ def checkpoint(run: Path, step: int) -> dict[str, torch.Tensor]:
 
 
 class TestMovingAverage:
-    def test_is_that_of_the_weights_after_each_step(self, corpus: Path, tmp_path: Path) -> None:
+    def test_it_averages_the_weights_after_each_step(self, corpus: Path, tmp_path: Path) -> None:
         every_step = {"checkpoints": {"every": 1, "keep": 8, "average": 0}}
         train(recipe(corpus, **every_step, training={"steps": 8, "ema": 0.6, "precision": "float32"}), tmp_path)
         bundle = Bundle.load(tmp_path / "ema")
@@ -85,7 +85,7 @@ class TestMovingAverage:
             torch.testing.assert_close(tensor, shadow[name], rtol=1e-4, atol=1e-6)
         assert len(records(tmp_path, "ema")) == 1
 
-    def test_survives_an_interruption(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_it_survives_an_interruption(self, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         chosen = recipe(corpus, training={"steps": 8, "ema": 0.6, "precision": "float32"})
         train(chosen, tmp_path / "straight")
 
@@ -105,7 +105,7 @@ class TestMovingAverage:
 
 
 def test_the_model_to_use_is_the_one_that_scores_best(corpus: Path, tmp_path: Path) -> None:
-    """After few steps an average over early ones is worse than the last weights; over equal ones it is no worse."""
+    """After few steps, an average with early weights is worse than the last weights; of equal weights it is not."""
     settings = {"training": {"steps": 8, "ema": 0.9999, "precision": "float32"}}
     result = train(recipe(corpus, **settings, checkpoints={"every": 2, "keep": 4, "average": 4}), tmp_path)
     losses = {kind: records(tmp_path, kind)[-1]["loss"] for kind in ("ema", "average")}
@@ -114,8 +114,8 @@ def test_the_model_to_use_is_the_one_that_scores_best(corpus: Path, tmp_path: Pa
 
 
 @pytest.mark.filterwarnings("ignore:optimizer.learning_rate")
-def test_the_best_checkpoints_are_kept_beside_the_newest(corpus: Path, tmp_path: Path) -> None:
-    """A learning rate that is far too high makes the loss go up and down, whatever random numbers there are."""
+def test_the_best_checkpoints_are_kept_in_addition_to_the_newest(corpus: Path, tmp_path: Path) -> None:
+    """A learning rate that is far too high makes the loss rise and fall with any random numbers."""
     wild: dict[str, dict[str, Any]] = {
         "model": {"dropout": 0.0},
         "optimizer": {"learning_rate": 0.5, "warmup_steps": 1},
@@ -151,10 +151,10 @@ def test_fine_tuning_starts_from_a_model_with_its_tokenizer(corpus: Path, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["adam", "adafactor"])
-def test_one_infinite_gradient_costs_one_step(
+def test_one_infinite_gradient_skips_one_step(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """One element is enough: the weights after the third step are those after the second, and training goes on."""
+    """One element is enough: the third step does not change the weights, and training continues."""
     calls = iter(range(1, 9))
 
     def disturbed(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> torch.Tensor:
@@ -196,7 +196,7 @@ def test_an_infinite_loss_with_finite_gradients_is_skipped_as_well(
 
 
 def test_checkpoints_kept_for_their_scores_are_not_averaged(corpus: Path, tmp_path: Path) -> None:
-    """Nor do they take the place of those that are: with and without them, the average is the same."""
+    """They do not replace averaged checkpoints either: with and without them the average is the same."""
     for keep_best in (0, 2):
         checkpoints = {"every": 4, "keep": 2, "keep_best": keep_best, "average": 2}
         train(recipe(corpus, checkpoints=checkpoints), tmp_path / str(keep_best))
@@ -204,7 +204,7 @@ def test_checkpoints_kept_for_their_scores_are_not_averaged(corpus: Path, tmp_pa
     assert all(torch.equal(without[name], beside[name]) for name in without)
 
 
-def test_a_run_goes_on_without_the_model_that_it_started_from(corpus: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_without_the_model_that_it_started_from(corpus: Path, tmp_path: Path) -> None:
     train(recipe(corpus), tmp_path / "first")
     start = tmp_path / "first" / "best"
     tuned = recipe(corpus, training={"steps": 4, "start_from": str(start)})
@@ -214,7 +214,7 @@ def test_a_run_goes_on_without_the_model_that_it_started_from(corpus: Path, tmp_
     assert train(longer, tmp_path / "second").step == 6
 
 
-def test_best_that_has_gone_is_made_of_the_newest_weights(corpus: Path, tmp_path: Path) -> None:
+def test_a_missing_best_is_written_from_the_newest_weights(corpus: Path, tmp_path: Path) -> None:
     chosen = recipe(corpus, training={"steps": 8, "ema": 0.9}, checkpoints={"every": 2, "keep": 4, "average": 4})
     train(chosen, tmp_path)
     shutil.rmtree(tmp_path / "best")
@@ -226,7 +226,7 @@ def test_best_that_has_gone_is_made_of_the_newest_weights(corpus: Path, tmp_path
 def test_skipped_steps_end_a_run_before_they_are_reported(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is validated or saved is looked at first, however rarely metrics are written."""
+    """Steps are checked before each validation and save, however rarely metrics are written."""
 
     def hopeless(optimizer: torch.optim.Optimizer, clip_norm: float | None) -> torch.Tensor:
         for group in optimizer.param_groups:

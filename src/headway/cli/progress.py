@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from headway.cli.processes import is_main
+from headway.train.report import Listener
 
 __all__ = ["ProgressListener", "line_progress"]
 
 
-class ProgressListener:
+class ProgressListener(Listener):
     """Shows the progress of a training run; a context manager. ``unit`` is the unit of the training rate."""
 
     def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
@@ -78,7 +79,7 @@ class ProgressListener:
             f"elapsed {timedelta(seconds=round(elapsed))}{eta}"
         )
 
-    def validation(self, step: int, record: dict[str, float | str]) -> None:
+    def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Print the development scores."""
         scores = "  ".join(f"{name} {value:.2f}" for name, value in record.items() if isinstance(value, float))
         self.say(f"dev after step {step:,}: {scores}")

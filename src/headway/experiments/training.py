@@ -28,16 +28,17 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
+from headway.data.readers import read_examples
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Hypothesis, Request, search
 from headway.evaluate import bleu
 from headway.experiments.corpus import ExperimentCorpus, Pair
 from headway.experiments.experiment import Numbers, Settings
 from headway.tasks import parse_recipe, train
-from headway.tasks.translation import run_tokenizers
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.train.prepare import Preparation
 from headway.train.recipe import Recipe
-from headway.train.report import Silence
+from headway.train.report import Listener
 
 __all__ = [
     "Trained",
@@ -153,7 +154,8 @@ def vocabulary_size(
     """Return the target vocabulary size of a variant that has been trained."""
     recipe = resolved(settings, text, seed, changes)
     run = _run_folder(settings, text, recipe, changes)
-    return run_tokenizers(recipe, run, Silence(), ContentHashes(settings.work / "inputs.json")).target.vocab_size
+    preparation = Preparation(recipe, run, Listener(), hashes=ContentHashes(settings.work / "inputs.json"))
+    return preparation.tokenizers(read_examples).target.vocab_size
 
 
 def sweep(

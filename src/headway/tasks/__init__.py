@@ -1,6 +1,6 @@
 """The tasks that Headway trains models for, one file each.
 
-A new task is a file here that implements :class:`headway.train.task.Task`, and an entry of :data:`TASKS`.
+To add a task, implement :class:`headway.train.task.Task` in a file here, and add it to :data:`TASKS`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headway.bundle import read_task
-from headway.config import override, read_toml
+from headway.config import apply_overrides, read_toml
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.translation import TranslationTask
 from headway.train.recipe import Recipe
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 
 __all__ = ["TASKS", "load", "load_recipe", "parse_recipe", "task_of", "train"]
 
-TASKS: dict[str, Task[Any, Any]] = {task.kind: task for task in (TranslationTask(), ClassificationTask())}
+TASKS: dict[str, Task[Any, Any, Any]] = {task.kind: task for task in (TranslationTask(), ClassificationTask())}
 
 
-def task_of(recipe: Recipe) -> Task[Any, Any]:
+def task_of(recipe: Recipe) -> Task[Any, Any, Any]:
     """Return the task that ``recipe`` trains."""
     return TASKS[recipe.task.kind]
 
 
 def parse_recipe(data: Mapping[str, Any], origin: str) -> Recipe:
-    """Validate the sections of a recipe read from ``origin``; ``task.kind`` selects the task's recipe class."""
+    """Validate a recipe that was read from ``origin``; its ``task.kind`` selects the recipe class."""
     section = data.get("task")
     kind = section.get("kind") if isinstance(section, Mapping) else None
-    task = TASKS.get(str(kind), TASKS["translation"])  # the default; it refuses an unknown kind
+    task = TASKS.get(str(kind), TASKS["translation"])  # the default, which also refuses an unknown kind
     recipe: Recipe = task.recipe_type.parse(data, origin)
     return recipe
 
 
 def load_recipe(path: Path, assignments: Sequence[str] = ()) -> Recipe:
     """Read a recipe file and apply ``section.key=value`` assignments from the command line."""
-    recipe = parse_recipe(override(read_toml(path), assignments), str(path))
+    recipe = parse_recipe(apply_overrides(read_toml(path), assignments), str(path))
     recipe.refuse_idle_options(str(path))
     return recipe
 
 
 def train(recipe: Recipe, run: Path, *, listener: Listener | None = None) -> Result:
-    """Train ``recipe`` as its task describes; see :func:`headway.train.loop.train`."""
+    """Train ``recipe``; see :func:`headway.train.loop.train`."""
     from headway.train import loop
 
     return loop.train(task_of(recipe), recipe, run, listener=listener)

@@ -27,15 +27,15 @@ from headway.data.store_builder import Shard
 from headway.errors import ConfigError, DataError
 from headway.evaluate import Score, evaluate_classes
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
-from headway.models.registry import Model, ModelConfig, Output, build_model
+from headway.models.registry import ModelConfig, Output, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.predict import Classifier, load_classifier
-from headway.storage import atomic_write
+from headway.storage import atomic_write_text
 from headway.text.base import TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.tokenizer import EOS
-from headway.train.prepare import CorpusEncoding, Preparation, Sampling
+from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
@@ -51,11 +51,10 @@ __all__ = [
 ]
 
 _ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # long texts are truncated instead
-_MAX_SHOWN = 3
 
 
 class ClassificationValidation(ValidationConfig):
-    """How the development set is used: classification."""
+    """Use of the development set in classification."""
 
     metric: Literal["accuracy", "macro_f1", "loss"] = Field(
         "accuracy", description="The score that decides which model is the best."
@@ -91,7 +90,7 @@ class ClassificationRecipe(Recipe):
 
     @property
     def max_examples(self) -> int | None:
-        """The maximum number of examples in a batch; texts that the model pads to one length count at that length."""
+        """The maximum number of examples in a batch, where texts count as long as the model pads them."""
         model, data = cast("ClassifierConfig", self.model), self.data
         if not model.pad_to_max_length:
             return data.max_examples
@@ -101,13 +100,13 @@ class ClassificationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class ClassificationData(Prepared):
-    """The data of a classifier. ``labels`` has the number of training texts of each label, in the order of classes."""
+    """Data of a classifier. ``labels`` maps each label, in the order of classes, to its number of training texts."""
 
     labels: Mapping[str, int]
 
 
 class ClassificationObjective(Objective):
-    """The label-smoothed cross-entropy of a batch of labeled texts; ``class_weights`` has a weight for each class."""
+    """The label-smoothed cross-entropy of a batch of labeled texts, optionally weighted by class."""
 
     model: EncoderClassifier
     class_weights: Tensor | None
@@ -129,35 +128,33 @@ class ClassificationObjective(Objective):
         self.register_buffer("class_weights", weights, persistent=False)
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's texts. A label is stored as the single token class + 1."""
+        """Return the loss, summed over the batch's texts. A label is stored as a single token, class + 1."""
         labels = batch.targets - 1
-        passes = 2 if self.r_drop else 1
-        logits = self.compute(batch.source.repeat(passes, 1)).float()
         if self.r_drop:
-            first, second = logits.chunk(2)
+            first, second = self.compute(batch.source.repeat(2, 1)).float().chunk(2)
             losses = r_drop_loss(first, second, labels, self.label_smoothing, self.r_drop)
         else:
-            losses = label_smoothed_cross_entropy(logits, labels, self.label_smoothing)
+            losses = label_smoothed_cross_entropy(self.compute(batch.source).float(), labels, self.label_smoothing)
         if self.class_weights is not None:
             losses = losses * self.class_weights[labels]
         return losses.sum()
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the cross-entropy without smoothing and class weights, in one pass."""
+        """Return the cross-entropy without smoothing, class weights and R-Drop."""
         return label_smoothed_cross_entropy(self.compute(batch.source).float(), batch.targets - 1).sum()
 
 
 def balanced_weights(counts: Mapping[str, int]) -> list[float]:
-    """Return class weights that give all classes the same total weight: n / (C n_c), on average 1.
+    """Return class weights n / (C n_c), which give all classes the same total weight. Their mean over texts is 1.
 
-    ``counts`` are numbers of texts in the files, regardless of corpus weights.
+    ``counts`` are the numbers n_c of texts in the files, regardless of corpus weights.
     """
     total = sum(counts.values())
     return [total / (len(counts) * count) for count in counts.values()]
 
 
 class ClassificationTask:
-    """Classification, as :class:`headway.train.task.Task` describes it."""
+    """The classification task."""
 
     kind: ClassVar[str] = "classification"
     recipe_type = ClassificationRecipe
@@ -167,7 +164,7 @@ class ClassificationTask:
     def prepare(
         self, recipe: ClassificationRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> ClassificationData | None:
-        """Count the labels, train the tokenizer and tokenize the corpora, or find all of it in the run folder."""
+        """Count the labels, train the tokenizer and tokenize the corpora, or load the results from the run folder."""
         preparation = Preparation(recipe, run, listener, shard)
         labels = _labels(recipe, preparation)
         if recipe.validation.metric != "loss":
@@ -175,21 +172,21 @@ class ClassificationTask:
         source = preparation.tokenizers(read_labeled, (0,), self.kind).source
         model = cast("ClassifierConfig", recipe.model)
         encode = partial(_encoding, source, tuple(labels), model.max_length, preparation.folder)
-        datasets = preparation.datasets(encode, source.fingerprint, _ALL_BUT_EMPTY)
+        datasets = preparation.datasets(encode, _ALL_BUT_EMPTY)
         return None if datasets is None else ClassificationData(*datasets, source, labels)
 
-    def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> Model:
+    def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> EncoderClassifier:
         """Build the model, with one output per label."""
-        return build_model(recipe.model, prepared.source_tokenizer.vocab_size, len(prepared.labels))
+        model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, len(prepared.labels))
+        return cast("EncoderClassifier", model)
 
     def objective(
-        self, model: Model, recipe: ClassificationRecipe, prepared: ClassificationData
+        self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassificationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         training = recipe.training
         weights = balanced_weights(prepared.labels) if training.class_weights == "balanced" else None
-        classifier = cast("EncoderClassifier", model)
-        return ClassificationObjective(classifier, training.label_smoothing, training.r_drop, class_weights=weights)
+        return ClassificationObjective(model, training.label_smoothing, training.r_drop, class_weights=weights)
 
     def dev_scores(self, bundle: ClassifierBundle, recipe: ClassificationRecipe) -> Sequence[Score]:
         """Classify the development set and return accuracy, macro F1 and calibration error."""
@@ -206,10 +203,11 @@ class ClassificationTask:
         )
         return list(report.scores)
 
-    def bundle(self, model: Model, recipe: ClassificationRecipe, prepared: ClassificationData) -> ClassifierBundle:
+    def bundle(
+        self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
+    ) -> ClassifierBundle:
         """Return the content of the model folder."""
-        classifier = cast("EncoderClassifier", model)
-        return ClassifierBundle(recipe.task, classifier, prepared.source_tokenizer, tuple(prepared.labels))
+        return ClassifierBundle(recipe.task, model, prepared.source_tokenizer, tuple(prepared.labels))
 
     def summary(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
@@ -225,17 +223,15 @@ class ClassificationTask:
 
 
 def _read_dev(recipe: ClassificationRecipe) -> list[tuple[str, str]]:
-    """Read the development set; :class:`DataError` if it has an empty text, which cannot be classified."""
+    """Read the development set, if any; :class:`DataError` if it has an empty text, which cannot be classified."""
     dev = recipe.data.dev
-    if dev is None:
-        return []
-    examples = list(read_labeled(dev, Path(recipe.data.folder)))
-    blank = next((number for number, (text, _) in enumerate(examples, start=1) if not text.strip()), None)
-    if blank is not None:
-        raise DataError(
-            f"{' + '.join(dev.files)}, example {blank:,}: the text is empty; a development set must not have empty "
-            "texts"
-        )
+    examples = list(read_labeled(dev, Path(recipe.data.folder))) if dev else []
+    for number, (text, _) in enumerate(examples, start=1):
+        if dev and not text.strip():
+            raise DataError(
+                f"{' + '.join(dev.files)}, example {number:,}: the text is empty; a development set must not have "
+                "empty texts"
+            )
     return examples
 
 
@@ -245,19 +241,20 @@ def _encoding(
     max_length: int,
     folder: Path,
     corpus: Corpus,
-    sampling: Sampling | None,
+    sampling: BpeDropout | None,
 ) -> CorpusEncoding:
     sampler = BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
     text = SideSpec(CorpusEncoder(tokenizer), sampler, suffix_ids=(EOS,), max_length=max_length)
     label = SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
-    return CorpusEncoding(partial(read_labeled, corpus, folder, labels), (text, label), labels, (max_length,))
+    keys = (tokenizer.fingerprint, labels)
+    return CorpusEncoding(partial(read_labeled, corpus, folder, labels), (text, label), keys, (max_length,))
 
 
 def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:
     """Return the number of training texts of each label, in the order of the classes.
 
-    The counts are kept in tokens/labels.json while the files are unchanged. A run that has begun keeps its order of
-    classes, whatever has become of the model folder that it started from.
+    The counts are stored in tokens/labels.json, and reused while the files are unchanged. A run that has begun keeps
+    its order of classes, even if the model folder that it started from has changed since.
     """
     start, run = recipe.training.start_from, preparation.run
     folder, corpora = preparation.folder, recipe.data.train
@@ -267,10 +264,9 @@ def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[s
     if counts is None or (start is not None and not checkpoint_folders(run / "checkpoints")):
         counts = count_labels(corpora, folder)
         counts = counts if start is None else _ordered(counts, Path(start))
-        with atomic_write(path) as aside:
-            aside.write_text(json.dumps({"key": key, "labels": counts}, ensure_ascii=False), encoding="utf-8")
+        atomic_write_text(path, json.dumps({"key": key, "labels": counts}, ensure_ascii=False))
     if single := [label for label, count in counts.items() if count < 2]:
-        shown = ", ".join(map(repr, single[:_MAX_SHOWN])) + (", …" if len(single) > _MAX_SHOWN else "")
+        shown = listed([repr(label) for label in single])
         preparation.listener.say(
             f"{len(single):,} of {len(counts):,} labels have a single training text ({shown}), from which a model "
             "learns nothing general; is the label in the first column, or named in fields?"

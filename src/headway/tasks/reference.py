@@ -1,4 +1,4 @@
-"""Generates the table of all recipe keys from the configuration classes: docs/recipe.md.
+"""Generates docs/recipe.md, tables of all recipe keys, from the configuration classes.
 
 Run it with ``python -m headway.tasks.reference``.
 """
@@ -35,7 +35,7 @@ def recipe_reference() -> str:
         sections = {kind: task.recipe_type.model_fields[name].annotation for kind, task in TASKS.items()}
         for kind, section in sections.items():
             if section is field.annotation and kind != next(iter(sections)):
-                continue  # the same for all tasks
+                continue  # all tasks share this section
             assert isinstance(section, type)
             condition = "" if section is field.annotation else f" with task.kind = '{kind}'"
             lines += _section(f"[{name}]{condition}", section)

@@ -1,8 +1,8 @@
 """Translation: from one sequence to another.
 
 The training loss is the label-smoothed cross-entropy of the real target tokens (Vaswani et al. 2017, section 5.4). With
-R-Drop (Wu et al. 2021) every sentence passes through the model twice with different dropout, and the divergence between
-the two predictions is added.
+R-Drop (Wu et al. 2021), each sentence passes through the model twice with different dropout, and the divergence between
+the two predictions is added to the loss.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ from torch import Tensor, nn
 from headway.bundle import Bundle
 from headway.data.encoding import SideSpec
 from headway.data.readers import Corpus, read_examples
-from headway.data.store import ContentHashes
 from headway.data.store_builder import Shard
 from headway.decode.options import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
-from headway.models.registry import Model, TranslationModel, build_model
+from headway.models.registry import TranslationModel, build_model
 from headway.predict import Translator, load_translator
 from headway.text.base import TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import EOS
-from headway.train.prepare import CorpusEncoding, Preparation, Sampling, Tokenizers
+from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation, Tokenizers
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
 from headway.train.task import Objective, Prepared
 
-__all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask", "run_tokenizers"]
+__all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask"]
 
 
 class TranslationValidation(ValidationConfig):
-    """How the development set is used: translation."""
+    """Use of the development set in translation."""
 
     metric: Literal["bleu", "loss"] = Field("bleu", description="The score that decides which model is the best.")
 
@@ -58,8 +57,8 @@ class TranslationRecipe(Recipe):
     def _check_translation(self) -> TranslationRecipe:
         if self.training.class_weights != "none":
             raise ValueError("training.class_weights: translation has no classes; leave the key out")
-        scratch = self.training.start_from is None  # an imported model may have one vocabulary for two tokenizers
-        if scratch and not self.tokenizer.joint and self.model.as_dict().get("tie") == "all":
+        imported = self.training.start_from is not None  # two tokenizers may then have one vocabulary
+        if not imported and not self.tokenizer.joint and self.model.as_dict().get("tie") == "all":
             raise ValueError(
                 "model.tie = 'all' shares one embedding between the languages, but with tokenizer.joint = false "
                 "each has its own vocabulary; set model.tie to 'target' or 'none'"
@@ -69,7 +68,7 @@ class TranslationRecipe(Recipe):
 
 @dataclass(frozen=True)
 class TranslationData(Prepared):
-    """The data of a translation model. ``imported_template`` is that of an imported model that training starts from."""
+    """Data of a translation model. ``imported_template`` is the special-token template of an imported model, if any."""
 
     target_tokenizer: TextTokenizer
     imported_template: SpecialTokenTemplate | None = None
@@ -86,9 +85,9 @@ class TranslationObjective(Objective):
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the loss, summed over the batch's real target tokens. No logits are computed for padding."""
+        """Return the loss, summed over the batch's real target tokens. Padding has no logits."""
         if not self.r_drop:
-            return self._cross_entropy(batch, self.label_smoothing)
+            return self._loss(self.compute(batch.source, batch.shifted), batch, self.label_smoothing)
         states = self.compute(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
         twice, weight = _append_bias(states, self.model.projection)
         first, second = (half.index_select(0, batch.positions) for half in twice.chunk(2))
@@ -96,10 +95,10 @@ class TranslationObjective(Objective):
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
-        return self._cross_entropy(batch, 0.0)
+        return self._loss(self.compute(batch.source, batch.shifted), batch, 0.0)
 
-    def _cross_entropy(self, batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        states = self.compute(batch.source, batch.shifted).flatten(0, 1).index_select(0, batch.positions)
+    def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
+        states = states.flatten(0, 1).index_select(0, batch.positions)
         hidden, weight = _append_bias(states, self.model.projection)
         return projected_cross_entropy(hidden, weight, batch.targets, smoothing)
 
@@ -107,7 +106,7 @@ class TranslationObjective(Objective):
 def _append_bias(
     hidden: Float[Tensor, "N D"], projection: nn.Linear
 ) -> tuple[Float[Tensor, "N E"], Float[Tensor, "V E"]]:
-    """Return hidden states and a weight whose product includes the projection's bias, as one more dimension of ones."""
+    """Return hidden states with a column of ones, and the projection's weight with its bias as a column."""
     if projection.bias is None:
         return hidden, projection.weight
     ones = hidden.new_ones(hidden.size(0), 1)
@@ -115,7 +114,7 @@ def _append_bias(
 
 
 class TranslationTask:
-    """Translation, as :class:`headway.train.task.Task` describes it."""
+    """The translation task."""
 
     kind: ClassVar[str] = "translation"
     recipe_type = TranslationRecipe
@@ -125,19 +124,19 @@ class TranslationTask:
     def prepare(
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
     ) -> TranslationData | None:
-        """Train the tokenizers and tokenize the corpora, or find both in the run folder."""
+        """Train the tokenizers and tokenize the corpora, or load both from the run folder."""
         preparation = Preparation(recipe, run, listener, shard)
         tokenizers = preparation.tokenizers(read_examples)
         encode = partial(_encoding, tokenizers, Path(recipe.data.folder))
-        datasets = preparation.datasets(encode, tokenizers.source.fingerprint, recipe.data.filter)
+        datasets = preparation.datasets(encode, recipe.data.filter)
         if datasets is None:
             return None
         return TranslationData(*datasets, tokenizers.source, tokenizers.target, tokenizers.imported_template)
 
-    def build_model(self, recipe: TranslationRecipe, prepared: TranslationData) -> Model:
-        """Build the model; :class:`LengthError` if its positions are too few for the data."""
+    def build_model(self, recipe: TranslationRecipe, prepared: TranslationData) -> TranslationModel:
+        """Build the model; :class:`LengthError` if it has too few positions for the data."""
         vocab_sizes = prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
-        model = build_model(recipe.model, *vocab_sizes)
+        model = cast("TranslationModel", build_model(recipe.model, *vocab_sizes))
         for name, dataset in {"training": prepared.train, "development": prepared.dev}.items():
             if dataset is None or model.max_length is None:
                 continue
@@ -150,10 +149,11 @@ class TranslationTask:
                 )
         return model
 
-    def objective(self, model: Model, recipe: TranslationRecipe, prepared: TranslationData) -> TranslationObjective:
+    def objective(
+        self, model: TranslationModel, recipe: TranslationRecipe, prepared: TranslationData
+    ) -> TranslationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
-        training = recipe.training
-        return TranslationObjective(cast("TranslationModel", model), training.label_smoothing, training.r_drop)
+        return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
 
     def dev_scores(self, bundle: Bundle, recipe: TranslationRecipe) -> Sequence[Score]:
         """Translate the development set and return its BLEU."""
@@ -169,10 +169,10 @@ class TranslationTask:
         )
         return [bleu([translation.text for translation in translations], [target for _, target in examples])]
 
-    def bundle(self, model: Model, recipe: TranslationRecipe, prepared: TranslationData) -> Bundle:
+    def bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: TranslationData) -> Bundle:
         """Return the content of the model folder."""
-        source, target = prepared.source_tokenizer, prepared.target_tokenizer
-        return Bundle(recipe.task, cast("TranslationModel", model), source, target, prepared.imported_template)
+        tokenizers = prepared.source_tokenizer, prepared.target_tokenizer
+        return Bundle(recipe.task, model, *tokenizers, prepared.imported_template)
 
     def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
@@ -188,12 +188,7 @@ class TranslationTask:
         return load_translator(folder, **settings)
 
 
-def run_tokenizers(recipe: Recipe, run: Path, listener: Listener, hashes: ContentHashes | None = None) -> Tokenizers:
-    """Train the tokenizers of a run, or find them in its folder, without tokenizing the corpora."""
-    return Preparation(recipe, run, listener, hashes=hashes).tokenizers(read_examples)
-
-
-def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Sampling | None) -> CorpusEncoding:
+def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: BpeDropout | None) -> CorpusEncoding:
     special = tokenizers.token_template.fill(
         source_language=corpus.source_language, target_language=corpus.target_language
     )
@@ -202,7 +197,7 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Sa
         return CorpusEncoder(tokenizer), BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
 
     source = encoders(tokenizers.source)
-    # A joint vocabulary has one encoder, which caches the words of both sides.
+    # The encoder of a joint vocabulary caches the words of both sides.
     target = source if tokenizers.target is tokenizers.source else encoders(tokenizers.target)
     return CorpusEncoding(
         partial(read_examples, corpus, folder),
@@ -210,6 +205,6 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Sa
             SideSpec(*source, prefix_ids=special.source_prefix, suffix_ids=special.source_suffix),
             SideSpec(*target, prefix_ids=special.target_prefix, suffix_ids=(EOS,)),
         ),
-        tokenizers.target.fingerprint,
+        (tokenizers.source.fingerprint, tokenizers.target.fingerprint),
         (asdict(special),) if tokenizers.imported_template else (),
     )

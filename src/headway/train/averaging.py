@@ -4,12 +4,12 @@ The moving average follows the weights after each step s:
 
     average <- d average + (1 - d) weight        with d = min(decay, (1 + s) / (10 + s))
 
-The averaged iterate is less noisy than the last one (Polyak and Juditsky 1992). Here the weights of old iterates decay
-exponentially, because early iterates are poor. The decay starts low so that the random initial weights are soon
-forgotten: the rule is that of TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. As a function of the step
-it needs no state.
+The average of the iterates is less noisy than the last one (Polyak and Juditsky 1992). The weights of old iterates
+decay exponentially, because early iterates are poor. The decay starts low so that the random initial weights are soon
+forgotten, as in TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. It is a function of the step, so it
+needs no state.
 
-The mean of the last checkpoints is that of Vaswani et al. 2017, section 6.1: the last 5, for the big models 20.
+The mean of the last checkpoints follows Vaswani et al. 2017, section 6.1: the last 5, or 20 for the big models.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["MovingAverage", "average_checkpoints"]
 
 
 class MovingAverage:
-    """The exponential moving average of a model's weights. It starts as a copy of them."""
+    """The exponential moving average of a model's weights, which starts as a copy of them."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -40,16 +40,16 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, step: int, taken: Bool[Tensor, ""]) -> None:
-        """Follow the weights after ``step``, counted from 1, unless the step was not ``taken``.
+        """Update the average after ``step``, counted from 1, if the step was ``taken``.
 
-        ``taken`` is a tensor on the weights' device, so the host does not wait for it.
+        ``taken`` is a tensor on the weights' device, so that the host does not wait for it.
         """
         approach = taken * (1 - min(self.decay, (1 + step) / (10 + step)))
         torch._foreach_lerp_(self._averages, self._weights, [approach] * len(self._averages))
 
     @contextmanager
     def in_model(self) -> Iterator[None]:
-        """Put the averaged weights into the model, and its own weights back on leaving."""
+        """Put the averaged weights into the model, and the model's own weights back on exit."""
         self._exchange()
         try:
             yield
@@ -58,7 +58,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        # Values are exchanged, not tensors: compiled kernels and shards keep their addresses.
+        # Exchange values, not tensors: compiled kernels and shards depend on the tensors' addresses.
         for weight, average in zip(self._weights, self._averages, strict=True):
             own = weight.clone()
             weight.copy_(average)
@@ -70,7 +70,7 @@ class MovingAverage:
             return {name: tensor.clone() for name, tensor in named_weights(self._model).items()}
 
     def load(self, weights: dict[str, Tensor], origin: Path) -> None:
-        """Restore what :meth:`named_weights` returned; :class:`BundleError` names ``origin`` if it does not fit."""
+        """Restore the result of :meth:`named_weights`; :class:`BundleError` names ``origin`` if it does not fit."""
         with self.in_model():
             load_weights(self._model, weights, origin)
 

@@ -1,11 +1,11 @@
 """The checkpoints of a run: written in the background, pruned by fixed rules, and restored from the newest intact one.
 
-A save copies the state to host memory and leaves the rest (files, checksums, flushing to the disk) to a thread of low
-priority. The memory of the copy is reused by the next save: allocating it again would take ten times as long. At most
-one save is in progress.
+A save copies the state to host memory and leaves the rest (files, checksums, flushing to disk) to a low-priority
+thread. The memory of the copy is reused by the next save, because allocating it again would take ten times as long. At
+most one save is in progress.
 
 Which checkpoints are kept depends only on the regular steps and their scores, so that a run that was killed or
-interrupted has the same ones as a run that was not.
+interrupted keeps the same ones as an undisturbed run.
 """
 
 from __future__ import annotations
@@ -22,19 +22,17 @@ from pathlib import Path
 from types import TracebackType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from headway.bundle import named_weights
 from headway.errors import CheckpointError
-from headway.train import snapshot as format_
 from headway.train.snapshot import (
     DamageError,
-    Progress,
     Snapshot,
     checkpoint_folders,
-    counted_checkpoints,
     intact_headers,
+    read_snapshot,
     step_of,
+    write_snapshot,
 )
 
 __all__ = ["Checkpoints"]
@@ -46,7 +44,7 @@ class Checkpoints:
     """The folder ``checkpoints`` of a run; a context manager that waits until everything is written.
 
     The ``keep`` newest regular and counted checkpoints are kept, and in addition the ``keep_best`` with the highest
-    scores (the earliest of equal ones). An irregular one, taken at an interruption, is removed by the next save.
+    scores; the earliest wins a tie. An irregular checkpoint, taken at an interruption, is removed by the next save.
 
     The error of a failed write (:class:`OutputError`) is raised by the next call, or on leaving; earlier checkpoints
     are unchanged.
@@ -73,33 +71,18 @@ class Checkpoints:
                 raise
             warnings.warn(str(failure), stacklevel=2)  # the error that ended training is raised
 
-    def save(
-        self,
-        progress: Progress,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        *,
-        ema: Mapping[str, Tensor] | None = None,
-        score: float | None = None,
-        regular: bool = True,
-        counted: bool = True,
-    ) -> None:
-        """Take a snapshot now; write ``step-N`` and remove superseded checkpoints in the background.
-
-        ``score``, ``regular`` and ``counted`` are described at :class:`Snapshot`.
-        """
+    def save(self, snapshot: Snapshot) -> None:
+        """Copy the snapshot now; write ``step-N`` and remove superseded checkpoints in the background."""
         self.wait()
-        snapshot = Snapshot(
-            progress=replace(progress),
-            weights=self._copied("weights", named_weights(model)),
-            moments=self._copied("moments", format_.moments(model, optimizer)),
-            ema=None if ema is None else self._copied("ema", ema),
-            score=score,
-            regular=regular,
-            counted=counted,
+        copy = replace(
+            snapshot,
+            progress=replace(snapshot.progress),
+            weights=self._copied("weights", snapshot.weights),
+            moments=self._copied("moments", snapshot.moments),
+            ema=None if snapshot.ema is None else self._copied("ema", snapshot.ema),
         )
         # Not a daemon thread: the interpreter waits for it.
-        self._writer = threading.Thread(target=self._write, args=(snapshot, _copies_done()), name="checkpoint")
+        self._writer = threading.Thread(target=self._write, args=(copy, _copies_done()), name="checkpoint")
         self._writer.start()
 
     def wait(self) -> None:
@@ -111,29 +94,16 @@ class Checkpoints:
             error, self._error = self._error, None
             raise error
 
-    def newest(self, count: int) -> list[Path]:
-        """Return the ``count`` newest counted checkpoints, newest first, after the save in progress has finished."""
-        self.wait()
-        return counted_checkpoints(self._folder)[:count]
-
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Snapshot | None:
-        """Load the newest intact checkpoint and return its content, as :meth:`find` does."""
-        if (found := self.find()) is None:
-            return None
-        path, snapshot = found
-        format_.load(snapshot, path, model, optimizer)
-        return snapshot
-
     def find(self) -> tuple[Path, Snapshot] | None:
         """Return the newest intact checkpoint and its content, or None if there are no checkpoints.
 
-        A warning names damaged ones. :class:`CheckpointError` is raised if all are damaged.
+        A warning names damaged checkpoints. :class:`CheckpointError` is raised if all are damaged.
         """
         self.wait()
         damaged: dict[Path, str] = {}
         for path in checkpoint_folders(self._folder):
             try:
-                snapshot = format_.read(path)
+                snapshot = read_snapshot(path)
             except DamageError as error:
                 damaged[path] = str(error)
                 continue
@@ -150,7 +120,7 @@ class Checkpoints:
         return None
 
     def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies in host memory, complete when the device has finished its queued work."""
+        """Return copies in host memory. They are complete when the device has finished its queued work."""
         copies = {}
         for name, tensor in tensors.items():
             key = f"{kind}/{name}"
@@ -172,14 +142,15 @@ class Checkpoints:
 
     def _put(self, snapshot: Snapshot) -> None:
         """Write the copies, and remove superseded checkpoints."""
-        format_.write(self._folder, snapshot)
+        write_snapshot(self._folder, snapshot)
         self._prune(snapshot.progress.step)
 
     def _prune(self, step: int) -> None:
         """Remove superseded checkpoints after the one of ``step`` has been written."""
-        # Later ones are damaged: otherwise training would have resumed from them. Strays are left by killed processes.
+        # Later checkpoints are damaged: otherwise training would have resumed from them.
         later = [path for path in checkpoint_folders(self._folder) if step_of(path) > step]
-        self._remove([*self._superseded(step), *later, *self._folder.glob(".step-*")])
+        remains_of_killed_processes = self._folder.glob(".step-*")
+        self._remove([*self._superseded(step), *later, *remains_of_killed_processes])
 
     def _superseded(self, step: int) -> list[Path]:
         """Return the checkpoints up to ``step`` that are neither among the newest nor among the best."""
@@ -203,8 +174,8 @@ class Checkpoints:
 def _lower_priority() -> None:
     """Let this thread run only on idle processors; Linux has a priority for each thread.
 
-    If the threads of a step use all processors, delaying one delays them all: at normal priority, the writer doubled
-    the time of the step after a save.
+    If the threads of a training step use all processors, delaying one delays them all. At normal priority, the writer
+    doubled the time of the step after a save.
     """
     if sys.platform == "linux":
         with suppress(OSError):

@@ -7,11 +7,11 @@ of gradients by the number of processes. Our loss is already divided by the targ
 multiplied by the number of processes first.
 
 Process 0 does everything that happens once (preparing data, validating, writing), and the others wait for it. Every
-decision that affects training is made by process 0 or agreed on, so that all processes make the same one.
+decision that affects training is made by process 0 or by agreement, so that all processes make the same one.
 
 A sharded checkpoint has a folder ``shards`` of torch.distributed.checkpoint instead of safetensors files. Each process
-writes its own shards; their names are those in the safetensors files, prefixed by ``weights/``, ``moments/`` and
-``ema/``. Its metadata are a pickle: resume only from checkpoints of your own. Model folders contain none.
+writes its own shards. Tensors are named as in the safetensors files, with the prefix ``weights/``, ``moments/`` or
+``ema/``. The metadata file is a pickle, so resume only from your own checkpoints. Model folders contain no pickle.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 import torch
@@ -36,15 +37,14 @@ from torch.nn.parallel import DistributedDataParallel
 from headway.errors import ConfigError, OutputError, TrainingError
 from headway.hardware import choose_device
 from headway.storage import atomic_write_folder
-from headway.train import snapshot
 from headway.train.checkpoints import Checkpoints
-from headway.train.snapshot import Snapshot
+from headway.train.snapshot import SHARDS, Snapshot, write_header
 
-__all__ = ["ShardedCheckpoints", "World", "gathered", "joined"]
+__all__ = ["ShardedCheckpoints", "World", "gather_full_tensors", "join_world"]
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(days=7)  # others wait while process 0 tokenizes or validates; a dead process is noticed at once
+_TIMEOUT = timedelta(days=7)  # process 0 may tokenize or validate for long; a dead process is noticed at once
 
 
 class World:
@@ -72,30 +72,28 @@ class World:
         """
         if self._host is None:
             return function()
-        outcome: list[tuple[T | None, BaseException | None]] = [(None, None)]
+        outcome: list[Any] = [None, None]  # result and error
+        broadcast = partial(dist.broadcast_object_list, src=0, group=self._host)
         if self.is_main:
             try:
-                outcome = [(function(), None)]
+                outcome = [function(), None]
             except BaseException as error:
-                self._broadcast([(None, TrainingError(f"process 0 failed: {error}"))])
+                broadcast([None, TrainingError(f"process 0 failed: {error}")])
                 raise
-        self._broadcast(outcome)
-        result, failure = outcome[0]
+        broadcast(outcome)
+        result, failure = outcome
         if failure is not None:
             raise failure
-        return result  # type: ignore[return-value]  # a T where nothing failed
-
-    def _broadcast(self, message: list[tuple[T | None, BaseException | None]]) -> None:
-        dist.broadcast_object_list(message, src=0, group=self._host)
+        return cast("T", result)
 
     def main_first(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in process 0 first, then in the others, which find its files; return its result."""
+        """Run ``function`` in process 0, then in the others, which find its files; return its result."""
         results: list[T] = []
         self.on_main(lambda: results.append(function()))
         return results[0] if results else function()
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process. The hosts communicate; they do not wait for their devices."""
+        """Return whether the flag is set in any process. The hosts communicate without waiting for their devices."""
         if self._host is None:
             return flag
         votes = torch.tensor(int(flag))
@@ -150,7 +148,7 @@ class World:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[World]:
+def join_world(device: str) -> Iterator[World]:
     """Join the job that torchrun's environment variables describe, on ``device`` "auto", "cpu" or "cuda".
 
     If the program has called ``torch.distributed.init_process_group``, that group is used.
@@ -182,14 +180,14 @@ def joined(device: str) -> Iterator[World]:
             "of them with torchrun, which sets MASTER_ADDR and MASTER_PORT to where process 0 listens"
         ) from None
     yield from _within(own)
-    dist.destroy_process_group()  # not after an error: that would cut off the others before they receive it
+    dist.destroy_process_group()  # not after an error, because the other processes must receive the error first
 
 
 def _clean_store(rank: int, processes: int) -> Store:
     """Return the store where processes find each other, without the addresses of dead processes.
 
-    torchrun keeps one store over all of its restarts, in which a new process may read what a dead one wrote. So each
-    process writes a name there that was never used before, and uses the prefix that process 0 sends in reply.
+    torchrun keeps one store over all of its restarts, so a new process might read what a dead one wrote. Each process
+    therefore writes a new random name, and uses the prefix that process 0 sends in reply.
     """
     store, _, _ = next(rendezvous("env://"))
     name = uuid4().hex
@@ -208,14 +206,14 @@ def _clean_store(rank: int, processes: int) -> Store:
 
 
 def _within(device: torch.device) -> Iterator[World]:
-    """Yield the world of the default process group; all processes leave it together."""
+    """Yield the world of the default process group. All processes leave it at the same time."""
     if dist.get_world_size() == 1:
         yield World(device)
         return
     host = dist.new_group(backend="gloo", timeout=_TIMEOUT)
     try:
         yield World(device, host)
-        dist.barrier(host)  # process 0 may still be writing, and torchrun ends all processes when one has ended
+        dist.barrier(host)  # process 0 may be writing, and torchrun ends all processes after the first one
     except RuntimeError as error:
         if not _is_lost_connection(error):
             raise
@@ -251,7 +249,7 @@ def _variable(name: str, default: int) -> int:
         raise ConfigError(f"{name} = {text!r}: expected a number, as torchrun sets it") from None
 
 
-def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gather_full_tensors(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights gathered from all processes, in host memory; tensors that are not sharded stay as they are."""
     return {
         name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
@@ -260,7 +258,7 @@ def gathered(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class ShardedCheckpoints(Checkpoints):
-    """:class:`Checkpoints` of sharded weights: all processes call :meth:`save`, each with its shards."""
+    """Checkpoints of sharded weights: all processes call :meth:`save`, each with its own shards."""
 
     sharded = True
 
@@ -269,22 +267,21 @@ class ShardedCheckpoints(Checkpoints):
 
         super().__init__(folder, keep=keep, keep_best=keep_best)
         self._hosts = init_device_mesh("cpu", (world.processes,))
-        self._group = dist.new_group(
-            backend="gloo"
-        )  # a group of its own: the writing thread communicates during training
+        # A group of its own, because the writing thread communicates during training.
+        self._group = dist.new_group(backend="gloo")
         self._writers = World(world.device, self._group)
 
     def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return copies of this process's shards in host memory, as distributed tensors."""
         from torch.distributed.tensor import DTensor, Shard
 
-        # Splitting a weight (query, key, value) has gathered it: shard it again.
+        # Splitting a weight into query, key and value has gathered it, so shard it again.
         shards = {
             name: tensor.redistribute(placements=[Shard(0)]) if isinstance(tensor, DTensor) else tensor
             for name, tensor in tensors.items()
         }
-        mine = {name: shard.to_local() if isinstance(shard, DTensor) else shard for name, shard in shards.items()}
-        copies = super()._copied(kind, mine)
+        local = {name: shard.to_local() if isinstance(shard, DTensor) else shard for name, shard in shards.items()}
+        copies = super()._copied(kind, local)
         for name, shard in shards.items():
             if isinstance(shard, DTensor):
                 size, stride = shard.shape, shard.stride()
@@ -293,25 +290,24 @@ class ShardedCheckpoints(Checkpoints):
                 )
         return copies
 
-    def _put(self, saved: Snapshot) -> None:
+    def _put(self, snapshot: Snapshot) -> None:
         from torch.distributed.checkpoint.api import CheckpointException
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        step = saved.progress.step
+        step = snapshot.progress.step
         path = self._folder / f"step-{step}"
-        parts = {"weights": saved.weights, "moments": saved.moments, "ema": saved.ema or {}}
+        kinds = {"weights": snapshot.weights, "moments": snapshot.moments, "ema": snapshot.ema or {}}
         shards: dict[str, Any] = {
-            f"{part}/{name}": tensor for part, each in parts.items() for name, tensor in each.items()
+            f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()
         }
-        header = snapshot.header_of(saved)
         try:
             with ExitStack() as stack:
                 aside = self._writers.on_main(lambda: stack.enter_context(atomic_write_folder(path)))
-                save(shards, storage_writer=FileSystemWriter(aside / snapshot.SHARDS), process_group=self._group)
+                save(shards, storage_writer=FileSystemWriter(aside / SHARDS), process_group=self._group)
 
                 def finish() -> None:
-                    snapshot.write_header(aside, header)
+                    write_header(aside, snapshot)
                     stack.close()
                     self._prune(step)
 

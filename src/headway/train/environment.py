@@ -10,7 +10,6 @@ import json
 import platform
 import subprocess
 import warnings
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -21,58 +20,40 @@ import torch
 import headway
 from headway.errors import CheckpointError
 from headway.hardware import computes_bfloat16, processor_name
-from headway.storage import atomic_write
+from headway.storage import atomic_write_text
 
-__all__ = ["Environment", "commit", "record_start"]
+__all__ = ["commit", "record_start"]
 
 _FILE = "environment.json"
+_AFFECTS_LAST_BITS = ("torch", "precision", "device", "processor", "threads", "processes")
 
 
-@dataclass(frozen=True)
-class Environment:
-    """One start. ``precision`` is "float32" or "bfloat16"; ``commit`` is None outside of a checkout."""
-
-    started: str
-    step: int
-    headway: str
-    commit: str | None
-    torch: str
-    numpy: str
-    tokenizers: str
-    python: str
-    precision: str
-    device: str
-    processor: str
-    threads: int
-    processes: int
-
-
-def record_start(run: Path, device: torch.device, precision: str, *, step: int, processes: int = 1) -> Environment:
-    """Record a start that continues after ``step`` in the run folder, and return its environment.
+def record_start(run: Path, device: torch.device, precision: str, *, step: int, processes: int = 1) -> str:
+    """Record a start that continues after ``step``, and return the precision to use: "float32" or "bfloat16".
 
     ``precision`` is the recipe's. If it is "auto", a resumed run keeps the precision that it began with, so that
     another machine does not change the results silently. A warning names everything else that may change the last
     bits. With several processes, only one calls this function.
     """
-    entries = _entries(run / _FILE)
-    before = entries[-1] if step and entries else {}
+    starts = _recorded_starts(run / _FILE)
+    before = starts[-1] if step and starts else {}
     best = "bfloat16" if computes_bfloat16(device) else "float32"
-    resolved = before.get("precision", best) if precision == "auto" else precision
-    now = Environment(
-        started=datetime.now(UTC).isoformat(timespec="seconds"),
-        step=step,
-        headway=version("headway"),
-        commit=commit(),
-        torch=torch.__version__,
-        numpy=version("numpy"),
-        tokenizers=version("tokenizers"),
-        python=platform.python_version(),
-        precision=resolved,
-        device=device.type,
-        processor=torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
-        threads=torch.get_num_threads(),
-        processes=processes,
-    )
+    resolved = str(before.get("precision", best)) if precision == "auto" else precision
+    now = {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "step": step,
+        "headway": version("headway"),
+        "commit": commit(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "tokenizers": version("tokenizers"),
+        "python": platform.python_version(),
+        "precision": resolved,
+        "device": device.type,
+        "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
+        "threads": torch.get_num_threads(),
+        "processes": processes,
+    }
     if precision == "auto" and resolved != best:
         slow = f"{resolved} is slow here" if best == "float32" else f"{best} is faster here"
         warnings.warn(
@@ -80,33 +61,27 @@ def record_start(run: Path, device: torch.device, precision: str, *, step: int, 
             "to change it, start over with --fresh",
             stacklevel=2,
         )
-    _warn_of_changes(before, asdict(now))
-    with atomic_write(run / _FILE) as aside:
-        aside.write_text(json.dumps([*entries, asdict(now)], indent=2) + "\n", encoding="utf-8")
-    return now
-
-
-def _warn_of_changes(before: dict[str, Any], now: dict[str, Any]) -> None:
-    names = ("torch", "precision", "device", "processor", "threads", "processes")
-    changed = [
-        f"{name} was {before[name]}, is {now[name]}" for name in names if before.get(name, now[name]) != now[name]
-    ]
-    if changed:
+    if changes := [
+        f"{name} was {before[name]}, is {now[name]}"
+        for name in _AFFECTS_LAST_BITS
+        if before.get(name, now[name]) != now[name]
+    ]:
         warnings.warn(
-            f"the environment has changed ({'; '.join(changed)}): the resumed run is as good as before, but not "
+            f"the environment has changed ({'; '.join(changes)}): the resumed run is as good as before, but not "
             "bit-equal to a run without the change",
-            stacklevel=3,
+            stacklevel=2,
         )
+    atomic_write_text(run / _FILE, json.dumps([*starts, now], indent=2) + "\n")
+    return resolved
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
-    """Return the recorded starts."""
+def _recorded_starts(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(entries, list) and all(isinstance(entry, dict) for entry in entries):
-            return entries
+        starts = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(starts, list) and all(isinstance(start, dict) for start in starts):
+            return starts
         reason = "not a list of starts"
     except (OSError, ValueError, RecursionError) as error:
         reason = str(error)
@@ -117,10 +92,13 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def commit() -> str | None:
-    """Return the commit of the checkout that the package runs from, with "+" if files differ; None if there is none."""
+    """Return the commit of the checkout that contains this package, with "+" if files were changed; None without one.
+
+    A package that is installed inside the checkout of another project has none.
+    """
     folder = Path(headway.__file__).parent
     try:
-        if not _git(folder, "ls-files", "--", "__init__.py"):  # the checkout of another project
+        if not _git(folder, "ls-files", "--", "__init__.py"):
             return None
         return _git(folder, "rev-parse", "HEAD") + ("+" if _git(folder, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):

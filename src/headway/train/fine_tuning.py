@@ -1,6 +1,6 @@
-"""Fine-tuning: training that starts from a model folder, and weights that are frozen.
+"""Fine-tuning: start from the weights of a model folder, and freeze some of them.
 
-The model may be Headway's own or an imported one. What the recipe leaves out is taken from it.
+The model may be Headway's own or an imported one. Keys that the recipe leaves out are taken from it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from headway.bundle import load_bundle, load_weights, named_weights, read_model_config, read_task, read_tokenizers
+from headway.bundle import load_bundle, load_weights, named_weights, read_config
 from headway.config import nearest, read_toml
 from headway.errors import ConfigError
 from headway.models.registry import Model
@@ -20,16 +20,16 @@ from headway.train.prepare import Tokenizers, tokenizer_settings
 from headway.train.recipe import Recipe
 from headway.train.snapshot import checkpoint_folders
 
-__all__ = ["begun_recipe", "complete_recipe", "freeze", "load_start"]
+__all__ = ["complete_recipe", "freeze", "load_start", "recipe_of_run"]
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
-# The smallest output bias that training starts from: e^-200 is zero in float32. Imported models forbid tokens with
-# -10,000 and less, which would dominate the means that label smoothing and Adafactor compute.
+# The lowest output bias that training starts from; e^-200 is zero in float32. Imported models forbid tokens by biases
+# of -10,000 and less, which would dominate the means that label smoothing and Adafactor compute.
 _MIN_BIAS = -200.0
 
 
-def begun_recipe(recipe: RecipeT, run: Path) -> RecipeT | None:
+def recipe_of_run(recipe: RecipeT, run: Path) -> RecipeT | None:
     """Return the recipe that ``run`` began with, or None if training has not begun there."""
     path = run / "recipe.toml"
     if not path.exists() or not checkpoint_folders(run / "checkpoints"):
@@ -40,22 +40,22 @@ def begun_recipe(recipe: RecipeT, run: Path) -> RecipeT | None:
 def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     """Return ``recipe`` with missing keys filled in from the model that it starts from and from the run's own recipe.
 
-    From a model: [model], tokenizer.joint and the languages of [task]. Once ``run`` has begun, they are taken from the
-    run's own recipe, whatever has become of the model's folder. A run that has begun also keeps its learning rate if
-    ``recipe`` does not set one, so that it resumes even if the default has changed since.
+    A model provides [model], tokenizer.joint and the languages of [task]. Once ``run`` has begun, they are taken from
+    the run's own recipe, because the model folder may have changed. A run that has begun also keeps its learning rate
+    if ``recipe`` does not set one, so that it resumes even if the default has changed since.
     """
-    start, begun = recipe.training.start_from, begun_recipe(recipe, run)
+    start, begun = recipe.training.start_from, recipe_of_run(recipe, run)
     if begun and "learning_rate" not in recipe.optimizer.model_fields_set:
         rate = {"learning_rate": begun.optimizer.learning_rate}
         recipe = recipe.model_copy(update={"optimizer": recipe.optimizer.model_copy(update=rate)})
     if start is None:
         return recipe
-    theirs = begun.as_dict() if begun else _sections(Path(start))
+    theirs = begun.as_dict() if begun else _sections_of(Path(start))
     sections = {"task": recipe.task, "tokenizer": recipe.tokenizer, "model": recipe.model}
     given = {
         name: section.model_dump(mode="json", include=section.model_fields_set) for name, section in sections.items()
     }
-    if given["model"].keys() == {"kind"}:  # always set, so alone it means nothing
+    if given["model"].keys() == {"kind"}:  # the parser always sets it
         given["model"] = {}
     task, kind = theirs["task"]["kind"], theirs["model"]["kind"]
     if task != recipe.task.kind:
@@ -70,21 +70,22 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     return type(recipe).parse({**recipe.as_dict(), **merged}, f"recipe, with missing keys taken from {origin}")
 
 
-def _sections(folder: Path) -> dict[str, dict[str, Any]]:
+def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the recipe sections that describe the model in ``folder``."""
-    sections = {"task": read_task(folder).as_dict(), "model": read_model_config(folder).as_dict()}
-    return {**sections, "tokenizer": tokenizer_settings(Tokenizers(*read_tokenizers(folder)))}
+    config = read_config(folder)
+    tokenizer = tokenizer_settings(Tokenizers(*config.load_tokenizers()))
+    return {"task": config.task.as_dict(), "model": config.model.as_dict(), "tokenizer": tokenizer}
 
 
 def load_start(model: Model, folder: Path) -> None:
     """Load the weights of the model folder into ``model``, which must have the same configuration except dropout.
 
-    That the labels are the same is checked when the data are prepared.
+    Labels are compared when the data are prepared.
     """
     start = load_bundle(folder).model
     ours, theirs = model.config.as_dict(), start.config.as_dict()
     may_differ = {key for key in ours if key.endswith("dropout")}
-    if ours.get("positions") != "learned":  # without a table of positions the limit is no part of the weights
+    if ours.get("positions") != "learned":  # only a table of learned positions depends on the limit
         may_differ.add("max_length")
     differing = [
         f"{key} is {ours[key]!r}, there {theirs.get(key, 'not set')!r}"
@@ -105,12 +106,12 @@ def load_start(model: Model, folder: Path) -> None:
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
     """Exclude every weight that matches a pattern from training; ``*`` and ``?`` work as in file names.
 
-    Patterns are matched with the names in a state dict, which are also those in a model folder. Tied weights have
-    several names; each of them freezes the weight. Query, key and value of an attention are one matrix in training, so
-    they can only be frozen together.
+    Patterns are matched with the names in a state dict, which are also the names in a model folder. Tied weights have
+    several names, each of which freezes the weight. Query, key and value of an attention layer are one matrix in
+    training, so they can only be frozen together.
 
     Raises:
-        ConfigError: A pattern matches nothing, freezes only a part of a matrix, or nothing is left to train.
+        ConfigError: A pattern matches nothing or only a part of a matrix, or no weight is left to train.
     """
     names = _weight_names(model)
     known = [name for own in names.values() for name in own]
@@ -131,7 +132,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def _weight_names(model: nn.Module) -> dict[nn.Parameter, dict[str, int]]:
-    """Return, for each parameter, the state-dict names of the whole or its parts with their numbers of elements."""
+    """Return the state-dict names of each parameter or of its parts, and their numbers of elements."""
     names: dict[nn.Parameter, dict[str, int]] = {parameter: {} for parameter in model.parameters()}
     owners = {parameter.untyped_storage().data_ptr(): parameter for parameter in names}
     for name, tensor in model.state_dict().items():
@@ -141,7 +142,7 @@ def _weight_names(model: nn.Module) -> dict[nn.Parameter, dict[str, int]]:
 
 
 def _hint(pattern: str, known: list[str]) -> str:
-    """Suggest the nearest name or part of the model, or the largest parts if none is near."""
+    """Suggest the nearest weight or submodule, or list the top-level submodules if none is near."""
     parts = {".".join(name.split(".")[:depth]) + ".*" for name in known for depth in range(1, name.count(".") + 1)}
     close = difflib.get_close_matches(pattern, [*known, *parts], n=1)
     return nearest(pattern, close or {name.split(".")[0] + ".*" for name in known})

@@ -1,9 +1,12 @@
 """The training loop (Vaswani et al. 2017, section 5).
 
 A step takes ``accumulate`` micro-batches. Its loss is the sum over their real target tokens divided by the number of
-these, so that several small batches equal one large batch. Dropout is seeded by (seed, step, micro-batch) and the order
-of the data by (seed, epoch): a run that is interrupted and resumed equals one that was not, and the trajectory does not
-depend on the number of processes.
+these tokens, so that several small batches equal one large batch. Dropout is seeded by (seed, step, micro-batch) and
+the order of the data by (seed, epoch). A run that is interrupted and resumed therefore equals one that was not, and the
+trajectory does not depend on the number of processes.
+
+:func:`train` is the loop. :class:`_Trainer` contains what stays the same during a run and what happens only sometimes:
+reports, validations, saves and the averages at the end. Whatever changes is in :class:`TrainingState`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -31,11 +34,11 @@ from headway.engine.accelerate import accelerate
 from headway.errors import DivergenceError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.registry import architecture_of
-from headway.storage import atomic_write, locked_folder
+from headway.storage import atomic_write_text, locked_folder
 from headway.train.checkpoints import Checkpoints
-from headway.train.distributed import ShardedCheckpoints, World, gathered, joined
+from headway.train.distributed import ShardedCheckpoints, World, gather_full_tensors, join_world
 from headway.train.environment import record_start
-from headway.train.fine_tuning import begun_recipe, complete_recipe, freeze, load_start
+from headway.train.fine_tuning import complete_recipe, freeze, load_start, recipe_of_run
 from headway.train.memory import (
     BatchShape,
     available_memory,
@@ -46,19 +49,19 @@ from headway.train.memory import (
 )
 from headway.train.optim import clip_and_step, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
-from headway.train.report import Listener, Metrics, Silence
-from headway.train.snapshot import average_weights, checkpoint_folders
+from headway.train.report import Listener, Metrics
+from headway.train.snapshot import average_weights, checkpoint_folders, counted_checkpoints
 from headway.train.state import TrainingState
-from headway.train.stream import Stream, prefetched
+from headway.train.stream import BatchStream, prefetch
 from headway.train.task import Prepared, Task
-from headway.train.validation import Record, Validator
+from headway.train.validation import Record, dev_scores, model_card, selection_score
 
 __all__ = ["Result", "train"]
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
-_MAX_SKIPPED = 20  # steps in a row; a rare bad batch skips one
+_MAX_SKIPPED = 20  # consecutive steps; a rare bad batch skips one
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
@@ -73,7 +76,7 @@ class Result:
 
 
 def train(
-    task: Task[RecipeT, Any],
+    task: Task[RecipeT, Any, Any],
     recipe: RecipeT,
     run: Path,
     *,
@@ -90,11 +93,54 @@ def train(
         run: The run folder.
         listener: Receives messages and progress.
     """
+    with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
+        recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
+        trainer.check_memory()
+        while not trainer.is_finished:
+            start = time.perf_counter()
+            objective.train()
+            rate = learning_rate(state.step + 1, recipe.training.steps, recipe.optimizer, recipe.model.d_model)
+            for group in state.optimizer.param_groups:
+                group["lr"] = rate
+
+            batches = next(trainer.batches)
+            total = torch.zeros((), device=world.device)
+            with explain_out_of_memory(max(BatchShape.of(batch.tokens) for batch in batches.micro_batches)):
+                for batch in batches.micro_batches:
+                    torch.manual_seed(_dropout_seed(recipe.training.seed, state.step, batch.index))
+                    with world.gradient_sync(objective, last=batch is batches.micro_batches[-1]):
+                        with autocast(world.device, trainer.precision):
+                            loss = objective(batch.tokens)
+                        # A loss that is not finite makes its gradients NaN, so that all processes skip the step.
+                        finite = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
+                        (loss * finite * world.processes / batches.num_targets).backward()
+                    total += loss.detach()
+                taken = clip_and_step(state.optimizer, recipe.optimizer.clip_norm)
+            state.optimizer.zero_grad()
+            state.finish_step(batches, total, taken)
+            state.progress.elapsed_s += time.perf_counter() - start
+
+            if trainer.is_due(recipe.training.log_every):
+                trainer.report(rate)
+            if trainer.is_due(recipe.validation.every):
+                trainer.validate()
+            stop = world.any(interrupted.is_set())
+            trainer.save_if_due(force=stop)
+            if stop:
+                return Result(state.step, True, None, {})
+        return trainer.finish()
+
+
+@contextmanager
+def _started(
+    task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener
+) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
+    """Prepare a run or restore it. Yield the trainer, and an event that an interruption sets."""
     keep_freed_memory()
-    with joined(recipe.training.device) as world, ExitStack() as stack:
+    with join_world(recipe.training.device) as world, ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(locked_folder(run)))
         recipe = world.on_main(lambda: _resolved(recipe, run))
-        listener = (listener if world.is_main else None) or Silence()
+        listener = listener if world.is_main else Listener()
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing: this process has built them all
         interrupted = stack.enter_context(_interruptible())
@@ -103,32 +149,31 @@ def train(
         keep, keep_best = recipe.checkpoints.keep, recipe.checkpoints.keep_best
         checkpoints = stack.enter_context(checkpoints_type(run / "checkpoints", keep=keep, keep_best=keep_best))
         trainer = _Trainer(task, recipe, run, world, prepared, checkpoints, listener)
-        with trainer:
-            return trainer.run_to_end(interrupted)
+        stack.callback(trainer.close)
+        yield trainer, interrupted
 
 
 def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
-    """Complete the recipe, refuse to resume a run of another one, and write it down."""
+    """Complete the recipe, check that it can resume the run in the folder, if any, and write it there."""
     recipe = complete_recipe(recipe, run)
-    if begun := begun_recipe(recipe, run):
+    if begun := recipe_of_run(recipe, run):
         refuse_changes(begun, recipe, run)
     elif message := learning_rate_warning(recipe.optimizer, recipe.model.d_model):
         warnings.warn(message, stacklevel=2)
-    with atomic_write(run / "recipe.toml") as aside:
-        aside.write_text(to_toml(recipe.as_dict()), encoding="utf-8")
+    atomic_write_text(run / "recipe.toml", to_toml(recipe.as_dict()))
     return recipe
 
 
-class _Trainer:
-    """What stays the same during a run, and the loop over its state.
+class _Trainer(Generic[RecipeT]):
+    """What stays the same during a run, and what happens only sometimes.
 
-    ``model`` is validated and written; ``state.model`` is trained: the same object, or its FSDP2 shards.
+    ``model`` is validated and written. ``state.model`` is trained: the same object, or its FSDP2 shards.
     """
 
     def __init__(
         self,
-        task: Task[Any, Any],
-        recipe: Recipe,
+        task: Task[RecipeT, Any, Any],
+        recipe: RecipeT,
         run: Path,
         world: World,
         prepared: Prepared,
@@ -137,99 +182,65 @@ class _Trainer:
     ) -> None:
         self.task, self.recipe, self.run, self.prepared = task, recipe, run, prepared
         self.world, self.checkpoints, self.listener = world, checkpoints, listener
-        training, self.device = recipe.training, world.device
+        training, device = recipe.training, world.device
         torch.manual_seed(training.seed)
         self.model = accelerate(task.build_model(recipe, prepared))
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
             load_start(self.model, Path(training.start_from))
         freeze(self.model, training.freeze)
         self.sharded = world.shards(training.sharding)
-        trained = deepcopy(self.model) if self.sharded else self.model.to(self.device)
-        self.objective = task.objective(trained, recipe, prepared)
+        trained = deepcopy(self.model) if self.sharded else self.model.to(device)
+        objective = task.objective(trained, recipe, prepared)
         architecture = architecture_of(recipe.model)
-        on_gpu = self.device.type == "cuda"
-        wanted = training.compile == "on" or (training.compile == "auto" and on_gpu and not self.sharded)
-        if wanted and architecture.compilable:
+        auto = device.type == "cuda" and not self.sharded
+        if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
             # One graph for all shapes. The loss stays outside: it has its own gradient, and a loop over chunks.
-            self.objective.compute = torch.compile(self.objective.compute, dynamic=True)
+            objective.compute = torch.compile(objective.compute, dynamic=True)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
-        self.wrapped = world.wrap(self.objective, blocks=blocks, unused=recipe.skips_layers)
+        self.objective = world.wrap(objective, blocks=blocks, unused=recipe.skips_layers)
         self.state = TrainingState(trained, recipe, run, world, checkpoints)
-        start = partial(record_start, run, self.device, training.precision, step=self.state.step)
-        self.precision = world.on_main(partial(start, processes=world.processes)).precision
-        self.validator = Validator(task, recipe, prepared, self.model, self.device, self.precision)
-        self.stream = Stream(
-            prepared.train,
-            recipe,
-            self.device,
-            epoch=self.state.progress.epoch,
-            batch=self.state.progress.batch,
-            rank=world.rank,
-            processes=world.processes,
-        )
-        self.metrics = Metrics(run, self.state.step) if world.is_main else None
+        step, progress = self.state.step, self.state.progress
+        start = partial(record_start, run, device, training.precision, step=step, processes=world.processes)
+        self.precision = world.on_main(start)
+        position = {"epoch": progress.epoch, "batch": progress.batch}
+        share = {"rank": world.rank, "processes": world.processes}
+        self.stream = BatchStream(prepared.train, recipe, device, **position, **share)
+        # On a GPU, a thread prepares batches ahead. A CPU has no idle core for that.
+        ahead = device.type == "cuda"
+        self.batches = prefetch(self.stream.next_step, _PREFETCHED_STEPS) if ahead else iter(self.stream)
+        self.metrics = Metrics(run, step) if world.is_main else None
         self._introduce()
-        if world.is_main and not self.sharded:
-            self._check_memory()
 
-    def __enter__(self) -> _Trainer:
-        # On a GPU, batches are prepared ahead by a thread. A CPU has no idle core for that.
-        on_gpu = self.device.type == "cuda"
-        self.batches = prefetched(self.stream.next_step, _PREFETCHED_STEPS) if on_gpu else iter(self.stream)
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the prefetching thread, and close the files of metrics."""
         self.batches.close()
         if self.metrics is not None:
             self.metrics.close()
 
-    def run_to_end(self, interrupted: threading.Event) -> Result:
-        """Train until the last step, an interruption, or the end of the recipe's patience."""
-        recipe, state, world, device = self.recipe, self.state, self.world, self.device
-        last, patience = recipe.training.steps, recipe.validation.patience
-        while state.step < last and (patience is None or state.progress.stale < patience):
-            start = time.perf_counter()
-            self.wrapped.train()
-            rate = learning_rate(state.step + 1, last, recipe.optimizer, recipe.model.d_model)
-            for group in state.optimizer.param_groups:
-                group["lr"] = rate
+    def check_memory(self) -> None:
+        """Warn before training if memory will be short."""
+        if self.sharded or not self.world.is_main:
+            return
+        plain = self.task.objective(self.model, self.recipe, self.prepared)
+        shapes = largest_shapes(self.prepared.train, self.stream.plan)
+        average = self.state.ema is not None
+        estimate = estimate_memory(plain, self.state.optimizer, shapes, self.precision, average=average)
+        if message := check_memory(estimate, available_memory(self.world.device)):
+            warnings.warn(message, stacklevel=2)
 
-            work = next(self.batches)
-            total = torch.zeros((), device=device)
-            with explain_out_of_memory(max(BatchShape.of(batch.tokens) for batch in work.micro_batches)):
-                for batch in work.micro_batches:
-                    torch.manual_seed(_dropout_seed(recipe.training.seed, state.step, batch.index))
-                    with world.gradient_sync(self.wrapped, last=batch is work.micro_batches[-1]):
-                        with autocast(device, self.precision):
-                            loss = self.wrapped(batch.tokens)
-                        # A loss that is not finite makes its gradients NaN, so that all processes skip the step.
-                        finite = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
-                        (loss * finite * world.processes / work.num_targets).backward()
-                    total += loss.detach()
-                taken = clip_and_step(state.optimizer, recipe.optimizer.clip_norm)
-            state.optimizer.zero_grad()
-            state.finish_step(work, total, taken)
-            state.progress.elapsed_s += time.perf_counter() - start
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last step was taken, or the recipe's patience is at its end."""
+        return self.state.step >= self.recipe.training.steps or self._is_out_of_patience
 
-            step = state.step
-            if step % recipe.training.log_every == 0 or step == last:
-                self.report(rate)
-            if self.prepared.dev is not None and (step % recipe.validation.every == 0 or step == last):
-                self.validate()
-            stop = world.any(interrupted.is_set())
-            self.save_if_due(force=stop)
-            if stop:
-                return Result(step, True, None, {})
-        self.save_if_due(force=True)
-        if patience is not None and state.progress.stale >= patience:
-            self.listener.say(
-                f"stopped after step {state.step:,}: the last {state.progress.stale:,} validations did not improve on "
-                f"step {state.progress.best_step:,} (validation.patience)"
-            )
-        self._gather()
-        averaged = None if state.ema is None else gathered(state.ema.named_weights())
-        self.checkpoints.wait()
-        return world.on_main(lambda: self._finish(averaged))
+    @property
+    def _is_out_of_patience(self) -> bool:
+        patience = self.recipe.validation.patience
+        return patience is not None and self.state.progress.stale >= patience
+
+    def is_due(self, interval: int) -> bool:
+        """Whether what happens every ``interval`` steps, and after the last one, happens now."""
+        return self.state.step % interval == 0 or self.state.step == self.recipe.training.steps
 
     def report(self, rate: float) -> None:
         """Write a line of metrics, and show progress."""
@@ -238,32 +249,69 @@ class _Trainer:
         state = self.state
         where = {"epoch": state.progress.epoch, "learning_rate": rate}
         record: dict[str, int | float] = {**where, **state.close_window(), "elapsed_s": state.progress.elapsed_s}
-        self._write("train", record)
+        self._write_metrics("train", record)
         self.listener.step(state.step, self.recipe.training.steps, record)
 
     def validate(self) -> None:
-        """Score the development set, and write the model to ``best/`` if it is the best so far."""
+        """Score the development set, if there is one, and write the model to ``best/`` if it is the best so far."""
+        if self.prepared.dev is None:
+            return
         self._check_skipped()
-        self._gather()
+        self._gather_weights()
         state, progress = self.state, self.state.progress
-        record = self.world.on_main(self.validator.scores)
-        self._write("dev", record)
+        record = self.world.on_main(self._dev_scores)
+        self._write_metrics("dev", record)
         self.listener.validation(state.step, record)
-        state.score = self.validator.quality(record)
+        state.score = self._selection_score(record)
         if progress.best is None or state.score > progress.best:
             progress.best, progress.best_step, progress.stale = state.score, state.step, 0
-            self.world.on_main(lambda: self.validator.write(self.run / "best", progress, record))
+            self.world.on_main(lambda: self._write_model("best", record))
         else:
             progress.stale += 1
 
     def save_if_due(self, *, force: bool) -> None:
         """Save a checkpoint at its interval, if its score may be among the best, or if ``force`` is set."""
         state, settings = self.state, self.recipe.checkpoints
-        counted = state.step % settings.every == 0 or state.step == self.recipe.training.steps
+        counted = self.is_due(settings.every)
         may_be_best = settings.keep_best > 0 and state.score is not None
         if state.step != state.saved_step and (force or counted or may_be_best):
             self._check_skipped()
             state.save(regular=counted or may_be_best, counted=counted or not may_be_best)
+
+    def finish(self) -> Result:
+        """Save, write and score the averages of the weights, and return the best of all models."""
+        self.save_if_due(force=True)
+        progress = self.state.progress
+        if self._is_out_of_patience:
+            self.listener.say(
+                f"stopped after step {progress.step:,}: the last {progress.stale:,} validations did not improve on "
+                f"step {progress.best_step:,} (validation.patience)"
+            )
+        self._gather_weights()
+        ema = None if self.state.ema is None else gather_full_tensors(self.state.ema.named_weights())
+        self.checkpoints.wait()
+        return self.world.on_main(lambda: self._finish(ema))
+
+    def _finish(self, ema: dict[str, Tensor] | None) -> Result:
+        folder, best, scores = self.run / "best", self.state.progress.best, Record()
+        if self.prepared.dev is None or not folder.exists():
+            self._write_model("best", scores)  # the newest weights: without scores there is no best
+        averages = {} if ema is None else {"ema": ema}
+        newest = counted_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
+        if len(newest) > 1:
+            averages["average"] = average_weights(newest)
+        for name, weights in averages.items():
+            load_weights(self.model, weights, self.run / name)
+            record = self._dev_scores()
+            if record:
+                self._write_metrics(name, record)
+                self.listener.say(f"the {_AVERAGES[name]}:")
+                self.listener.validation(self.state.step, record)
+            self._write_model(name, record)
+            if best is None or not record or self._selection_score(record) >= best:
+                folder, scores = self.run / name, record
+                best = self._selection_score(record) if record else None
+        return Result(self.state.step, False, folder, scores)
 
     def _check_skipped(self) -> None:
         """Give up after many skipped steps, and save: the weights are still those before the first of them.
@@ -284,35 +332,23 @@ class _Trainer:
             "with --fresh"
         )
 
-    def _gather(self) -> None:
+    def _gather_weights(self) -> None:
         """Copy the current weights from the shards into the model that process 0 validates and writes."""
         if self.sharded:
-            load_weights(self.model, gathered(named_weights(self.state.model)), self.run)
+            load_weights(self.model, gather_full_tensors(named_weights(self.state.model)), self.run)
 
-    def _finish(self, ema: dict[str, Tensor] | None) -> Result:
-        """Write and score the averages of the weights, and return the best of all models."""
-        folder, progress = self.run / "best", self.state.progress
-        quality, scores = progress.best, Record()
-        if self.prepared.dev is None or not folder.exists():
-            self.validator.write(folder, progress, scores)  # the newest weights: without scores there is no best
-        averages = {} if ema is None else {"ema": ema}
-        newest = self.checkpoints.newest(self.recipe.checkpoints.average)
-        if len(newest) > 1:
-            averages["average"] = average_weights(newest)
-        for name, weights in averages.items():
-            load_weights(self.model, weights, self.run / name)
-            record = self.validator.scores()
-            if record:
-                self._write(name, record)
-                self.listener.say(f"the {_AVERAGES[name]}:")
-                self.listener.validation(progress.step, record)
-            self.validator.write(self.run / name, progress, record)
-            if quality is None or not record or self.validator.quality(record) >= quality:
-                folder, scores = self.run / name, record
-                quality = self.validator.quality(record) if record else None
-        return Result(progress.step, False, folder, scores)
+    def _dev_scores(self) -> Record:
+        return dev_scores(self.task, self.recipe, self.prepared, self.model, self.world.device, self.precision)
 
-    def _write(self, kind: str, record: Mapping[str, int | float | str]) -> None:
+    def _selection_score(self, record: Record) -> float:
+        return selection_score(record, self.recipe.validation.metric)
+
+    def _write_model(self, name: str, scores: Record) -> None:
+        """Write a model folder, whose card reports ``scores``."""
+        card = model_card(self.task, self.recipe, self.state.progress, scores, self.prepared, self.model)
+        self.task.bundle(self.model.eval(), self.recipe, self.prepared).save(self.run / name, card)
+
+    def _write_metrics(self, kind: str, record: Mapping[str, int | float | str]) -> None:
         if self.metrics is not None:
             self.metrics.write(kind, self.state.step, record)
 
@@ -325,18 +361,9 @@ class _Trainer:
         weights = sum(parameter.numel() for parameter in self.model.parameters())
         processes = f"{self.world.processes} processes, " if self.world.processes > 1 else ""
         threads = torch.get_num_threads()
-        say(f"{weights:,} weights on {processes}{self.device}, {self.precision}, {threads} threads")
+        say(f"{weights:,} weights on {processes}{self.world.device}, {self.precision}, {threads} threads")
         if self.state.step:
             say(f"resuming after step {self.state.step:,}")
-
-    def _check_memory(self) -> None:
-        """Warn before training if memory will be short."""
-        plain = self.task.objective(self.model, self.recipe, self.prepared)
-        shapes = largest_shapes(self.prepared.train, self.stream.plan)
-        average = self.state.ema is not None
-        estimate = estimate_memory(plain, self.state.optimizer, shapes, self.precision, average=average)
-        if message := check_memory(estimate, available_memory(self.device)):
-            warnings.warn(message, stacklevel=2)
 
 
 def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
@@ -356,15 +383,17 @@ def _interruptible() -> Iterator[threading.Event]:
         return
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        event.set()
+    def restore() -> None:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        event.set()
+        restore()
 
     for number in previous:
         signal.signal(number, on_signal)
     try:
         yield event
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        restore()

@@ -1,11 +1,10 @@
-"""An estimate of the memory that training needs, made before it starts.
+"""An estimate of the memory that training needs, made before the first step.
 
-The peak is in the backward pass of the largest batch. Besides the activations, memory then contains the weights, their
-gradients, the optimizer's two moments, the moving average of the weights, and the copies that a checkpoint is written
-from. All of these follow from the number of weights. The activations are measured: a forward pass of two rows and one
-of three rows of the largest shape count the bytes that autograd saves, and the line through both points gives the rest,
-since every row saves the same. A factor from measured peaks of whole steps accounts for temporaries of the backward
-pass and for fragmentation.
+Memory peaks in the backward pass of the largest batch. It then contains the weights, their gradients, the optimizer's
+two moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. All but
+the activations follow from the number of weights. The activations are measured: two forward passes, with two and with
+three rows of the largest shape, count the bytes that autograd saves, and each further row adds the difference. A factor
+from measured peaks of whole steps accounts for temporaries of the backward pass and for fragmentation.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from headway.engine.loss import rows_at_a_time
 from headway.errors import TrainingError
 from headway.hardware import autocast
 from headway.text.tokenizer import UNK
-from headway.train.snapshot import moments as moments_of
+from headway.train.snapshot import optimizer_moments
 from headway.train.stream import TokenBatch, to_device
 from headway.train.task import Objective
 
@@ -37,14 +36,15 @@ __all__ = [
     "estimate_memory",
     "explain_out_of_memory",
     "largest_shapes",
+    "saved_activation_bytes",
 ]
 
 _GIB = 1 << 30
-_LOGIT_BYTES = 12  # per logit that the loss keeps at a time: the logit, its softmax and its error
-# Peak memory over saved activations: 1.9 to 2.8 on a CPU, where the heap fragments (resident sizes of small and base
-# models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU allocator fragments less; not measured.
+_LOGIT_BYTES = 12  # per logit of a chunk that the loss processes at once: the logit, its softmax and its error
+# Peak memory divided by saved activations. On a CPU, where the heap fragments, 1.9 to 2.8 were measured (resident sizes
+# of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU value is a guess, not measured.
 _PEAK_PER_SAVED = {"cpu": 2.2, "cuda": 1.3}
-_ACCURACY = 1.5  # estimates and measured peaks differ at most by this factor
+_ACCURACY = 1.5  # estimates and measured peaks differ by at most this factor
 
 
 @dataclass(frozen=True)
@@ -70,31 +70,30 @@ class BatchShape:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes at the peak of a training step by their use, and the batch shape of that step.
+    """Bytes at the peak of a training step.
 
-    ``held`` bytes of them are already allocated: the weights, and what a resumed run has restored.
+    Attributes:
+        shape: The batch shape of that step.
+        fixed: Bytes for what does not depend on the batch: weights, gradients, moments, and copies of the weights.
+        activations: Bytes for activations, temporaries included.
+        logits: Bytes for the logits of the loss.
+        allocated: Bytes of ``fixed`` that are already allocated: the weights, and what a resumed run has restored.
     """
 
     shape: BatchShape
-    weights: int
-    gradients: int
-    optimizer: int
-    average: int
-    checkpoint: int
+    fixed: int
     activations: int
     logits: int
-    held: int
+    allocated: int
 
     @property
     def total(self) -> int:
         """The sum, without the program itself and its libraries."""
-        parts = (self.weights, self.gradients, self.optimizer, self.average, self.checkpoint)
-        return sum(parts) + self.activations + self.logits
+        return self.fixed + self.activations + self.logits
 
     def __str__(self) -> str:
-        fixed = self.weights + self.gradients + self.optimizer + self.average + self.checkpoint
         return (
-            f"about {self.total / _GIB:.1f} GiB: {fixed / _GIB:.1f} for weights, optimizer and checkpoints, "
+            f"about {self.total / _GIB:.1f} GiB: {self.fixed / _GIB:.1f} for weights, optimizer and checkpoints, "
             f"{(self.activations + self.logits) / _GIB:.1f} for a batch of {self.shape}"
         )
 
@@ -102,8 +101,8 @@ class Estimate:
 def largest_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchShape]:
     """Return the one or two batches of a plan that may need the most memory.
 
-    These are the largest by tokens (target tokens cost about twice as much as source tokens) and by pairs of tokens,
-    which attention compares.
+    These are the largest by tokens (a target token costs about twice as much as a source token) and by pairs of tokens
+    that attention compares.
     """
     if not len(plan):
         return []
@@ -130,47 +129,51 @@ def estimate_memory(
 ) -> Estimate:
     """Estimate the peak memory of a training step with the most expensive of ``shapes``.
 
-    Without shapes, the estimate contains only what does not depend on them. ``objective`` must not be compiled: that
-    would take minutes for each shape. ``average`` is whether there is a moving average of the weights. Random states
-    are restored.
+    Without shapes, the estimate contains only what does not depend on them. Random states are restored.
+
+    Args:
+        objective: The training objective. It must not be compiled, because compiling takes minutes for each shape.
+        optimizer: The optimizer.
+        shapes: Batch shapes, such as those of :func:`largest_shapes`.
+        precision: Precision of matrix products.
+        average: Whether there is a moving average of the weights.
     """
     parameters = list(objective.model.parameters())
     device = parameters[0].device
     weights = sum(parameter.nbytes for parameter in parameters)
     trained = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
-    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # its rows and columns are small
+    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # Adafactor's are small
     ema = weights if average else 0
-    restored = sum(tensor.nbytes for tensor in moments_of(objective.model, optimizer).values())
-    saved = {shape: _activations(objective, shape, device, precision) for shape in shapes} or {BatchShape(0, 0, 0): 0}
-    shape = max(saved, key=saved.__getitem__)
+    checkpoint = weights + moments + ema if device.type == "cpu" else 0  # the copies are in host memory
+    shape, activations = BatchShape(0, 0, 0), 0
+    for each in shapes:
+        if each.rows <= 3:
+            saved = saved_activation_bytes(objective, each, precision)
+        else:  # a single row has another memory layout
+            two = saved_activation_bytes(objective, replace(each, rows=2), precision)
+            three = saved_activation_bytes(objective, replace(each, rows=3), precision)
+            saved = two + (each.rows - 2) * (three - two)
+        if saved > activations:
+            shape, activations = each, saved
     vocabulary = objective.model.projection.weight.size(0)
+    restored = sum(tensor.nbytes for tensor in optimizer_moments(objective.model, optimizer).values())
     return Estimate(
         shape=shape,
-        weights=weights,
-        gradients=trained,
-        optimizer=moments,
-        average=ema,
-        checkpoint=weights + moments + ema if device.type == "cpu" else 0,  # copied to the host's memory
-        activations=int(saved[shape] * _PEAK_PER_SAVED.get(device.type, 1.3)),
+        fixed=weights + trained + moments + ema + checkpoint,
+        activations=int(activations * _PEAK_PER_SAVED.get(device.type, 1.3)),
         logits=min(shape.rows * shape.target, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
-        held=weights + ema + restored,
+        allocated=weights + ema + restored,
     )
 
 
-def _activations(objective: Objective, shape: BatchShape, device: torch.device, precision: str) -> int:
-    """Return the bytes that autograd saves for the backward pass of a batch."""
-    if shape.rows <= 3:
-        return _saved_bytes(objective, shape, device, precision)
-    # A single row has another memory layout.
-    two, three = (_saved_bytes(objective, replace(shape, rows=rows), device, precision) for rows in (2, 3))
-    return two + (shape.rows - 2) * (three - two)
-
-
-def _saved_bytes(objective: Objective, shape: BatchShape, device: torch.device, precision: str) -> int:
-    own = {parameter.untyped_storage().data_ptr() for parameter in objective.parameters()}
+def saved_activation_bytes(objective: Objective, shape: BatchShape, precision: str) -> int:
+    """Return the bytes that autograd saves for the backward pass of a batch, weights excluded."""
+    parameters = list(objective.parameters())
+    device = parameters[0].device
+    weights = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is used twice
 
-    def note(tensor: Tensor) -> Tensor:
+    def save(tensor: Tensor) -> Tensor:
         saved[tensor.untyped_storage().data_ptr()] = tensor.detach()
         return tensor
 
@@ -180,22 +183,21 @@ def _saved_bytes(objective: Objective, shape: BatchShape, device: torch.device, 
     training = objective.training
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
-        torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor),
+        torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
         autocast(device, precision),
     ):
         objective.train()(batch)
     objective.train(training)
-    return sum(tensor.untyped_storage().nbytes() for address, tensor in saved.items() if address not in own)
+    return sum(tensor.untyped_storage().nbytes() for address, tensor in saved.items() if address not in weights)
 
 
 def check_memory(estimate: Estimate, available: int | None) -> str | None:
-    """Return a warning if ``estimate`` exceeds the memory, or raise :class:`TrainingError` if it does so by far.
+    """Return a warning if ``estimate`` exceeds the memory, or raise :class:`TrainingError` if it exceeds it by far.
 
     ``available`` is the number of bytes that can still be allocated; None if unknown.
     """
-    if available is None or estimate.total <= available + estimate.held:
+    if available is None or estimate.total <= (room := available + estimate.allocated):
         return None
-    room = available + estimate.held
     message = (
         f"training needs {estimate}, but there are {room / _GIB:.1f} GiB; lower data.max_tokens (and raise "
         "training.accumulate to keep the step size), or choose a smaller model"
@@ -206,9 +208,9 @@ def check_memory(estimate: Estimate, available: int | None) -> str | None:
 
 
 def available_memory(device: torch.device) -> int | None:
-    """Return the bytes that this process can still allocate, on the GPU or in host memory; None if unknown.
+    """Return the number of bytes that this process can still allocate on ``device``; None if unknown.
 
-    Host memory is limited by the control group and shared with the other processes that torchrun has started.
+    Host memory is limited by the control groups and shared with the other processes that torchrun has started.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

@@ -1,10 +1,10 @@
 """The optimizers, and the learning rate as a pure function of the step (Vaswani et al. 2017, section 5.3).
 
 Every schedule rises linearly over ``warmup_steps``. Below, s is the step, w the warm-up, n the number of steps of the
-run, and p ``learning_rate``: a factor on equation 3 for ``paper``, and the peak for the others:
+run, and p ``learning_rate``: for ``paper`` a factor on equation 3, for the other schedules the peak:
 
-    paper           p d_model^-0.5 min(s^-0.5, s w^-1.5)                    equation 3, times p
-    inverse_sqrt    p (w / s)^0.5                                           the same shape
+    paper           p d_model^-0.5 min(s^-0.5, s w^-1.5)                    p times equation 3
+    inverse_sqrt    p (w / s)^0.5                                           the shape of equation 3
     linear          p (f + (1 - f) (1 - t))                                 f is ``final_fraction``, and
     cosine          p (f + (1 - f) (1 + cos(pi t)) / 2)                     t = (s - w) / (n + 1 - w)
     constant        p
@@ -14,24 +14,22 @@ The cosine is equation 5 of Loshchilov and Hutter 2017 without restarts. With h 
 third and after two thirds of the training.
 
 Adam (Kingma and Ba 2015) with ``weight_decay`` is AdamW (Loshchilov and Hutter 2019): each step subtracts the decay
-times the learning rate from every weight of two or more dimensions. So norms and biases do not decay, but embeddings
-do: by default they are one matrix with the output projection.
+times the learning rate from every weight of two or more dimensions. Norms and biases therefore do not decay, but
+embeddings do, because by default they share one matrix with the output projection.
 
 Adafactor (Shazeer and Stern 2018) stores one row and one column instead of each matrix's second moment, and no first
-moment. The implementation is PyTorch's: a step is at most min(learning rate, s^-0.5) times the root mean square of the
+moment. The implementation is PyTorch's. A step is at most min(learning rate, s^-0.5) times the root mean square of the
 weight (at least 1e-3), so rates of 1e-3 to 1e-2 are suitable. It does not use Adam's betas and epsilon. It saves
-memory, not time: without a fused kernel, a step on a CPU takes seven times as long as Adam's.
+memory, not time: PyTorch has no fused kernel for it, so a step on a CPU takes seven times as long as Adam's.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -46,10 +44,10 @@ __all__ = [
     "make_optimizer",
 ]
 
-# The factor of equation 3 is 1 in the paper; for the others, 7e-4 is what the paper's base model reaches at its peak.
+# The paper's factor on equation 3 is 1. With it the paper's base model has a peak of 7e-4, the default of the others.
 _DEFAULT_RATE = 7e-4
 _DEFAULT_FACTOR = 1.0
-_SENSIBLE_PEAK = (1e-6, 0.1)  # outside, a Transformer learns next to nothing, or diverges
+_SENSIBLE_PEAK = (1e-6, 0.1)  # below, a Transformer learns next to nothing; above, it diverges
 
 
 def _default_rate(settings: dict[str, Any]) -> float:
@@ -61,12 +59,11 @@ class OptimizerConfig(Config):
 
     kind: Literal["adam", "adafactor"] = Field(
         "adam",
-        description="Optimizer. Adafactor needs almost no memory, and its learning rate is relative to the size of the "
-        "weights.",
+        description="Adafactor needs almost no memory; its learning rate is relative to the weights.",
     )
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"] = Field(
         "inverse_sqrt",
-        description="Learning rate after the warm-up: inverse square root, linear or cosine decay to the end of the "
+        description="Learning rate after the warm-up: inverse square root, linear or cosine decay until the end of "
         "training, constant, halved at intervals, or the paper's equation 3.",
     )
     learning_rate: float = Field(
@@ -79,19 +76,18 @@ class OptimizerConfig(Config):
         0.0, ge=0, le=1, description="Linear and cosine: learning rate after the last step, as a fraction of the peak."
     )
     halve_every: int | None = Field(
-        None, ge=1, description="With schedule = 'halve_every': steps between halvings. None: a third of the training."
+        None,
+        ge=1,
+        description="With schedule = 'halve_every': steps between halvings. None means steps / 3.",
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay per step of the mean of gradients.")
     beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay per step of the mean of squared gradients.")
     epsilon: float = Field(1e-9, gt=0, description="Adam: added to the square root of the second moment.")
     weight_decay: float = Field(
-        0.0,
-        ge=0,
-        description="Fraction of each matrix, times the learning rate, subtracted at each step. Norms and biases do "
-        "not decay.",
+        0.0, ge=0, description="Decay of matrices per step, times the learning rate. Norms and biases do not decay."
     )
     clip_norm: float | None = Field(
-        None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None: no limit."
+        None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None means no limit."
     )
 
 
@@ -124,14 +120,12 @@ def learning_rate_warning(config: OptimizerConfig, d_model: int) -> str | None:
     if config.kind != "adam" or low <= peak <= high:
         return None
     effect = "the model will learn next to nothing" if peak < low else "training will probably diverge"
-    factor = (
-        f"; with schedule = 'paper' it is a factor on the paper's equation 3, usually {_DEFAULT_FACTOR:g}"
-        if config.schedule == "paper"
-        else f"; usual values are near {_DEFAULT_RATE:g}"
-    )
+    usual = f"usual values are near {_DEFAULT_RATE:g}"
+    if config.schedule == "paper":
+        usual = f"with schedule = 'paper' it is a factor on the paper's equation 3, usually {_DEFAULT_FACTOR:g}"
     return (
         f"optimizer.learning_rate = {config.learning_rate:g} gives a peak learning rate of {peak:.1e}, with which "
-        f"{effect}{factor}"
+        f"{effect}; {usual}"
     )
 
 
@@ -161,32 +155,24 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
 
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
     moments nor step counters. With Adam the host does not wait for the decision: the fused kernel makes it, and clips
-    the gradients in the same pass by their float32 norm. PyTorch's Adafactor has no such kernel, so there the host
-    waits. With FSDP2 the norm covers the shards of all processes, so that they make the same decision.
+    the gradients in the same pass by their float32 norm. PyTorch's Adafactor has no such kernel, so the host waits.
+    With FSDP2 the norm covers the shards of all processes, so that they make the same decision.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
-    if hasattr(norm, "full_tensor"):  # each process holds a part of the sum
+    if hasattr(norm, "full_tensor"):  # each process has a part of the sum
         norm = norm.full_tensor()
     finite: Tensor = norm.isfinite()
     if optimizer.defaults.get("fused"):
-        divisor = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
-        with _fused_inputs(optimizer, (~finite).float(), divisor):
+        # The fused kernel reads a skip flag and a gradient divisor here, where torch.amp.GradScaler puts them.
+        scale = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
+        vars(optimizer).update(found_inf=(~finite).float(), grad_scale=scale)
+        try:
             optimizer.step()
+        finally:
+            del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]
     elif finite:
         if clip_norm is not None:
             torch.nn.utils.clip_grads_with_norm_(parameters, clip_norm, norm)
         optimizer.step()
     return finite
-
-
-@contextmanager
-def _fused_inputs(
-    optimizer: torch.optim.Optimizer, found_inf: Float[Tensor, ""], grad_scale: Float[Tensor, ""] | None
-) -> Iterator[None]:
-    """Pass the fused kernel its skip flag and its gradient divisor, as torch.amp.GradScaler does."""
-    optimizer.found_inf, optimizer.grad_scale = found_inf, grad_scale  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        del optimizer.found_inf, optimizer.grad_scale  # type: ignore[attr-defined]

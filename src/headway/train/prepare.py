@@ -1,6 +1,6 @@
-"""From a recipe's files to what training reads: tokenizers and token stores, built once in the run folder.
+"""Preparation: builds the tokenizers and token stores that training reads, once per run folder.
 
-What differs between tasks (how examples are read and encoded) is passed in by the task.
+How examples are read and encoded differs between tasks, and is passed in by the task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headway.bundle import own_template, read_template, read_tokenizers
+from headway.bundle import own_template, read_config
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, count_lines
@@ -36,9 +36,9 @@ from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import to_device
 from headway.train.task import Prepared, Task
 
-__all__ = ["CorpusEncoding", "Preparation", "Sampling", "Tokenizers", "rehearse", "tokenizer_settings"]
+__all__ = ["BpeDropout", "CorpusEncoding", "Preparation", "Tokenizers", "rehearse", "tokenizer_settings"]
 
-Sampling = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
+BpeDropout = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
 Read = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 
 _REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
@@ -46,9 +46,9 @@ _REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of source and target, which may be the same object.
+    """The tokenizers of source and target, which may be one object.
 
-    ``imported_template`` is the special-token template of an imported model that training starts from.
+    ``imported_template`` is the special-token template of the imported model that training starts from, if any.
     """
 
     source: TextTokenizer
@@ -57,7 +57,7 @@ class Tokenizers:
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
-        """The special tokens around a sentence."""
+        """The special-token template of a sentence."""
         return self.imported_template or own_template(self.source)
 
 
@@ -67,19 +67,19 @@ class CorpusEncoding:
 
     Attributes:
         examples: Reads the corpus.
-        sides: How its texts become tokens.
-        target_key: Identifies the encoding of the target side.
-        other_keys: What else the store depends on.
+        sides: How texts of both sides become tokens.
+        side_keys: What identifies the encoding of the source and of the target side.
+        other_keys: Other values that the store depends on.
     """
 
     examples: Callable[[], Iterator[tuple[str, ...]]]
     sides: tuple[SideSpec, SideSpec]
-    target_key: object
+    side_keys: tuple[object, object]
     other_keys: tuple[object, ...] = ()
 
 
 class Preparation:
-    """Builds the tokenizers and token stores of a run folder, or finds them there."""
+    """Builds the tokenizers and token stores of a run folder, or loads them from there."""
 
     def __init__(
         self,
@@ -95,10 +95,10 @@ class Preparation:
         self._shard = shard or Shard()
 
     def tokenizers(self, read: Read, sides: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
-        """Return the tokenizers in the run folder if they are the recipe's; otherwise put the recipe's there.
+        """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
 
         They are trained on columns ``sides`` of the examples that ``read`` yields, or taken from the model folder that
-        training starts from. If several processes call this, one does it and the others wait.
+        training starts from. If several processes call this, one makes them and the others wait.
         """
         with locked(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.training.start_from:
@@ -106,25 +106,24 @@ class Preparation:
             return self._trained_tokenizers(read, sides, task_key)
 
     def datasets(
-        self, encode: Callable[[Corpus, Sampling | None], CorpusEncoding], source_key: str, filters: FilterConfig
+        self, encode: Callable[[Corpus, BpeDropout | None], CorpusEncoding], filters: FilterConfig
     ) -> tuple[TokenDataset, TokenDataset | None] | None:
         """Return the training and development sets, or None if other shards have not built their parts yet.
 
         Args:
             encode: Returns how a corpus is encoded; the second argument is None unless BPE-dropout is used.
-            source_key: The fingerprint of the source tokenizer.
-            filters: Limits on training examples. Nothing is removed from the development set.
+            filters: Limits on training examples. The development set is never filtered.
         """
         data = self.recipe.data
         stores: list[TokenStore] = []
         for number, corpus in enumerate(data.train):
             sampling = (data.bpe_dropout, data.segmentations, self.recipe.training.seed) if data.bpe_dropout else None
-            store = self._store(f"train-{number}", corpus, encode(corpus, sampling), source_key, filters, sampling)
+            store = self._store(f"train-{number}", corpus, encode(corpus, sampling), filters, sampling)
             counts = store.counts if store is not None else "some parts are left to other shards"
             self.listener.say(f"{' + '.join(corpus.files)}: {counts}")
-            if store is not None:  # an empty store is false
+            if store is not None:
                 stores.append(store)
-        dev = self._store("dev", data.dev, encode(data.dev, None), source_key, None, None) if data.dev else None
+        dev = self._store("dev", data.dev, encode(data.dev, None)) if data.dev else None
         if dev and data.dev and dev.counts.truncated:
             self.listener.say(f"{' + '.join(data.dev.files)}: {dev.counts}")
         if len(stores) < len(data.train) or (data.dev and dev is None):
@@ -141,15 +140,14 @@ class Preparation:
         name: str,
         corpus: Corpus,
         encoding: CorpusEncoding,
-        source_key: str,
-        filters: FilterConfig | None,
-        sampling: Sampling | None,
+        filters: FilterConfig | None = None,
+        sampling: BpeDropout | None = None,
     ) -> TokenStore | None:
         key = fingerprint(
             [self.hashes.of(self.folder / file) for file in corpus.files],
             corpus.fields,
             corpus.target_language,
-            [source_key, encoding.target_key],
+            list(encoding.side_keys),  # a list, because stores of earlier versions have a hash of its repr
             filters.as_dict() if filters else None,
             sampling,
             *encoding.other_keys,
@@ -183,7 +181,7 @@ class Preparation:
         return self._save_tokenizers(Tokenizers(source, target), key)
 
     def _texts(self, read: Read, sides: Sequence[int]) -> Iterator[str]:
-        """Yield the texts of at most ``sample_lines`` examples, evenly spread over all."""
+        """Yield the texts of at most ``sample_lines`` examples, evenly spread over all examples."""
         corpora = self.recipe.data.train
         total = max(1, sum(count_lines(self.folder / corpus.files[0]) for corpus in corpora))
         sample = min(self.recipe.tokenizer.sample_lines, total)
@@ -194,12 +192,13 @@ class Preparation:
                     yield example[side]
 
     def _tokenizers_of_start(self, start: Path) -> Tokenizers:
-        """Return those of the model folder; once training has begun, the run's own copy of them."""
+        """Return the tokenizers of the model folder or, once training has begun, the run's copy of them."""
         key, config = "from a model folder", self.recipe.tokenizer
         if checkpoint_folders(self.run / "checkpoints") and (found := self._saved_tokenizers(key)):
             return found
-        template = read_template(start)
-        found = Tokenizers(*read_tokenizers(start), template and self._with_default_languages(template))
+        model = read_config(start)
+        template = model.template and self._with_default_languages(model.template)
+        found = Tokenizers(*model.load_tokenizers(), template)
         for name, value in tokenizer_settings(found).items():
             if getattr(config, name) != value:
                 raise ConfigError(
@@ -211,19 +210,19 @@ class Preparation:
         return self._save_tokenizers(found, key)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
-        """Make the language of the corpora, if it is the same for all, the default of the trained model."""
+        """Make the corpora's language, if all have the same one, the default of the trained model."""
         corpora = self.recipe.data.train
         languages: dict[LanguageSide, set[str | None]] = {
             "source_language": {corpus.source_language for corpus in corpora},
             "target_language": {corpus.target_language for corpus in corpora},
         }
-        only: dict[str, str | None] = {
+        defaults: dict[str, str | None] = {
             side: next(iter(codes)) for side, codes in languages.items() if len(codes) == 1 and None not in codes
         }
-        return template.model_copy(update=only)
+        return template.model_copy(update=defaults)
 
     def _check_tags(self, source: TextTokenizer) -> None:
-        """Refuse languages without a tag in the model's vocabulary, and corpora without a language that it needs."""
+        """Refuse target languages that the model has no tag for, and corpora without one if the model needs it."""
         start = self.recipe.training.start_from
         if missing := set(self._tags()) - set(source.tags):
             raise ConfigError(
@@ -246,17 +245,16 @@ class Preparation:
 
     def _saved_tokenizers(self, key: str) -> Tokenizers | None:
         home, (source, target) = self.run / "tokenizer", self._tokenizer_names()
+        template = home / "framing.json"
         try:
             if (home / "key").read_text(encoding="utf-8") != key:
                 return None
             first = load_tokenizer(home, source)
-            template = home / "framing.json"
+            second = first if source == target else load_tokenizer(home, target)
+            if not template.exists():
+                return Tokenizers(first, second)
             return Tokenizers(
-                first,
-                first if source == target else load_tokenizer(home, target),
-                SpecialTokenTemplate.parse(json.loads(template.read_text(encoding="utf-8")), str(template))
-                if template.exists()
-                else None,
+                first, second, SpecialTokenTemplate.parse(json.loads(template.read_text("utf-8")), str(template))
             )
         except (OSError, ValueError, ConfigError, BundleError):
             return None
@@ -275,29 +273,29 @@ class Preparation:
 
 
 def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
-    """Return the [tokenizer] keys that a recipe must agree with to train a model that has these tokenizers."""
+    """Return the [tokenizer] keys that a recipe must have to train a model with these tokenizers."""
     source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
     own = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
     return {**own, "joint": joint}
 
 
-def rehearse(task: Task[Any, Any], recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
-    """Compile ahead what this machine would compile in the first training step, by taking one on a few examples.
+def rehearse(task: Task[Any, Any, Any], recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
+    """Compile the kernels that this machine needs, by a training step on a few examples.
 
     Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` is
-    complete. The model is discarded, and random states are restored. Nothing is done for a GPU or torch.compile, whose
-    kernels depend on shapes; besides, data are often prepared on another machine.
+    complete. The model is discarded, and random states are restored. For a GPU or torch.compile this does nothing:
+    their kernels depend on shapes, and data are often prepared on another machine.
     """
     training = recipe.training
     if training.device == "cuda" or training.compile == "on" or choose_device(training.device).type != "cpu":
         return
-    listener.say("rehearsing a training step; the first time on a machine, this compiles kernels")
+    listener.say("rehearsing a training step; this compiles kernels the first time on a machine")
     device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         model = accelerate(task.build_model(recipe, prepared))
-        found = prepared.train.batch(np.arange(min(_REHEARSED_EXAMPLES, len(prepared.train))))
+        examples = prepared.train.batch(np.arange(min(_REHEARSED_EXAMPLES, len(prepared.train))))
         length = min(_REHEARSED_LENGTH, model.max_length or _REHEARSED_LENGTH)
-        batch = to_device(PaddedBatch(found.source[:, :length], found.target[:, :length]), device)
+        batch = to_device(PaddedBatch(examples.source[:, :length], examples.target[:, :length]), device)
         objective = task.objective(model, recipe, prepared)
         with autocast(device, training.precision):
             objective.train()(batch).backward()

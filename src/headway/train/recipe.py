@@ -1,4 +1,4 @@
-"""The recipe: everything that a training run depends on, one section for each part that owns it.
+"""The recipe: everything that a training run depends on, in sections.
 
 :class:`Recipe` has the sections and checks that all tasks share. Each task has a subclass with its own defaults and
 checks; :func:`headway.tasks.parse_recipe` selects it by ``task.kind``.
@@ -37,40 +37,26 @@ class DataConfig(Config):
 
     folder: str = Field(".", description="Folder of all corpus files, relative to the working directory.")
     train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
-    dev: Corpus | None = Field(None, description="The development set. Without it there is no validation.")
-    filter: FilterConfig = Field(
-        default_factory=FilterConfig, description="Limits that remove training examples outside of them."
-    )
+    dev: Corpus | None = Field(None, description="The development set. Without one there is no validation.")
+    filter: FilterConfig = Field(default_factory=FilterConfig, description="Limits on training examples.")
     max_tokens: int = Field(4096, ge=1, description="Batch size in tokens: rows x the longer side, padding included.")
-    max_examples: int | None = Field(
-        None, ge=1, description="Maximum number of examples in a batch. None: limited by max_tokens only."
-    )
-    pool_size: int = Field(
-        32768, ge=1, description="Number of examples sorted by length at a time. Larger pools mean less padding."
-    )
+    max_examples: int | None = Field(None, ge=1, description="Maximum examples per batch. None means no limit.")
+    pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time. More means less padding.")
     temperature: float | None = Field(
         None,
         ge=1,
         description="Mixes several corpora: an epoch is as long as all of them together, and corpus i gets a share "
-        "proportional to (weight x pairs)^(1/temperature). 1 keeps the sizes; higher values favor small corpora. None: "
-        "only the weights count.",
+        "proportional to (weight x pairs)^(1/temperature). 1 keeps the sizes; higher values favor small corpora. None "
+        "means that only the weights count.",
     )
-    bpe_dropout: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Probability of skipping a merge when training text is tokenized (BPE-dropout); bpe only.",
-    )
+    bpe_dropout: float = Field(0.0, ge=0, lt=1, description="Probability of skipping a BPE merge in training text.")
     segmentations: int = Field(
-        8,
-        ge=1,
-        description="With bpe_dropout: number of sampled segmentations stored for each text. Epochs alternate between "
-        "them.",
+        8, ge=1, description="With bpe_dropout: segmentations stored for each text. Epochs alternate between them."
     )
 
     @model_validator(mode="after")
     def _check_languages(self) -> DataConfig:
-        """Either every corpus has a target language or none: the model always gets a language tag, or never."""
+        """Check that all corpora or none have a target language: the model always gets a language tag, or never."""
         known = {corpus.target_language for corpus in self.train}
         if None in known and len(known) > 1:
             raise ValueError("train: some corpora have a target_language and others none; give it to all or to none")
@@ -97,41 +83,30 @@ class TrainingConfig(Config):
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
     )
     class_weights: Literal["none", "balanced"] = Field(
-        "none",
-        description="Classification: weight of each class in the loss. balanced gives all classes the same total "
-        "weight, however many texts each has.",
+        "none", description="Classification: weights in the loss. balanced gives all classes the same total weight."
     )
     r_drop: float = Field(
-        0.0,
-        ge=0,
-        description="R-Drop: weight of the divergence between two passes with different dropout. 0: a single pass.",
+        0.0, ge=0, description="R-Drop: weight of the divergence between two passes. 0 means a single pass."
     )
     ema: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Decay per step of an exponential moving average of the weights. None: no average.",
+        None, gt=0, lt=1, description="Decay per step of a moving average of the weights. None means no average."
     )
     start_from: str | None = Field(
         None,
         description="Fine-tuning: a model folder, trained or imported, whose weights and tokenizers training starts "
         "from. Keys left out of [model], tokenizer.joint and the languages of [task] are taken from that model; keys "
         "given in [model] and [tokenizer] must agree with it, except dropout and settings used only to learn a "
-        "vocabulary. None: train from scratch.",
+        "vocabulary. None means training from random weights.",
     )
     freeze: tuple[str, ...] = Field(
         (), description="Names of weights that are not trained; * matches anything, as in 'encoder.*'."
     )
     sharding: Literal["none", "full"] = Field(
-        "none",
-        description="Under torchrun: every process has the whole model (none, DDP) or a shard of it (full, FSDP2).",
+        "none", description="Under torchrun: each process has the whole model (none, DDP) or a shard (full, FSDP2)."
     )
-    compile: Literal["auto", "on", "off"] = Field(
-        "auto", description="Whether to use torch.compile. auto: on a GPU only."
-    )
+    compile: Literal["auto", "on", "off"] = Field("auto", description="Use torch.compile. auto: on a GPU only.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
-        "auto",
-        description="Precision of matrix products. auto: bfloat16 if the hardware computes it natively, else float32.",
+        "auto", description="Precision of matrix products. auto: bfloat16 if computed natively, else float32."
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device. auto: a GPU if there is one.")
     log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
@@ -144,7 +119,7 @@ class ValidationConfig(Config):
     metric: str = Field("loss", description="The score that decides which model is the best.")
     beam_size: int = Field(1, ge=1, description="Beam size of the translations that BLEU is computed on.")
     patience: int | None = Field(
-        None, ge=1, description="Stop after this many validations without improvement. None: never."
+        None, ge=1, description="Stop after this many validations without improvement. None means never."
     )
 
 
@@ -153,11 +128,9 @@ class CheckpointConfig(Config):
 
     every: int = Field(1000, ge=1, description="Steps between checkpoints.")
     keep: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
-    keep_best: int = Field(
-        0, ge=0, description="Number of checkpoints to keep in addition because their validation scores are the best."
-    )
+    keep_best: int = Field(0, ge=0, description="Number of best-scoring checkpoints to keep in addition.")
     average: int = Field(
-        5, ge=0, description="Number of newest checkpoints whose mean is written to average/ at the end. 0 or 1: none."
+        5, ge=0, description="Number of newest checkpoints averaged into average/ at the end. 0 or 1 means none."
     )
 
     @model_validator(mode="after")
@@ -227,9 +200,9 @@ class Recipe(Config):
         return self
 
     def refuse_idle_options(self, origin: str) -> None:
-        """Refuse options that would do nothing; :class:`ConfigError` names ``origin``.
+        """Refuse options that have no effect; :class:`ConfigError` names ``origin``.
 
-        Only a recipe that a user has just written is checked, not the recipe of a run that has begun.
+        Only recipes that users write are checked, not the recipe of a run that has begun.
         """
         data, model = self.data, self.model.as_dict()
         if data.segmentations != DataConfig.model_fields["segmentations"].default and not data.bpe_dropout:
@@ -254,7 +227,7 @@ class Recipe(Config):
 
 
 # Keys that may differ when a run resumes: they do not affect the weights so far, or only their last bits. The metric
-# and its beam size are not among them, because best scores by different metrics cannot be compared.
+# and its beam size may not differ, because best scores by different metrics cannot be compared.
 _MAY_CHANGE = (
     "data.folder",
     "training.steps",
@@ -273,19 +246,16 @@ def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
 
     The message names the keys that prevent it.
     """
-    before = old.as_dict()
-    if changed := changed_keys(before, new.as_dict()):
+    if changes := changed_keys(old, new):
         raise CheckpointError(
-            f"{run} was trained with another recipe: {'; '.join(changed)}. Restore the old values, choose another "
-            "--run, or start over with --fresh. Only these may change on resuming: "
-            f"{', '.join(_may_change(_flat(before)))}"
+            f"{run} was trained with another recipe: {'; '.join(changes)}. Restore the old values, choose another "
+            f"--run, or start over with --fresh. Only these may change on resuming: {', '.join(_may_change(old))}"
         )
 
 
-def changed_keys(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Return the keys that differ between two resolved recipes but must not when a run resumes, with both values."""
-    before, after = _flat(old), _flat(new)
-    may_change = _may_change(before)
+def changed_keys(old: Recipe, new: Recipe) -> list[str]:
+    """Return the keys that differ between two recipes but must not when a run resumes, with both values."""
+    before, after, may_change = _flat(old.as_dict()), _flat(new.as_dict()), _may_change(old)
     return [
         f"{key} was {_shown(before.get(key))}, is {_shown(after.get(key))}"
         for key in sorted(before.keys() | after.keys())
@@ -297,14 +267,13 @@ def _shown(value: Any) -> str:
     return "not set" if value is None else repr(value)
 
 
-def _may_change(before: dict[str, Any]) -> list[str]:
-    settings = {key.removeprefix("optimizer."): before[key] for key in before if key.startswith("optimizer.")}
-    fixed = ("training.steps",) if depends_on_length(OptimizerConfig.parse(settings, "optimizer")) else ()
-    return [key for key in _MAY_CHANGE if key not in fixed]
+def _may_change(recipe: Recipe) -> list[str]:
+    fixed = "training.steps" if depends_on_length(recipe.optimizer) else None
+    return [key for key in _MAY_CHANGE if key != fixed]
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Return every value under its full dotted key; tables in a list are numbered."""
+    """Return each value under its full dotted key. Tables in a list are numbered."""
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):

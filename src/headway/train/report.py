@@ -9,73 +9,55 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol, runtime_checkable
+from typing import IO, TYPE_CHECKING
 
 from headway.errors import MissingPackageError, OutputError
-from headway.storage import atomic_write
+from headway.storage import atomic_write_text
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-__all__ = ["Listener", "Metrics", "Silence"]
+__all__ = ["Listener", "Metrics"]
 
-_AT_THE_END = ("average", "ema")  # records that are written again whenever a run reaches its end
+_AT_THE_END = ("average", "ema")  # kinds of records that are written anew each time a run reaches its end
 
 
-@runtime_checkable
-class Listener(Protocol):
-    """Receives the progress of a run; the command line displays it."""
+class Listener:
+    """Receives the progress of a run. Subclasses override methods to show it; these do nothing."""
 
     def say(self, message: str) -> None:
         """Show one line to the user."""
 
     def work(self, what: str, done: int) -> None:
-        """Report progress of the preparation: ``done`` units of ``what`` so far."""
+        """Report that ``done`` units of ``what`` are finished, such as examples tokenized."""
 
     def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
-        """Report a step; ``record`` contains the newest loss, learning rate and tokens per second."""
+        """Report a training step; ``record`` is the newest line of metrics."""
 
-    def validation(self, step: int, record: dict[str, float | str]) -> None:
+    def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""
 
 
-class Silence:
-    """A listener that does nothing."""
-
-    def say(self, message: str) -> None:
-        """Do nothing."""
-
-    def work(self, what: str, done: int) -> None:
-        """Do nothing."""
-
-    def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
-        """Do nothing."""
-
-    def validation(self, step: int, record: dict[str, float | str]) -> None:
-        """Do nothing."""
-
-
 class Metrics:
-    """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, the same numbers as its events.
+    """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, the same numbers as events.
 
-    Lines after ``step`` are removed first, so that the file of a resumed run is the same as without the interruption.
+    Lines after ``step`` are removed first, so that a resumed run writes the same file as an uninterrupted one.
     """
 
     def __init__(self, run: Path, step: int) -> None:
         self._path = run / "metrics.jsonl"
         if self._path.exists():
-            with atomic_write(self._path) as aside:
-                aside.write_text("".join(_lines_up_to(self._path, step)), encoding="utf-8")
-        with _explained(self._path):
+            atomic_write_text(self._path, "".join(_lines_up_to(self._path, step)))
+        with _write_errors(self._path):
             self._file: IO[str] = self._path.open("a", encoding="utf-8")
             self._board = _event_writer(run / "tensorboard", step)
 
     def write(self, kind: str, step: int, record: Mapping[str, int | float | str]) -> None:
-        """Append a record; ``kind`` is "train" or "dev", and at the end "average" or "ema"."""
-        with _explained(self._path):
+        """Append a record. ``kind`` is "train" or "dev", or at the end of a run "average" or "ema"."""
+        with _write_errors(self._path):
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
             self._file.flush()
-            os.fsync(self._file.fileno())  # a checkpoint that survives a power cut must find its records
+            os.fsync(self._file.fileno())  # after a power cut, no checkpoint may lack its records
             if self._board is not None:
                 for key, value in record.items():
                     if isinstance(value, (int, float)) and math.isfinite(value):
@@ -91,7 +73,8 @@ class Metrics:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def _write_errors(path: Path) -> Iterator[None]:
+    """Turn errors of writing into :class:`OutputError`."""
     try:
         yield
     except OSError as error:
@@ -105,7 +88,7 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except ValueError:  # torn by a crash in the middle of a write
+        except ValueError:  # incomplete because of a crash during a write
             break
         if record["step"] <= step and record["kind"] not in _AT_THE_END:
             kept.append(line + "\n")

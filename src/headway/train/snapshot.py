@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from headway.bundle import load_weights, placed_like, read_weights, write_weights
+from headway.bundle import distribute_like, load_weights, read_weights, write_weights
 from headway.errors import BundleError, CheckpointError
 from headway.storage import atomic_write_folder, checksum
 
@@ -37,15 +37,14 @@ __all__ = [
     "average_weights",
     "checkpoint_folders",
     "counted_checkpoints",
-    "header_of",
     "intact_headers",
-    "load",
-    "moments",
-    "read",
+    "load_snapshot",
+    "optimizer_moments",
     "read_header",
+    "read_snapshot",
     "step_of",
-    "write",
     "write_header",
+    "write_snapshot",
 ]
 
 FORMAT = 1
@@ -59,6 +58,8 @@ _DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionE
 class Progress:
     """The numbers of the training state.
 
+    Names and values are stored in ``state.json``.
+
     Attributes:
         step: Number of steps taken.
         epoch: Epoch of the next batch, counted from 0.
@@ -70,7 +71,7 @@ class Progress:
         loss: Loss summed over ``loss_targets`` since the last line of metrics.
         loss_targets: Number of targets in ``loss``.
         skipped: Number of skipped steps since the last line of metrics.
-        skipped_in_a_row: Number of skipped steps up to now, without a normal one in between.
+        skipped_in_a_row: Number of consecutive skipped steps up to now.
     """
 
     step: int = 0
@@ -93,11 +94,12 @@ class Snapshot:
     Attributes:
         progress: The numbers of the training state.
         weights: The weights by their public names.
-        moments: The optimizer's tensors; see :func:`moments`.
+        moments: The optimizer's tensors; see :func:`optimizer_moments`.
         ema: The moving average of the weights.
         score: The validation score of these weights, if they were validated; higher is better.
-        regular: False if an interruption caused the snapshot: a run without it would not have this checkpoint.
-        counted: False if the snapshot was taken only for its score: it is not among the newest, which are averaged.
+        regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
+        counted: False if the snapshot was taken only for its score. It does not count as one of the newest, which are
+            kept and averaged.
     """
 
     progress: Progress
@@ -109,7 +111,7 @@ class Snapshot:
     counted: bool = True
 
 
-def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """Return the optimizer's tensors, named WEIGHT/MOMENT."""
     return {
         f"{name}/{key}": tensor
@@ -118,29 +120,28 @@ def moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Ten
     }
 
 
-def write(folder: Path, snapshot: Snapshot) -> Path:
+def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Write ``step-N`` into ``folder``, whole or not at all; :class:`OutputError` if it cannot be written."""
     tensors = {_WEIGHTS: snapshot.weights, _MOMENTS: snapshot.moments}
     if snapshot.ema is not None:
         tensors[_EMA] = snapshot.ema
-    path = folder / f"step-{snapshot.progress.step}"
-    with atomic_write_folder(path) as aside:
+    with atomic_write_folder(folder / f"step-{snapshot.progress.step}") as aside:
         for name, content in tensors.items():
             write_weights(content, aside / name)
-        write_header(aside, header_of(snapshot))
-    return path
+        write_header(aside, snapshot)
 
 
-def header_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the content of state.json, except checksums."""
-    facts = {"regular": snapshot.regular, "counted": snapshot.counted, "score": snapshot.score}
-    return {"format": FORMAT, **facts, "progress": asdict(snapshot.progress)}
-
-
-def write_header(folder: Path, header: dict[str, Any]) -> None:
+def write_header(folder: Path, snapshot: Snapshot) -> None:
     """Write state.json, the last file of a checkpoint, with the checksums of all other files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    state = {**header, "checksums": {path.relative_to(folder).as_posix(): checksum(path) for path in files}}
+    state: dict[str, Any] = {
+        "format": FORMAT,
+        "regular": snapshot.regular,
+        "counted": snapshot.counted,
+        "score": snapshot.score,
+        "progress": asdict(snapshot.progress),
+        "checksums": {path.relative_to(folder).as_posix(): checksum(path) for path in files},
+    }
     state["checksum"] = _digest(state)
     (folder / _STATE).write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
 
@@ -151,7 +152,9 @@ class DamageError(Exception):
 
 @contextmanager
 def _damage_reported(path: Path) -> Iterator[None]:
-    """Turn damage into :class:`DamageError`; a file that cannot be read now may be intact, so it is another error."""
+    """Turn damage into :class:`DamageError`, and other errors of reading, after which the file may be intact, into
+    :class:`CheckpointError`.
+    """
     try:
         yield
     except _DAMAGE as error:
@@ -162,7 +165,7 @@ def _damage_reported(path: Path) -> Iterator[None]:
         ) from None
 
 
-def read(path: Path) -> Snapshot:
+def read_snapshot(path: Path) -> Snapshot:
     """Read a checkpoint and verify its checksums; :class:`DamageError` if it is damaged."""
     header = read_header(path)
     with _damage_reported(path):
@@ -170,8 +173,11 @@ def read(path: Path) -> Snapshot:
             if checksum(path / name) != expected:
                 raise ValueError(f"{name} does not match its checksum")
         known = {field.name for field in fields(Progress)}
-        sharded = any(name.startswith(f"{SHARDS}/") for name in header["checksums"])
-        tensors = _read_shards(path / SHARDS) if sharded else _read_files(path, header["checksums"])
+        if any(name.startswith(f"{SHARDS}/") for name in header["checksums"]):
+            tensors = _read_shards(path / SHARDS)
+        else:
+            files = {"weights": _WEIGHTS, "moments": _MOMENTS, "ema": _EMA}
+            tensors = {kind: read_weights(path / name) for kind, name in files.items() if name in header["checksums"]}
         return Snapshot(
             progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
             weights=tensors["weights"],
@@ -183,13 +189,8 @@ def read(path: Path) -> Snapshot:
         )
 
 
-def _read_files(path: Path, names: Iterable[str]) -> dict[str, dict[str, Tensor]]:
-    files = {"weights": _WEIGHTS, "moments": _MOMENTS} | ({"ema": _EMA} if _EMA in names else {})
-    return {part: read_weights(path / name) for part, name in files.items()}
-
-
 def _read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Return the unsharded tensors, whatever number of processes wrote the shards."""
+    """Return whole tensors by their kind, from the shards of any number of processes."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -201,13 +202,13 @@ def _read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
         if isinstance(each, TensorStorageMetadata)
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # on purpose: no_dist
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: no_dist
         load(flat, storage_reader=reader, no_dist=True)
-    parts: dict[str, dict[str, Tensor]] = {}
+    tensors: dict[str, dict[str, Tensor]] = {}
     for key, tensor in flat.items():
-        part, _, name = key.partition("/")
-        parts.setdefault(part, {})[name] = tensor
-    return parts
+        kind, _, name = key.partition("/")
+        tensors.setdefault(kind, {})[name] = tensor
+    return tensors
 
 
 def read_header(path: Path) -> dict[str, Any]:
@@ -225,21 +226,20 @@ def read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def load(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load weights and moments, read from ``origin``, into the model and its optimizer."""
+def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load the weights and moments of a snapshot into the model and its optimizer. Errors name ``origin``."""
     load_weights(model, snapshot.weights, origin / _WEIGHTS)
     parameters = dict(model.named_parameters())
     counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
     for name, tensor in snapshot.moments.items():
         weight, _, key = name.rpartition("/")
-        if weight not in parameters:
+        if (parameter := parameters.get(weight)) is None:
             raise CheckpointError(
                 f"{origin / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
             )
-        on_host = key == "step" and not counts_on_device  # the host reads it at every step
-        if not on_host:
-            tensor = placed_like(tensor, parameters[weight]) if tensor.dim() else tensor.to(parameters[weight].device)
-        optimizer.state[parameters[weight]][key] = tensor
+        if key != "step" or counts_on_device:  # otherwise the host reads the counter at every step
+            tensor = distribute_like(tensor, parameter) if tensor.dim() else tensor.to(parameter.device)
+        optimizer.state[parameter][key] = tensor
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:
@@ -249,14 +249,14 @@ def checkpoint_folders(folder: Path) -> list[Path]:
 
 
 def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the checkpoints whose state.json is intact, with its content."""
+    """Yield each checkpoint whose state.json is intact, and the content of that file."""
     for path in paths:
         with suppress(DamageError):
             yield path, read_header(path)
 
 
 def counted_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that were not taken only for their score, newest first."""
+    """Return the checkpoints that were not taken for their score only, newest first."""
     return [path for path, header in intact_headers(checkpoint_folders(folder)) if header.get("counted", True)]
 
 
@@ -270,7 +270,7 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for path in paths:
         try:
-            weights = read(path).weights
+            weights = read_snapshot(path).weights
         except DamageError as error:
             raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
         for name, tensor in weights.items():

@@ -8,13 +8,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from headway.bundle import named_weights
 from headway.errors import CheckpointError
 from headway.train.averaging import MovingAverage
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
 from headway.train.optim import make_optimizer
 from headway.train.recipe import Recipe
-from headway.train.snapshot import Progress, load
+from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments
 from headway.train.stream import StepBatches
 
 __all__ = ["TrainingState"]
@@ -23,21 +24,21 @@ __all__ = ["TrainingState"]
 class TrainingState:
     """Weights, optimizer moments, moving average, the position in the data, and sums for the next line of metrics.
 
-    The sums stay on the device until they are reported, so that no step waits for them. Whatever an interruption must
-    not lose is in ``progress`` when a checkpoint is saved. With several processes the loss of each is a share, and
-    :meth:`close_window` and :meth:`save` sum them: all processes call these at the same step.
+    The sums stay on the device until they are reported, so that no step waits for them. When a checkpoint is saved,
+    they are copied to ``progress``. With several processes, the loss of each process is a part of the loss.
+    :meth:`close_window` and :meth:`save` sum these parts, so all processes call them at the same step.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
         self.model, self.optimizer = model, make_optimizer(model, recipe.optimizer)
         self.ema = None if recipe.training.ema is None else MovingAverage(model, recipe.training.ema)
         self.progress = Progress()
-        self.score: float | None = None  # validation score of the weights as they are now
+        self.score: float | None = None  # validation score of the current weights
         self._world, self._checkpoints = world, checkpoints
         self._restore(run)
         self.saved_step = self.progress.step
         progress, loss = self.progress, self.progress.loss if world.is_main else 0.0
-        # Loss and its targets, skipped steps since the last report, and skipped steps in a row.
+        # Loss, targets and skipped steps since the last report, and consecutive skipped steps.
         sums = [loss, progress.loss_targets, progress.skipped, progress.skipped_in_a_row]
         self._sums = torch.tensor(sums, dtype=torch.float64, device=world.device)
         self._start_window()
@@ -53,7 +54,7 @@ class TrainingState:
             )
         if path is None or snapshot is None:
             return
-        load(snapshot, path, self.model, self.optimizer)
+        load_snapshot(snapshot, path, self.model, self.optimizer)
         if self.ema is not None and snapshot.ema is not None:
             self.ema.load(snapshot.ema, path)
         self.progress = snapshot.progress
@@ -64,7 +65,7 @@ class TrainingState:
         return self.progress.step
 
     def finish_step(self, batches: StepBatches, loss: Float[Tensor, ""], taken: Bool[Tensor, ""]) -> None:
-        """Count a step: its data, its summed loss, and whether the weights moved."""
+        """Record a step: its data, its summed loss, and whether the weights were updated (``taken``)."""
         progress, sums = self.progress, self._sums
         progress.step += 1
         progress.epoch, progress.batch = batches.epoch, batches.batch
@@ -79,7 +80,7 @@ class TrainingState:
         self.score = None
 
     def skipped_in_a_row(self) -> int:
-        """Return how many of the last steps were skipped one after the other. The host waits for the device."""
+        """Return the current number of consecutive skipped steps. The host waits for the device."""
         return int(self._sums[3])
 
     def close_window(self) -> dict[str, float]:
@@ -100,17 +101,11 @@ class TrainingState:
     def save(self, *, regular: bool, counted: bool = True) -> None:
         """Write a checkpoint; see :class:`headway.train.snapshot.Snapshot` for ``regular`` and ``counted``."""
         self._update_progress()
-        if self._world.is_main or self._checkpoints.sharded:
-            self._checkpoints.save(
-                self.progress,
-                self.model,
-                self.optimizer,
-                ema=None if self.ema is None else self.ema.named_weights(),
-                score=self.score,
-                regular=regular,
-                counted=counted,
-            )
         self.saved_step = self.step
+        if self._world.is_main or self._checkpoints.sharded:
+            weights, moments = named_weights(self.model), optimizer_moments(self.model, self.optimizer)
+            ema = None if self.ema is None else self.ema.named_weights()
+            self._checkpoints.save(Snapshot(self.progress, weights, moments, ema, self.score, regular, counted))
 
     def _update_progress(self) -> None:
         progress, (_, targets, skipped, in_a_row) = self.progress, self._sums.tolist()

@@ -1,15 +1,15 @@
 """The batches of each optimizer step, starting from any position in the data.
 
-A step takes ``training.accumulate`` micro-batches, however many processes there are: rank r takes every micro-batch
-whose index is r modulo the number of processes. So neither the order of the data nor the size of a step depends on the
-number of processes, and every process knows how many targets the whole step has without communication.
+A step takes ``training.accumulate`` micro-batches for any number of processes: rank r takes each micro-batch whose
+index is r modulo the number of processes. Therefore neither the order of the data nor the size of a step depends on the
+number of processes, and each process knows the number of targets of the whole step without communication.
 """
 
 from __future__ import annotations
 
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from headway.errors import ConfigError
 from headway.text.tokenizer import BOS, PAD
 from headway.train.recipe import Recipe
 
-__all__ = ["MicroBatch", "StepBatches", "Stream", "TokenBatch", "prefetched", "to_device"]
+__all__ = ["BatchStream", "MicroBatch", "StepBatches", "TokenBatch", "prefetch", "to_device"]
 
 T = TypeVar("T")
 
@@ -36,9 +36,9 @@ class TokenBatch:
 
     Attributes:
         source: Source tokens, padded.
-        shifted: The decoder's input: the target, shifted right behind the begin symbol.
+        shifted: Input of the decoder: the target shifted right by one position, beginning with BOS.
         positions: Indices of the real (non-padding) target tokens in the flattened (B, T).
-        targets: The real target tokens, row after row, end symbols included.
+        targets: The real target tokens, row after row, including EOS.
     """
 
     source: Int[Tensor, "B S"]
@@ -50,7 +50,7 @@ class TokenBatch:
 def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
     """Convert a batch to tensors on ``device``, without waiting for the copy.
 
-    The real targets are selected on the host: selecting by a mask on a GPU would make the host wait for their number.
+    Real targets are selected on the host, because selecting by a mask on a GPU would make the host wait for the result.
     """
     positions = np.flatnonzero(batch.target != PAD)
 
@@ -69,7 +69,7 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One batch of a step. ``index`` numbers the micro-batches of the whole step and seeds this one's dropout."""
+    """One batch of a step. Its ``index`` among the micro-batches of the whole step seeds its dropout."""
 
     index: int
     tokens: TokenBatch
@@ -81,10 +81,10 @@ class StepBatches:
 
     Attributes:
         micro_batches: The micro-batches.
-        num_sources: Real source tokens in the whole step, all processes together.
-        num_targets: Real target tokens in the whole step.
-        epoch: Position in the data after this step: the epoch, counted from 0.
-        batch: Position in the data after this step: the batch in the epoch, counted from 0.
+        num_sources: Number of real source tokens in the whole step, over all processes.
+        num_targets: Number of real target tokens in the whole step, over all processes.
+        epoch: Epoch of the next step, counted from 0.
+        batch: First batch of the next step in its epoch, counted from 0.
     """
 
     micro_batches: tuple[MicroBatch, ...]
@@ -94,7 +94,7 @@ class StepBatches:
     batch: int
 
 
-class Stream:
+class BatchStream:
     """An endless iterator over the batches of each step, starting at ``epoch`` and ``batch``."""
 
     def __init__(
@@ -133,7 +133,7 @@ class Stream:
         """Return the batches of the next step."""
         if self._device.index:  # a prefetching thread starts on GPU 0
             torch.cuda.set_device(self._device)
-        mine = []
+        micro_batches = []
         sources = targets = 0
         for index in range(self._recipe.training.accumulate):
             while self._batch >= len(self.plan):  # corpus weights below 1 can leave an epoch empty
@@ -145,8 +145,8 @@ class Stream:
             sources += int((batch.source != PAD).sum())
             targets += int((batch.target != PAD).sum())
             if index % self._processes == self._rank:
-                mine.append(MicroBatch(index, to_device(batch, self._device)))
-        return StepBatches(tuple(mine), sources, targets, self._epoch, self._batch)
+                micro_batches.append(MicroBatch(index, to_device(batch, self._device)))
+        return StepBatches(tuple(micro_batches), sources, targets, self._epoch, self._batch)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
@@ -159,39 +159,17 @@ class Stream:
         )
 
 
-def prefetched(take: Callable[[], T], ahead: int) -> Generator[T, None, None]:
-    """Yield the results of calling ``take`` again and again, up to ``ahead`` calls early, from a thread.
+def prefetch(take: Callable[[], T], ahead: int) -> Generator[T, None, None]:
+    """Yield the results of calling ``take`` again and again, up to ``ahead`` calls early, in a thread.
 
     On a GPU, batches then reach the device before they are needed. An error of ``take`` is raised in its turn. The
     thread ends when the generator is closed.
     """
-    ready: queue.Queue[T | BaseException] = queue.Queue(ahead)
-    closed = threading.Event()
-
-    def fill() -> None:
-        while not closed.is_set():
-            item: T | BaseException
-            try:
-                item = take()
-            except BaseException as error:
-                item = error
-            while not closed.is_set():
-                try:
-                    ready.put(item, timeout=0.1)
-                    break
-                except queue.Full:
-                    continue
-            if isinstance(item, BaseException):
-                return
-
-    thread = threading.Thread(target=fill, name="headway-prefetch", daemon=True)
-    thread.start()
-    try:
-        while True:
-            item = ready.get()
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        closed.set()
-        thread.join()
+    with ThreadPoolExecutor(1, "headway-prefetch") as thread:
+        pending = deque(thread.submit(take) for _ in range(ahead))
+        try:
+            while True:
+                pending.append(thread.submit(take))
+                yield pending.popleft().result()
+        finally:
+            thread.shutdown(wait=False, cancel_futures=True)

@@ -1,9 +1,9 @@
-"""The seam between training and tasks: what the trainer asks of a task.
+"""The protocol between training and tasks.
 
-:mod:`headway.train` knows no task and no architecture. It receives a :class:`Task` and calls it for everything that
-differs between translation, classification and whatever comes next: how examples become batches, which model to build,
-what to minimize, how to score the development set, and what a model folder contains. The tasks themselves are in
-:mod:`headway.tasks`, which training never imports.
+:mod:`headway.train` knows no task and no architecture. It calls a :class:`Task` for everything that differs between
+translation, classification and other tasks: how examples become batches, which model to build, what to minimize, how to
+score the development set, and what a model folder contains. The tasks are in :mod:`headway.tasks`, which training never
+imports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Objective", "Prepared", "Task"]
 
 @dataclass(frozen=True)
 class Prepared:
-    """Tokenizers and token stores of a run. Tasks subclass it to add what they need themselves."""
+    """Token stores and source tokenizer of a run. Tasks subclass it to add their own data."""
 
     train: TokenDataset
     dev: TokenDataset | None
@@ -39,11 +39,11 @@ class Prepared:
 
 
 class Objective(nn.Module):
-    """Computes the summed loss of a batch, in nats: a module, so that it can be wrapped by DDP or FSDP2.
+    """Computes the summed loss of a batch, in nats. It is a module so that DDP or FSDP2 can wrap it.
 
     Attributes:
-        model: The model that is trained.
-        compute: The model's share of the forward pass. The trainer may replace it with its ``torch.compile`` form.
+        model: The model to train.
+        compute: The model's part of the forward pass. The trainer may replace it by its ``torch.compile`` form.
         per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
     """
 
@@ -56,20 +56,21 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
-        """Return the cross-entropy alone, summed over the targets: no smoothing, no regularization, no weights."""
+        """Return the cross-entropy without smoothing, regularization and class weights, summed over the targets."""
         raise NotImplementedError
 
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 PreparedT = TypeVar("PreparedT", bound=Prepared)
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 @runtime_checkable
-class Task(Protocol[RecipeT, PreparedT]):
-    """One kind of task.
+class Task(Protocol[RecipeT, PreparedT, ModelT]):
+    """A kind of task that models are trained for.
 
     Attributes:
-        kind: The task's name: ``task.kind`` in recipes and model folders.
+        kind: The task's name, as in ``task.kind`` of recipes and model folders.
         recipe_type: The recipe class, which adds the task's defaults and checks.
         command: The ``headway`` command that uses a trained model.
         unit: What throughput counts, for progress reports.
@@ -81,23 +82,23 @@ class Task(Protocol[RecipeT, PreparedT]):
     unit: ClassVar[Literal["tokens", "texts"]]
 
     def prepare(self, recipe: RecipeT, run: Path, listener: Listener, shard: Shard | None = None) -> PreparedT | None:
-        """Build the tokenizers and token stores in the folder ``run``, or find them there.
+        """Build the tokenizers and token stores in the folder ``run``, or load them from there.
 
         ``recipe`` is complete (:func:`headway.train.fine_tuning.complete_recipe`). Returns None if parts of other
-        shards are missing, which cannot happen without ``shard``.
+        shards are missing; this cannot happen if ``shard`` is None.
         """
 
-    def build_model(self, recipe: RecipeT, prepared: PreparedT) -> Model:
-        """Build the recipe's model with fresh weights; :class:`ConfigError` if it cannot read the prepared data."""
+    def build_model(self, recipe: RecipeT, prepared: PreparedT) -> ModelT:
+        """Build the recipe's model with random weights; :class:`ConfigError` if it does not fit the prepared data."""
 
-    def objective(self, model: Model, recipe: RecipeT, prepared: PreparedT) -> Objective:
+    def objective(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> Objective:
         """Return the training objective of ``model``."""
 
     def dev_scores(self, bundle: Any, recipe: RecipeT) -> Sequence[Score]:
-        """Score a model on the development set by using it; empty if the recipe asks for the loss only."""
+        """Use a model on the development set, and return its scores; empty if the recipe asks for the loss only."""
 
-    def bundle(self, model: Model, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
-        """Return the model folder's content."""
+    def bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
+        """Return the content of the model folder."""
 
     def summary(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
         """Return the model card's title, and the size of the training data in words."""
