@@ -1,4 +1,4 @@
-"""Every recipe parses and trains a few steps, on made-up text in files of the same names."""
+"""Every recipe parses and trains two steps on generated text in files of the same names."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ MODELS = {
 }
 
 
-def write(corpus: Corpus, folder: Path, count: int, *, labelled: bool) -> None:
-    """Short lines over a few words, the second side in the opposite order; or labelled, by whether they say "rot"."""
+def write(corpus: Corpus, folder: Path, count: int, *, labeled: bool) -> None:
+    """Write short lines and their words in the opposite order, or labels that say whether they contain "rot"."""
     rng = random.Random(count)
     sources = [rng.choices(["Haus", "Baum", "ein", "der", "rot", "grün"], k=rng.randint(1, 6)) for _ in range(count)]
     pairs = [(" ".join(words), " ".join(reversed(words))) for words in sources]
-    if labelled:
+    if labeled:
         pairs = [("red" if "rot" in words else "other", " ".join(words)) for words in sources]
     match corpus.format:
         case "text":
@@ -50,7 +50,7 @@ def write(corpus: Corpus, folder: Path, count: int, *, labelled: bool) -> None:
             text = "".join("\t".join(pair) + "\n" for pair in pairs)
             (folder / corpus.files[0]).write_text(text, encoding="utf-8")
         case other:
-            raise NotImplementedError(f"made-up text as {other}")
+            raise NotImplementedError(f"generated text as {other}")
 
 
 def test_there_are_recipes() -> None:
@@ -67,11 +67,11 @@ def test_recipe_parses(path: Path) -> None:
 def test_recipe_trains(path: Path, tmp_path: Path) -> None:
     sizes = [f"model.{size}" for size in MODELS[load_recipe(path).model.kind]]
     recipe = load_recipe(path, [*SMALLER, *sizes, f"data.folder={tmp_path}"])
-    labelled = recipe.task.kind == "classification"
+    labeled = recipe.task.kind == "classification"
     for corpus in recipe.data.train:
-        write(corpus, tmp_path, 60, labelled=labelled)
+        write(corpus, tmp_path, 60, labeled=labeled)
     assert recipe.data.dev is not None
-    write(recipe.data.dev, tmp_path, 5, labelled=labelled)
+    write(recipe.data.dev, tmp_path, 5, labeled=labeled)
     result = train(recipe, tmp_path / "run")
     assert result.step == 2
     assert result.model == tmp_path / "run" / "average"

@@ -1,4 +1,4 @@
-"""docs/training.md: its recipes parse, and what it names is there."""
+"""docs/training.md: its recipes parse, and the keys and commands that it names exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from headway.cli import app
-from headway.config import override
+from headway.config import apply_overrides
 from headway.tasks import parse_recipe
 from headway.train.recipe import Recipe
 
@@ -32,11 +32,11 @@ def test_its_recipes_parse(text: str) -> None:
 
 
 def fields(model: type[BaseModel]) -> set[str]:
-    """Every section.key of a recipe."""
+    """Return every section.key of a recipe."""
     return {
         f"{name}.{key}"
         for name, field in model.model_fields.items()
-        for section in (field.annotation, *get_args(field.annotation))  # of a union, each
+        for section in (field.annotation, *get_args(field.annotation))  # each member of a union
         for key in getattr(section, "model_fields", {})
     }
 
@@ -47,7 +47,7 @@ def test_every_key_that_it_names_exists() -> None:
     assert len(named) > 15
     assert {".".join(pair) for pair in named} <= fields(Recipe)
     for section, key, value in re.findall(rf"`({sections})\.(\w+) = ([^`]+)`", GUIDE):
-        parse_recipe(override({"data": DATA}, [f"{section}.{key}={value}"]), "guide")
+        parse_recipe(apply_overrides({"data": DATA}, [f"{section}.{key}={value}"]), "guide")
 
 
 def test_every_command_that_it_names_exists() -> None:
