@@ -377,7 +377,9 @@ class TestTechniques:
 
     def test_bpe_dropout_needs_merges(self, corpus: Path, tmp_path: Path) -> None:
         chosen = recipe(corpus, data={"bpe_dropout": 0.1}, tokenizer={"kind": "characters"})
-        with pytest.raises(ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tokenizer reports its merges"):
+        with pytest.raises(
+            ConfigError, match=r"data\.bpe_dropout = 0\.1: only Headway's own bpe tokenizer reports its merges"
+        ):
             prepare(chosen, tmp_path / "run", Listener())
 
 
