@@ -30,6 +30,7 @@ def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.Te
     (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")
     for name in ("train.de", "train.en"):
         (folder / name).write_text("das rote Haus\nund ein Baum\n", encoding="utf-8")
+    (folder / "terms.tsv").write_text("Haus\tBaum\nrote\tgrüne|und\texact\n", encoding="utf-8")
     (folder / "input.jsonl").write_text(RECORD[0] + "\n", encoding="utf-8")
     return folder
 
@@ -49,7 +50,7 @@ def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(home)
     examples = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) == 6
     names: dict[str, object] = {}
     for example in examples:
         exec(example, names)

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
-    from headway.predict import Classification, Classifier, Translation, Translator, TranslatorPool
+    from headway.predict import Classification, Classifier, Glossary, Translation, Translator, TranslatorPool
     from headway.tasks import load
 
 __all__ = [
     "Classification",
     "Classifier",
+    "Glossary",
     "HeadwayError",
     "Translation",
     "Translator",
@@ -37,7 +38,7 @@ def __getattr__(name: str) -> Any:
         from headway.tasks import load
 
         return load
-    if name in ("Classification", "Classifier", "Translation", "Translator", "TranslatorPool"):
+    if name in ("Classification", "Classifier", "Glossary", "Translation", "Translator", "TranslatorPool"):
         from headway import predict
 
         return getattr(predict, name)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 from command_line import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from headway.bundle import load_bundle
 from headway.cli.schema import bundle_schema, glossary_schema, recipe_schema
-from headway.errors import ConfigError, HeadwayError
+from headway.errors import ConfigError, DataError, HeadwayError
 from headway.models.registry import ARCHITECTURES
+from headway.predict import Glossary
 from headway.tasks import parse_recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -143,3 +146,20 @@ def test_rows_of_a_glossary() -> None:
     assert validator.is_valid([["Haus", "house|home"], ["Mars", "Mars", "exact"]])
     for row in (["Haus"], ["", "house"], ["Haus", "house", "never"], ["a", "b", "exact", "d"]):
         assert not validator.is_valid([row])
+
+
+PIECES = st.lists(st.sampled_from(["a", " ", "|", "\u3000", "\t", "\n", "\x7f", "ß", "😀", "*"]), max_size=4).map(
+    "".join
+)
+ROWS = st.tuples(PIECES, PIECES) | st.tuples(PIECES, PIECES, st.sampled_from(["ignore", "exact", "", " ", "no"]))
+
+
+@given(row=ROWS | st.tuples(PIECES) | st.tuples(*[PIECES] * 4))
+@settings(derandomize=True, max_examples=500)
+def test_the_schema_of_a_glossary_accepts_what_the_parser_accepts(row: tuple[str, ...]) -> None:
+    try:
+        Glossary([row])
+        accepted = True
+    except DataError:
+        accepted = False
+    assert Draft202012Validator(glossary_schema()).is_valid([list(row)]) == accepted

@@ -19,7 +19,7 @@ from command_line import assert_refused, run, write_lines
 from headway.cli import line_io
 from headway.cli.translate import _Writer
 from headway.decode import DecodingOptions, Sampling
-from headway.predict import Candidate, Source, Translation, Translator, load_translator
+from headway.predict import Candidate, Glossary, Source, Translation, Translator, load_translator
 
 Make = Callable[..., Translator]
 LINES = ["das rote Haus", "ein Baum", "der Baum und das Haus"]
@@ -163,6 +163,37 @@ class TestPhrases:
     )
     def test_bad_records(self, folder: Path, line: str, message: str) -> None:
         assert_refused(run("translate", folder / "one", "--input-format", "jsonl", stdin=stdin(line)), message)
+
+
+class TestGlossaries:
+    def test_apply_to_lines_and_are_reported(self, folder: Path, model: Translator, tmp_path: Path) -> None:
+        write_lines(tmp_path / "terms.csv", ["rote,grüne|und", "Baum,Haus", '"rote Haus",Baum', "nie,das"])
+        words = ["--glossary", tmp_path / "terms.csv", "--max-length", 7]
+        ended = run("translate", folder / "one", *words, stdin=stdin(*LINES))
+        glossary = Glossary.load(tmp_path / "terms.csv")
+        expected = model.translate(LINES, DecodingOptions(max_length=7), glossary=glossary)
+        assert ended.out.splitlines() == [found.text for found in expected]
+        assert ended.err.splitlines()[-1] == "headway: glossary terms met: 3 of 3"
+        shown = objects(run("translate", folder / "one", *words, "--format", "json", stdin=stdin(*LINES)).out)
+        assert shown[0]["glossary"] == [{"source": "rote Haus", "targets": ["Baum"], "met": True}]
+        assert [len(line["glossary"]) for line in shown] == [1, 1, 1]  # type: ignore[arg-type]
+        shared = run("translate", folder / "one", *words, "--workers", 2, stdin=stdin(*LINES))
+        assert (shared.out, shared.err) == (ended.out, ended.err)
+
+    def test_what_is_not_met_is_listed(self, folder: Path, tmp_path: Path) -> None:
+        write_lines(tmp_path / "terms.tsv", ["das\tund und"])
+        words = ["--glossary", tmp_path / "terms.tsv", "--max-length", 4, "--no-repeat-ngram", 1]
+        ended = run("translate", folder / "one", *words, stdin=stdin(*LINES))
+        assert "headway: glossary terms met: 0 of 2; not met: das -> und und (2x)" in ended.err
+        assert "glossary not met 2" in ended.err
+
+    def test_that_are_wrong_are_refused_with_their_line(self, folder: Path, tmp_path: Path) -> None:
+        write_lines(tmp_path / "terms.tsv", ["das\tder", "das"])
+        ended = run("translate", folder / "one", "das", "--glossary", tmp_path / "terms.tsv")
+        assert_refused(ended, "terms.tsv, line 2: 1 column; expected a source phrase")
+        write_lines(tmp_path / "terms.tsv", ["das\tder", "rote\tQuark"])
+        ended = run("translate", folder / "one", "das", "--glossary", tmp_path / "terms.tsv")
+        assert_refused(ended, "terms.tsv, line 2: 'Quark' contains characters or words that this model's vocabulary")
 
 
 class TestOutput:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from headway.decode import DecodingOptions, Sampling
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError
-from headway.predict import Source, Translator, TranslatorPool, load_translator
+from headway.predict import Glossary, Source, Translator, TranslatorPool, load_translator
 from headway.predict.pool import _shares
 
 Make = Callable[..., Translator]
@@ -100,6 +100,15 @@ def test_as_one_translator(pool: TranslatorPool, folder: Path, options: Decoding
         assert ours.score == pytest.approx(theirs.score, abs=1e-5)
         if ours.text:
             assert pool.words(ours.candidates[0]) == alone.words(theirs.candidates[0])
+
+
+def test_a_glossary_reaches_every_process(pool: TranslatorPool, folder: Path) -> None:
+    glossary = Glossary([("Haus", "Baum"), ("das", "der|ein")])
+    found = pool.translate(SOURCES, glossary=glossary)
+    assert [each.glossary for each in found] == [
+        each.glossary for each in load_translator(folder).translate(SOURCES, glossary=glossary)
+    ]
+    assert any(each.glossary for each in found)
 
 
 def test_one_text_and_a_stream(pool: TranslatorPool, folder: Path) -> None:

@@ -83,11 +83,16 @@ def bundle_schema() -> Json:
 
 def glossary_schema() -> Json:
     """Return the JSON Schema of a glossary's rows; a row is a line of a TSV or CSV file."""
-    phrase = {"type": "string", "pattern": r"\S"}
+    from headway.predict.glossary import CASE_RULES, SOURCE_PATTERN, TARGET_PATTERN
+
     columns = [
-        {**phrase, "description": "Source phrase, matched as whole words."},
-        {**phrase, "description": "Target phrase; alternatives are separated by |."},
-        {"enum": ["ignore", "exact"], "description": "Whether the case of the source phrase counts."},
+        {"type": "string", "pattern": SOURCE_PATTERN, "description": "Source phrase, matched as whole words."},
+        {"type": "string", "pattern": TARGET_PATTERN, "description": "Target phrase; alternatives are separated by |."},
+        {
+            "enum": [*CASE_RULES, ""],
+            "description": "exact: the case of the source phrase counts. ignore, the default: it does not, and the "
+            "target phrase may also begin with a capital letter.",
+        },
     ]
     row = {"type": "array", "prefixItems": columns, "items": False, "minItems": 2}
     return {"$schema": _DIALECT, "title": "Headway glossary", "type": "array", "items": row}

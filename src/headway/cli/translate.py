@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_translator_or_ensemble", "open_translator", "translate", "translation_flags"]
 
+_UNMET_SHOWN = 5  # glossary entries
+
 
 def translate(
     model: options.ModelFolder,
@@ -42,6 +46,13 @@ def translate(
     ] = None,
     ban: Annotated[
         list[str] | None, typer.Option(help="A phrase that no translation may contain; may be repeated.")
+    ] = None,
+    glossary: Annotated[
+        Path | None,
+        typer.Option(
+            help="TSV or CSV file. Each line has a source phrase, a target phrase ('a|b': one of them) and perhaps the "
+            "case rule ignore or exact. If a sentence contains the source phrase, its translation contains the target."
+        ),
     ] = None,
     mbr: Annotated[
         bool, typer.Option("--mbr", help="Of the --n-best candidates, choose the one closest to the others by chrF.")
@@ -95,6 +106,11 @@ def translate(
         raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
+    terms = None
+    if glossary is not None:
+        from headway.predict import Glossary
+
+        terms = Glossary.load(glossary)
     load = partial(
         load_translator_or_ensemble,
         model,
@@ -107,13 +123,16 @@ def translate(
     )
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
     with open_translator(load, workers) as translator:
+        used = _GlossaryReport()
         writer = _Writer(translator, form, listed=search.n_best > 1 and not mbr)
 
         def convert(sources: Sequence[Source]) -> Sequence[Translation | HeadwayError]:
             found = translator.translate_each(
-                sources, search, target_language=to, source_language=from_, alignment=alignment
+                sources, search, target_language=to, source_language=from_, alignment=alignment, glossary=terms
             )
-            return [_by_agreement(each, search) for each in found] if mbr else found
+            found = [_by_agreement(each, search) for each in found] if mbr else found
+            used.add(found)
+            return found
 
         convert_lines(
             batches,
@@ -125,6 +144,7 @@ def translate(
             source=source,
             output=output,
         )
+    used.print()
 
 
 def load_translator_or_ensemble(
@@ -161,7 +181,36 @@ def open_translator(load: Callable[[], Translator], workers: int) -> AbstractCon
 def translation_flags(found: Translation) -> list[str]:
     """Return the names of what is suspicious about a translation."""
     best = found.candidates[0]
-    return [*best.flags, *["include not met"] * bool(best.unmet), *["banned phrase"] * bool(best.banned)]
+    unmet_terms = any(not term.met for term in best.glossary or ())
+    names = {"include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms}
+    return [*best.flags, *(name for name, found in names.items() if found)]
+
+
+class _GlossaryReport:
+    """Counts the glossary entries that applied, and reports on standard error which of them were not met."""
+
+    def __init__(self) -> None:
+        self._applied = 0
+        self._unmet: Counter[str] = Counter()
+
+    def add(self, found: Sequence[Translation | HeadwayError]) -> None:
+        """Count the entries that applied to the next texts."""
+        from headway.errors import HeadwayError
+
+        for each in found:
+            terms = () if isinstance(each, HeadwayError) else each.glossary or ()
+            self._applied += len(terms)
+            self._unmet.update(f"{term.source} -> {'|'.join(term.targets)}" for term in terms if not term.met)
+
+    def print(self) -> None:
+        """Report the totals, if any entry applied."""
+        if not self._applied:
+            return
+        met = self._applied - self._unmet.total()
+        worst = [f"{term} ({count:,}x)" for term, count in self._unmet.most_common(_UNMET_SHOWN)]
+        rest = ["..."] if len(self._unmet) > _UNMET_SHOWN else []
+        details = f"; not met: {', '.join(worst + rest)}" if worst else ""
+        print(f"headway: glossary terms met: {met:,} of {self._applied:,}{details}", file=sys.stderr)
 
 
 def _by_agreement(translation: Translation | HeadwayError, search: DecodingOptions) -> Translation | HeadwayError:

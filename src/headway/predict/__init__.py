@@ -6,6 +6,7 @@ Translation, in the order of the work:
 - :mod:`~headway.predict.translator`: Translator, the class that joins the steps below.
 - :mod:`~headway.predict.prepare_requests`: texts to search requests (:mod:`~headway.predict.segment` splits long texts,
   :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases).
+- :mod:`~headway.predict.glossary`: glossaries, and which of their entries apply to a text.
 - :mod:`~headway.predict.find_candidates`: search requests to candidates (:mod:`~headway.predict.quality` flags
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
 - :mod:`~headway.predict.merge_parts`: candidates of parts to the translation of a text.
@@ -22,6 +23,7 @@ A Translator and a Classifier may be called from several threads at the same tim
 
 from headway.predict.attribution import Attribution, Explanation
 from headway.predict.classifier import Classification, Classifier, load_classifier
+from headway.predict.glossary import Glossary
 from headway.predict.pool import TranslatorPool
 from headway.predict.rerank import Ranked, minimum_bayes_risk, rank_by_agreement, rank_by_models
 from headway.predict.results import (
@@ -29,6 +31,7 @@ from headway.predict.results import (
     Alternative,
     Candidate,
     Flag,
+    GlossaryTerm,
     ScoredTarget,
     Source,
     Translation,
@@ -46,6 +49,8 @@ __all__ = [
     "Classifier",
     "Explanation",
     "Flag",
+    "Glossary",
+    "GlossaryTerm",
     "Ranked",
     "ScoredTarget",
     "Source",

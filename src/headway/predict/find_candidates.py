@@ -15,7 +15,7 @@ from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
 from headway.predict.prepare_requests import PartRequest
 from headway.predict.quality import find_flags
-from headway.predict.results import Alignment, Candidate
+from headway.predict.results import Alignment, Candidate, GlossaryTerm
 from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
@@ -123,6 +123,10 @@ class CandidateFinder:
         n_best = self.options.n_best
         if not hypotheses:
             return []
+        if self.options.sampling is not None and part.terms:  # the samples that meet most entries come first
+            sampled = [self._candidate(part, each) for each in hypotheses]
+            order = sorted(range(len(sampled)), key=lambda at: len(_violations(sampled[at])))
+            hypotheses = [hypotheses[at] for at in order]
         best = self._candidate(part, hypotheses[0])
         if not (self.guard and best.flags):
             return [best, *(self._candidate(part, each) for each in hypotheses[1:n_best])]
@@ -151,6 +155,11 @@ class CandidateFinder:
             ),
             unmet=tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
+            glossary=None
+            if part.terms is None
+            else tuple(
+                GlossaryTerm(term.source, term.targets, is_met(tokenizer, text, term.phrases)) for term in part.terms
+            ),
         )
 
     def _search(self, requests: Sequence[Request], options: DecodingOptions) -> list[list[Hypothesis]]:
@@ -184,5 +193,11 @@ def _is_flagged(candidate: Candidate) -> bool:
 
 def _is_sound(candidate: Candidate, best: Candidate) -> bool:
     """Return whether a candidate has no flags, and violates no phrase that the most probable one satisfies."""
-    violated = {*best.unmet, *best.banned}
-    return not candidate.flags and violated.issuperset((*candidate.unmet, *candidate.banned))
+    return not candidate.flags and _violations(candidate) <= _violations(best)
+
+
+def _violations(candidate: Candidate) -> set[tuple[str, str]]:
+    """Return which phrases and glossary entries a candidate violates."""
+    terms = [term.source for term in candidate.glossary or () if not term.met]
+    named = {"include": candidate.unmet, "banned": candidate.banned, "glossary": terms}
+    return {(name, phrase) for name, phrases in named.items() for phrase in phrases}

@@ -9,7 +9,7 @@ from typing import get_args
 from headway.errors import ConfigError
 from headway.predict.phrases import groups
 from headway.predict.prepare_requests import TranslationPlan
-from headway.predict.results import Alignment, Candidate, Flag, Translation
+from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Translation
 
 __all__ = ["merge_parts"]
 
@@ -44,6 +44,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             token_log_probabilities=tuple(each for part in parts for each in part.token_log_probabilities),
             ids=tuple(token for part in parts for token in part.ids),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
+            glossary=_concatenate_terms([part.glossary for part in parts]),
             alignment=_merge_alignments(plan, [part.alignment for part in parts if part.alignment is not None]),
         )
     text = "".join(part.before + each.text for part, each in zip(plan.parts, parts, strict=True))
@@ -58,6 +59,12 @@ def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tu
     """Return the tokens of all parts. The first token of a part gets the white space before it, to separate words."""
     spaced = ((part.before + own[0], *own[1:]) if own else () for part, own in zip(plan.parts, tokens, strict=True))
     return tuple(token for own in spaced for token in own)
+
+
+def _concatenate_terms(glossaries: Sequence[tuple[GlossaryTerm, ...] | None]) -> tuple[GlossaryTerm, ...] | None:
+    """Return the glossary terms of all parts, or None if there was no glossary."""
+    known = [terms for terms in glossaries if terms is not None]
+    return tuple(term for terms in known for term in terms) if known else None
 
 
 def _merge_alignments(plan: TranslationPlan, alignments: Sequence[Alignment]) -> Alignment | None:

@@ -12,6 +12,7 @@ from headway.bundle import Bundle
 from headway.decode import DecodingOptions
 from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
+from headway.predict.glossary import GlossaryEntry, ModelGlossary
 from headway.predict.phrases import banned_ids, check_phrases, include_phrases, prefix_ids, word_boundaries
 from headway.predict.results import Source
 from headway.predict.segment import Part, split_text
@@ -32,11 +33,13 @@ class PartRequest:
         source: The part, with the phrases that apply to it.
         ids: Its tokens, without special tokens.
         request: The search request.
+        terms: The glossary entries that apply to it. None if there is no glossary.
     """
 
     source: Source
     ids: tuple[int, ...]
     request: Request
+    terms: tuple[GlossaryEntry, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ class RequestBuilder:
         max_source_tokens: Longer texts, special tokens included, are split.
         max_positions: Longest sequence, with EOS or BOS, that the model has positions for. None means no limit.
         language: The language of the sources, as a BCP 47 tag. Its rules split a text into sentences.
+        glossary: The glossary in the model's tokens. Its entries apply to each part of a text.
     """
 
     bundle: Bundle
@@ -68,6 +72,7 @@ class RequestBuilder:
     max_source_tokens: int
     max_positions: int | None
     language: str
+    glossary: ModelGlossary | None = None
 
     def plans(self, sources: Sequence[Source]) -> list[TranslationPlan | HeadwayError]:
         """Return the plan of each text, or why it cannot be translated."""
@@ -111,12 +116,15 @@ class RequestBuilder:
         prefix = (*self.special.target_prefix, *prefix_ids(tokenizer, source))
         framed = tuple(self.special.source(ids))
         include = include_phrases(tokenizer, source)
+        matches = self.glossary.matches(source.text) if self.glossary else []
+        # Samples cannot be made to contain phrases; they are only checked for them.
+        required = () if self.options.sampling else tuple(phrases for _, phrases in matches)
         request = Request(
             source=framed,
             limit=self._limit(len(framed) - 1, len(prefix)),
             prefix=prefix,
-            include=include,
-            boundaries=word_boundaries(tokenizer) if source.include else None,
+            include=(*include, *required),
+            boundaries=word_boundaries(tokenizer) if include or required else None,
             banned=banned_ids(tokenizer, source),
         )
         for phrase, alternatives in zip(source.include, include, strict=True):
@@ -127,7 +135,8 @@ class RequestBuilder:
                     f"{request.limit}; raise max_length (--max-length), or leave the phrase out"
                 )
         check_request(request, self.options, EOS)  # an error in the search would stop the whole batch
-        return PartRequest(source, tuple(ids), request)
+        terms = tuple(entry for entry, _ in matches) if self.glossary else None
+        return PartRequest(source, tuple(ids), request, terms)
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
         """Return the maximum number of target tokens: as the options or the paper say, within the model's positions."""

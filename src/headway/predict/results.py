@@ -15,6 +15,7 @@ __all__ = [
     "Alternative",
     "Candidate",
     "Flag",
+    "GlossaryTerm",
     "ScoredTarget",
     "Source",
     "Translation",
@@ -45,6 +46,21 @@ class Source:
     prefix: str = ""
     include: tuple[str | tuple[str, ...], ...] = ()
     banned: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GlossaryTerm:
+    """A glossary entry that applied to a text.
+
+    Attributes:
+        source: The source phrase of the entry.
+        targets: The alternative target phrases.
+        met: Whether the translation contains one of them as whole words.
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    met: bool
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,7 @@ class Candidate:
             was skipped because of its flags, and "split" that a sentence was too long for the model and was split.
         unmet: Phrases of :attr:`Source.include` that it does not contain as whole words (the first of alternatives).
         banned: Phrases of :attr:`Source.banned` that it contains nevertheless.
+        glossary: The glossary entries that applied, each with whether it was met. None if there was no glossary.
         alignment: Its alignment, if one was requested.
         utility: Its expected chrF against the other candidates, if they were ranked by it.
 
@@ -103,6 +120,7 @@ class Candidate:
     flags: tuple[Flag, ...] = ()
     unmet: tuple[str, ...] = ()
     banned: tuple[str, ...] = ()
+    glossary: tuple[GlossaryTerm, ...] | None = None
     alignment: Alignment | None = None
     utility: float | None = None
 
@@ -138,6 +156,11 @@ class Translation:
     def flags(self) -> tuple[Flag, ...]:
         """Suspected errors; see :class:`Candidate`."""
         return self.candidates[0].flags
+
+    @property
+    def glossary(self) -> tuple[GlossaryTerm, ...] | None:
+        """The glossary entries that applied; see :class:`Candidate`."""
+        return self.candidates[0].glossary
 
     @property
     def alignment(self) -> Alignment | None:

@@ -9,6 +9,7 @@ from typing import overload
 
 from headway.decode import DecodingOptions
 from headway.errors import HeadwayError
+from headway.predict.glossary import Glossary
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
 
 __all__ = ["PAPER_OPTIONS", "TextTranslator"]
@@ -30,6 +31,7 @@ class TextTranslator(ABC):
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
+        glossary: Glossary | None = None,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated has its error in its place in the result.
 
@@ -49,6 +51,7 @@ class TextTranslator(ABC):
         target_language: str | None = ...,
         source_language: str | None = ...,
         alignment: bool = ...,
+        glossary: Glossary | None = ...,
     ) -> Translation: ...
     @overload
     def translate(
@@ -59,6 +62,7 @@ class TextTranslator(ABC):
         target_language: str | None = ...,
         source_language: str | None = ...,
         alignment: bool = ...,
+        glossary: Glossary | None = ...,
     ) -> list[Translation]: ...
     def translate(
         self,
@@ -68,6 +72,7 @@ class TextTranslator(ABC):
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
+        glossary: Glossary | None = None,
     ) -> Translation | list[Translation]:
         """Translate one text or a list of texts.
 
@@ -77,6 +82,7 @@ class TextTranslator(ABC):
             target_language: The language to translate into, for models with several ``target_languages``.
             source_language: The language of the sources, for imported models that need it.
             alignment: Whether to align each target token to a source token.
+            glossary: How certain source phrases must be translated.
 
         Raises:
             HeadwayError: A text cannot be translated. For a list, the message contains its number, counted from 1.
@@ -84,7 +90,12 @@ class TextTranslator(ABC):
         single = isinstance(text, (str, Source))
         texts = [text] if isinstance(text, (str, Source)) else text
         found = self.translate_each(
-            texts, options, target_language=target_language, source_language=source_language, alignment=alignment
+            texts,
+            options,
+            target_language=target_language,
+            source_language=source_language,
+            alignment=alignment,
+            glossary=glossary,
         )
         results = raise_first_error(found, None if single else "text", 1)
         return results[0] if single else results
@@ -97,6 +108,7 @@ class TextTranslator(ABC):
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
+        glossary: Glossary | None = None,
     ) -> Iterator[Translation]:
         """Translate a stream in order, reading ahead to batch sentences of similar length.
 
@@ -111,5 +123,6 @@ class TextTranslator(ABC):
             target_language=target_language,
             source_language=source_language,
             alignment=alignment,
+            glossary=glossary,
         )
         return process_lines(lines, self.lines_ahead, translate)

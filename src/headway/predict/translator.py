@@ -20,6 +20,7 @@ from headway.interop.onnx import OnnxModel, is_onnx_folder
 from headway.nn.attention_observer import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.find_candidates import CandidateFinder
+from headway.predict.glossary import Glossary, ModelGlossary
 from headway.predict.merge_parts import merge_parts
 from headway.predict.prepare_requests import RequestBuilder, TranslationPlan, encode_each
 from headway.predict.results import (
@@ -151,6 +152,7 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
         alignment: bool = False,
+        glossary: Glossary | None = None,
     ) -> list[Translation | HeadwayError]:
         """Translate a list of texts. A text that cannot be translated has its error in its place in the result."""
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
@@ -158,9 +160,9 @@ class Translator(TextTranslator):
             alignment_module(self.bundle.model, self.alignment_layer)  # raises before the search if it does not exist
         task = self.bundle.task
         languages = source_language or task.source_language, target_language or task.target_language
-        builder = RequestBuilder(
-            self.bundle, special, options, self.max_source_tokens, self._model.max_length, languages[0]
-        )
+        positions = self._model.max_length
+        terms = self._model_glossary(glossary, options, positions) if glossary is not None else None
+        builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, languages[0], terms)
         plans = builder.plans([Source(text) if isinstance(text, str) else text for text in texts])
         parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
         model = self._search_model_for(options)
@@ -267,6 +269,16 @@ class Translator(TextTranslator):
                     "score its sentences one by one"
                 )
         return pair
+
+    def _model_glossary(self, glossary: Glossary, options: DecodingOptions, positions: int | None) -> ModelGlossary:
+        """Return the glossary in the model's tokens."""
+        if options.sampling is None and (options.beam_size == 1 or options.groups > 1):
+            raise ConfigError(
+                f"a glossary and {'groups' if options.groups > 1 else 'beam_size = 1'} exclude each other: the beam is "
+                "divided among the phrases to include; take a beam_size of at least 2, without groups"
+            )
+        limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
+        return ModelGlossary.of(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
     def _search_model_for(self, options: DecodingOptions) -> SearchModel[Any]:
         """Return the converted model, or the model itself if the search needs its attention."""
