@@ -524,6 +524,12 @@ class TestFullDisk:
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+    def test_on_a_device(self, trained: Trained) -> None:
+        assert_refused(
+            run("translate", trained.model, "-o", "/dev/full", stdin=b"der Hund\n"), "/dev/full: No space left"
+        )
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
     def test_on_standard_output(self, trained: Trained) -> None:
         with Path("/dev/full").open("wb") as full:
             done = subprocess.run(

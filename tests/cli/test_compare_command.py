@@ -101,7 +101,7 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
         (("good", "bad"), "give the references with --reference F, or for classifiers"),
         (("good", "--reference", "reference"), "expected two or more different systems"),
         (("good", "good", "--reference", "reference"), "expected two or more different systems"),
-        (("good", "short", "--reference", "reference"), r"short\.txt: "),
+        (("good", "short", "--reference", "reference"), r"short\.txt has 5 lines and .* has 30; expected a reference"),
         (("good", "bad", "--reference", "reference", "--fields", "1,2"), "--fields is for --data"),
         (("good", "bad", "--data", "reference", "--metric", "bleu"), "--metric is for translations"),
         (("good", "bad", "--data", "reference", "--beam-size", "2"), "a search option is for translations"),

@@ -9,37 +9,17 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from importlib import import_module
+from keyword import iskeyword
 
 import typer
 
-from headway.cli.alternatives import alternatives
-from headway.cli.average import average
-from headway.cli.classify import classify
-from headway.cli.compare import compare
-from headway.cli.curves import curves
 from headway.cli.decoding import DecodingCommand
-from headway.cli.distill import distill
-from headway.cli.doctor import doctor
-from headway.cli.evaluate import evaluate
-from headway.cli.experiment import experiment
-from headway.cli.export import export
-from headway.cli.import_ import import_
-from headway.cli.info import info
-from headway.cli.inspect import inspect
 from headway.cli.interruption import repeat_lost_interrupts
-from headway.cli.prepare import prepare
 from headway.cli.processes import is_main, leave_to_main
-from headway.cli.quickstart import quickstart
-from headway.cli.rerank import rerank
-from headway.cli.schema import schema
-from headway.cli.score import score
-from headway.cli.shortlist import shortlist
-from headway.cli.tokenize import tokenize
-from headway.cli.train import train
-from headway.cli.translate import translate
 from headway.errors import HeadwayError, MissingPackageError
 
-__all__ = ["app", "main"]
+__all__ = ["COMMANDS", "app", "main"]
 
 app = typer.Typer(
     name="headway",
@@ -49,31 +29,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    quickstart,
-    prepare,
-    train,
-    distill,
-    curves,
-    translate,
-    classify,
-    evaluate,
-    compare,
-    shortlist,
-    score,
-    rerank,
-    alternatives,
-    inspect,
-    experiment,
-    tokenize,
-    average,
-    export,
-    info,
-    doctor,
-    schema,
-):
-    app.command(cls=DecodingCommand if command in (translate, evaluate, compare) else None)(command)
-app.command(name="import")(import_)  # a function cannot have that name
+# In the order of the help. The command NAME is the function NAME in NAME.py; a Python keyword gets an underscore.
+COMMANDS = (
+    *("quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate", "compare"),
+    *("shortlist", "score", "rerank", "alternatives", "inspect", "experiment", "tokenize", "average", "export"),
+    *("info", "doctor", "schema", "import"),
+)
+_SEARCHES = ("translate", "evaluate", "compare")  # these also take the options of decoding
+for _name in COMMANDS:
+    _function_name = _name + "_" * iskeyword(_name)
+    _function = getattr(import_module(f"headway.cli.{_function_name}"), _function_name)
+    app.command(_name, cls=DecodingCommand if _name in _SEARCHES else None)(_function)
 
 
 def _print_version(wanted: bool) -> bool:

@@ -84,17 +84,22 @@ def compare(
         if models and source is None:
             raise ConfigError(f"{models[0]} is a model folder, which needs the source text; give it with --source F")
         references = list(input_lines(reference))
-        outputs: dict[str, list[str]] = {}
-        for system in systems:
-            if source is None or system not in models:
-                outputs[str(system)] = list(input_lines(system))
-                continue
+        read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
+        for name, lines in read.items():  # before the models translate, which may take long
+            if len(lines) != len(references):
+                raise DataError(
+                    f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
+                    "for each line"
+                )
+        for system in models:
+            assert source is not None
             load = partial(load_translator_or_ensemble, system, None, precision=precision)
             with open_translator(load, workers) as model:
                 translate = partial(model.translate_each, options=search, target_language=to, source_language=from_)
                 what = f"translating with {system}"
-                found = convert_all(list(input_lines(source)), translate, what=what, source=source, workers=workers)
-            outputs[str(system)] = [each.text for each in found]
+                found = convert_all(read[str(source)], translate, what=what, source=source, workers=workers)
+            read[str(system)] = [each.text for each in found]
+        outputs = {name: read[name] for name in names}
         table = compare_translations(
             outputs,
             references,

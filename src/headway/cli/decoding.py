@@ -1,7 +1,7 @@
-"""The options of a search on the command line, made from the fields of :class:`DecodingOptions` and :class:`Sampling`.
+"""Command-line options of decoding, generated from the fields of :class:`DecodingOptions` and :class:`Sampling`.
 
-Names, types, defaults and help stand there once. They are read when a command with them is run or explained, so that
-the list of commands is shown without loading PyTorch.
+Names, types, defaults and help texts are declared only in those classes. They are read when such a command runs or
+prints its help, so that the list of commands can be printed without loading PyTorch.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _PANEL = "Search"
 
 
 class DecodingCommand(TyperCommand):
-    """A command that also takes every option of decoding; :func:`chosen_options` gives them to its function."""
+    """A command that also takes all options of decoding. Its function gets them from :func:`chosen_options`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """The function's own parameters, and those of decoding."""
+        """Return the function's own parameters and those of decoding."""
         return [*super().get_params(ctx), *_parameters()]
 
     def invoke(self, ctx: Any) -> Any:
-        """Put the options of decoding aside, and call the function with the others."""
+        """Store the options of decoding, and call the function with the others."""
         token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in _parameters()})
         try:
             return super().invoke(ctx)
@@ -44,10 +44,10 @@ class DecodingCommand(TyperCommand):
 
 
 def chosen_options() -> DecodingOptions:
-    """What the user has asked for in the command that runs.
+    """Return the options of decoding that the running command was given.
 
     Raises:
-        ConfigError: A value is out of range, or two exclude each other.
+        ConfigError: A value is out of range, or two options exclude each other.
     """
     from headway.decode.options import DecodingOptions, Sampling
     from headway.errors import ConfigError
@@ -63,7 +63,7 @@ def chosen_options() -> DecodingOptions:
 
 @cache
 def _parameters() -> list[Any]:
-    """The parameters that Typer makes of a function with the fields' names."""
+    """Return the parameters that Typer makes from a function whose arguments are the fields."""
     from headway.decode.options import DecodingOptions, Sampling
 
     fields = {name: field for name, field in DecodingOptions.model_fields.items() if name != "sampling"}
@@ -75,7 +75,7 @@ def _parameters() -> list[Any]:
     ]
 
     def search() -> None:
-        """Nothing: its signature is all there is to it."""
+        """Do nothing: only the signature is used."""
 
     search.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
@@ -90,7 +90,7 @@ def _help(name: str) -> str:
 
 
 def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Parameter:
-    """An option that is None unless given, so that the field's own default holds."""
+    """Return an option that is None unless given, so that the field's own default applies."""
     description = field.description or ""
     text = condition + (description[:1].lower() + description[1:] if condition else description)
     shown = "none" if field.default is None else str(field.default)
@@ -100,7 +100,7 @@ def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Para
 
 
 def _plain(annotation: Any) -> Any:
-    """The type itself, where ``annotation`` also allows None."""
+    """Return the type without None, if ``annotation`` allows None."""
     if get_origin(annotation) in (Union, UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
     return annotation

@@ -114,8 +114,12 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
         sys.stdout.flush()
         return
-    with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-        yield file
+    try:
+        with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+    except OSError as error:
+        error.filename = error.filename or str(path)  # missing if a device such as /dev/full refuses the data
+        raise
 
 
 def one_line(text: str) -> str:

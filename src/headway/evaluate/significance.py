@@ -13,9 +13,10 @@ McNemar's test (McNemar, 1947), for labels
     exact two-sided binomial probability.
 
 All p-values are two-sided. Both simulations add one to numerator and denominator. sacreBLEU has the first two tests,
-but it gives two identical systems p = 1/(samples + 1), that is, calls them different: its randomization counts only
-differences strictly greater than the observed one, and its bootstrap takes the absolute value before it centers. Here
-identical systems get p = 1; a test shows both.
+but they are not used here, for three reasons. It gives two identical systems p = 1/(samples + 1), that is, calls them
+different: its randomization counts only differences strictly greater than the observed one, and its bootstrap takes the
+absolute value before it centers. Here identical systems get p = 1; a test shows both. It returns no interval of the
+difference, only one of each system's score. And it has no exact match, token accuracy or labels.
 """
 
 from __future__ import annotations
@@ -166,21 +167,17 @@ def compare_translations(
         raise ConfigError(f"trials = {trials}: expected at least {MIN_SAMPLES}; 10000 is common")
     rows: list[ComparisonRow] = []
     for metric in map(find_metric, metrics):
-        counts = [metric.counts(systems[name], references) for name in names]
-        values = [metric.value(each.sum(axis=0)) for each in counts]
-        rows.append(ComparisonRow(names[0], metric.name, values[0], metric.signature(0, seed)))
-        for name, value, each in zip(names[1:], values[1:], counts[1:], strict=True):
-            p_value, low, high = _bootstrap(counts[0], each, metric.value, samples, seed)
-            swapped = _randomization(counts[0], each, metric.value, trials, seed)
+        baseline, *others = [metric.counts(systems[name], references) for name in names]
+        first = metric.value(baseline.sum(axis=0))
+        rows.append(ComparisonRow(names[0], metric.name, first, metric.signature(0, seed)))
+        signature = metric.signature(samples, seed, trials)
+        for name, counts in zip(names[1:], others, strict=True):
+            value = metric.value(counts.sum(axis=0))
+            p_value, low, high = _bootstrap(baseline, counts, metric.value, samples, seed)
+            swapped = _randomization(baseline, counts, metric.value, trials, seed)
             p_values = {"bootstrap": p_value, "randomization": swapped}
-            signature = metric.signature(samples, seed, trials)
-            rows.append(ComparisonRow(name, metric.name, value, signature, value - values[0], low, high, p_values))
-    outputs = [tuple(texts) for texts in zip(*systems.values(), strict=True)]
-    scored = [
-        tuple(map({text: sentence_chrf(text, reference) for text in set(texts)}.__getitem__, texts))
-        for texts, reference in zip(outputs, references, strict=True)
-    ]
-    return ComparisonTable(names, tuple(rows), _most_different(outputs, references, scored, differences))
+            rows.append(ComparisonRow(name, metric.name, value, signature, value - first, low, high, p_values))
+    return ComparisonTable(names, tuple(rows), _most_different(systems, references, sentence_chrf, differences))
 
 
 def compare_labels(
@@ -205,21 +202,18 @@ def compare_labels(
         DataError: A system does not have one label for each text.
     """
     names = _check_systems(systems, truth, samples)
-    right = {name: np.array([a == b for a, b in zip(systems[name], truth, strict=True)]) for name in names}
-    baseline = right[names[0]]
-    end = f"version:headway-{__version__}"
-    rows = [ComparisonRow(names[0], "accuracy", float(100 * baseline.mean()), f"n:{len(truth)}|{end}")]
-    for name in names[1:]:
-        before, after = (each[:, None].astype(np.float64) for each in (baseline, right[name]))
+    baseline, *others = [[a == b for a, b in zip(systems[name], truth, strict=True)] for name in names]
+    start, end = f"n:{len(truth)}|", f"version:headway-{__version__}"
+    rows = [ComparisonRow(names[0], "accuracy", 100 * sum(baseline) / len(truth), start + end)]
+    signature = f"{start}bs:{samples}|seed:{seed}|mcnemar:exact|{end}"
+    for name, right in zip(names[1:], others, strict=True):
+        before, after = (np.array(each, np.float64)[:, None] for each in (baseline, right))
         p_value, low, high = _bootstrap(before, after, lambda sums: 100 * float(sums[0]) / len(truth), samples, seed)
-        p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline.tolist(), right[name].tolist())}
-        delta = float(100 * (after.sum() - before.sum()) / len(truth))
-        signature = f"n:{len(truth)}|bs:{samples}|seed:{seed}|mcnemar:exact|{end}"
-        value = float(100 * right[name].mean())
+        p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline, right)}
+        value, delta = 100 * sum(right) / len(truth), 100 * (sum(right) - sum(baseline)) / len(truth)
         rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
-    outputs = [tuple(labels) for labels in zip(*systems.values(), strict=True)]
-    scores = [tuple(100.0 * (label == true) for label in labels) for labels, true in zip(outputs, truth, strict=True)]
-    return ComparisonTable(names, tuple(rows), _most_different(outputs, truth, scores, differences))
+    differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), differences)
+    return ComparisonTable(names, tuple(rows), differ)
 
 
 def paired_bootstrap(
@@ -337,12 +331,12 @@ def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: in
 
 
 def _most_different(
-    outputs: Sequence[tuple[str, ...]], references: Sequence[str], scores: Sequence[tuple[float, ...]], count: int
+    systems: Mapping[str, Sequence[str]], references: Sequence[str], score: Callable[[str, str], float], count: int
 ) -> tuple[OutputDifference, ...]:
-    found = [
-        OutputDifference(number, reference, texts, values)
-        for number, (reference, texts, values) in enumerate(zip(references, outputs, scores, strict=True), start=1)
-        if len(set(texts)) > 1
-    ]
+    found = []
+    for number, (reference, *texts) in enumerate(zip(references, *systems.values(), strict=True), start=1):
+        if len(set(texts)) > 1:
+            scores = {text: score(text, reference) for text in set(texts)}  # chrF is slow
+            found.append(OutputDifference(number, reference, tuple(texts), tuple(scores[text] for text in texts)))
     found.sort(key=lambda difference: -difference.spread)
     return tuple(found[:count])
