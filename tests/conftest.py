@@ -22,6 +22,14 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that need the quick form of all experiments as slow: it trains two dozen small models first."""
+    for item in items:
+        if "quick_folder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _few_threads() -> None:
     """Use one thread, because tiny tensors gain nothing from more; ``tests/settings.py`` also tries two."""

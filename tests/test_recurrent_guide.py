@@ -13,7 +13,7 @@ GUIDE = (Path(__file__).parents[1] / "docs" / "recurrent.md").read_text(encoding
 
 
 def test_its_recipe_parses() -> None:
-    (block,) = re.findall(r"(?:^    .*\n)+", GUIDE, re.MULTILINE)
+    (block,) = re.findall(r"^    \[model\]\n(?:    .*\n)+", GUIDE, re.MULTILINE)
     config = RecurrentConfig.parse(tomllib.loads(textwrap.dedent(block))["model"], "guide")
     assert (config.attention, config.input_feeding, config.d_model) == ("luong", True, 256)
 

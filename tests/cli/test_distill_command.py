@@ -104,7 +104,7 @@ def test_the_run_folder_has_the_recipes_name(lesson: Lesson, tmp_path: Path, mon
 
 def start(command: list[object]) -> subprocess.Popen[str]:
     """The command in a process of its own, with pieces of one source."""
-    code = "import headway.distill; headway.distill._PIECE_PAIRS = 1; import headway.cli; headway.cli.main()"
+    code = "import headway.distill; headway.distill._CHUNK_PAIRS = 1; import headway.cli; headway.cli.main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-c", code, *map(str, command)], stderr=subprocess.PIPE, text=True, env=environment
@@ -139,10 +139,10 @@ def test_stopped_while_translating(
     said = process.stderr.read()
     process.stderr.close()
     assert process.wait(60) == (130 if number == signal.SIGINT else -number), said
-    assert number == signal.SIGKILL or "stopped; what has been translated is kept, go on with: " in said
+    assert number == signal.SIGKILL or "stopped; finished translations are kept, resume with: " in said
     kept = {path: path.stat().st_mtime_ns for path in pieces.glob("*.json")}
     assert 0 < len(kept) < 10
-    monkeypatch.setattr("headway.distill._PIECE_PAIRS", 1)
+    monkeypatch.setattr("headway.distill._CHUNK_PAIRS", 1)
     assert run(*command, "--run", tmp_path / "run").code == 0
     assert run(*command, "--run", tmp_path / "whole").code == 0
     assert all(path.stat().st_mtime_ns == written for path, written in kept.items())
@@ -164,5 +164,5 @@ def test_refusals(lesson: Lesson, tmp_path: Path) -> None:
 def test_several_processes_are_refused(lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     ended = run("distill", lesson.teacher, lesson.recipe, "--run", tmp_path / "run")
-    assert_refused(ended, "translates in one process, but torchrun has started several; start it alone")
+    assert_refused(ended, "translates in one process, but torchrun has started several; run it alone")
     assert not (tmp_path / "run").exists()

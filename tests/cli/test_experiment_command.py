@@ -131,10 +131,16 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (("scaling", "--model", "m"), r"--model m: scaling takes none, .* take it: step-by-step, what-heads-see"),
-        (("scaling", "--data", "d"), r"--data d: scaling takes none, .* take it: attention-scores, heads, .*"),
-        (("all", "--quick", "--data", "d"), r"--data d: --quick measures small models .* leave out one of the two"),
-        (("step-by-step", "--quick", "--model", "m"), r"--model m: --quick measures small models"),
+        (
+            ("scaling", "--model", "m"),
+            r"--model m: has no effect on scaling; .* that use it: step-by-step, what-heads-see",
+        ),
+        (
+            ("scaling", "--data", "d"),
+            r"--data d: has no effect on scaling; .* that use it: attention-scores, heads, .*",
+        ),
+        (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out one of the two"),
+        (("step-by-step", "--quick", "--model", "m"), r"--model m: has no effect with --quick"),
     ],
 )
 def test_options_that_would_do_nothing(tmp_path: Path, words: tuple[str, ...], why: str) -> None:
@@ -145,6 +151,8 @@ def test_options_that_would_do_nothing(tmp_path: Path, words: tuple[str, ...], w
 def test_refusals(tmp_path: Path) -> None:
     assert_refused(run("experiment", "scalin", "-o", tmp_path), "no experiment 'scalin'; did you mean 'scaling'")
     gone = tmp_path / "gone"
-    assert_refused(run("experiment", "heads", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected one")
+    assert_refused(
+        run("experiment", "heads", "-o", tmp_path, "--data", gone), r"gone: no such folder; expected a folder"
+    )
     assert run("experiment", "scaling").code == 2
     assert list(tmp_path.iterdir()) == []

@@ -66,7 +66,9 @@ def test_a_classifier(folder: Path, tmp_path: Path) -> None:
     assert [each["kind"] for each in values["maps"]] == ["encoder", "pooling"]
     assert run("inspect", folder / "classifier", "das Haus", "-o", tmp_path / "page.html").code == 0
     assert_refused(run("inspect", folder / "classifier", "das", "Baun"), "unknown label 'Baun'")
-    assert_refused(run("inspect", folder / "classifier", "das", "--to", "en"), "told no language")
+    assert_refused(
+        run("inspect", folder / "classifier", "das", "--to", "en"), "a classifier has no languages to choose"
+    )
     assert_refused(run("inspect", folder / "classifier", "das", "--alternatives", "2"), "predicts no tokens")
     assert_refused(run("inspect", folder / "classifier", "das", "--kind", "cross"), "no such attention")
 

@@ -194,6 +194,7 @@ print(hashlib.sha256(state).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_compiles_and_one_that_finds_the_code_take_the_same_step(tmp_path: Path) -> None:
     """Training that was killed goes on in another process: what that computes must be the same, bit for bit."""
     environment: dict[str, Any] = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}

@@ -310,8 +310,9 @@ def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers])
 
 def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[str, Numbers]) -> None:
     runs = [path.name for path in (quick_folder / "work" / "quick" / "runs").iterdir()]
-    # 10 of attention_scores, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up.
-    assert len(runs) == 12 + 6 + 5
+    # 10 of attention_scores, 1 more of heads, 1 of label smoothing; 3 of sentence length, 3 of positions; 5 of warm-up;
+    # 4 of restricted attention.
+    assert len(runs) == 12 + 6 + 5 + 4
     common = {
         name: [row["bleu"] for row in measured[name]["runs"] if row["variant"] == variant]
         for name, variant in (

@@ -35,6 +35,7 @@ def run(code: str, cache: Path, threads: int = 1) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
+@pytest.mark.slow
 def test_decoding_compiles_nothing_that_was_not_compiled_ahead_and_the_cache_changes_no_result(tmp_path: Path) -> None:
     cold = run(DECODE, tmp_path / "cold")
     run(COMPILE, tmp_path / "ahead")

@@ -201,6 +201,7 @@ class TestShards:
             prepare_command(path, [], run, "3/2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("r_drop", [0.0, 1.0])
 def test_training_compiles_nothing_after_a_rehearsal(corpus: Path, tmp_path: Path, r_drop: float) -> None:
     path, kept = tmp_path / "recipe.toml", tmp_path / "compiled"
