@@ -1,4 +1,4 @@
-"""Search for the most probable target. Models are reached through a protocol; no architecture is known here."""
+"""Search for the most probable target. Models implement a protocol; nothing here depends on an architecture."""
 
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble

@@ -123,7 +123,7 @@ class _Beam:
 
     @property
     def left(self) -> int:
-        """Tokens that the hypotheses may still grow by."""
+        """The number of tokens that may still be added to the hypotheses."""
         return self.limit - self.length
 
     @property
@@ -173,12 +173,12 @@ class BeamSearch(Generic[StateT]):
 
     @property
     def rows_per_sequence(self) -> int:
-        """Rows that a sequence takes."""
+        """The number of rows of each sequence."""
         return self.groups * self.width
 
     @torch.inference_mode()
     def add(self, requests: Iterable[tuple[int, Request]]) -> None:
-        """Let sequences enter, each with a key of its own.
+        """Add sequences to the search, each under its own key.
 
         Raises:
             ConfigError: A request is impossible, or incompatible with the options.
@@ -475,7 +475,7 @@ class BeamSearch(Generic[StateT]):
             self._tokens, self._log_probs = self._tokens[:, -longest:], self._log_probs[:, -longest:]
 
     def _rows(self, chosen: Extensions) -> Int[Tensor, "B G C"]:
-        """Return the row that each extension extends."""
+        """Return the index of the row that each extension continues."""
         sequences, groups, width = self.scores.shape
         first = torch.arange(0, sequences * groups * width, width, device=self.scores.device)
         return first.view(sequences, groups, 1) + chosen.parents

@@ -22,7 +22,7 @@ StateT = TypeVar("StateT")
 
 
 class Step:
-    """A model's prediction of the next token of each row. Models that rank faster override :meth:`top_k`.
+    """A model's prediction of the next token of each row. Models with a faster ranking override :meth:`top_k`.
 
     Attributes:
         attention: How much each row attends to each source position; rows sum to 1. None unless the step was asked for

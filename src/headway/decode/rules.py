@@ -1,8 +1,8 @@
-"""Rules on what may come next: plain functions on the numbers of a row, composed by the search.
+"""Rules on the next token: plain functions on logits or log-probabilities, composed by the search.
 
-Prefixes are (R, T), right-aligned, with -1 where a row is shorter. A token that a rule forbids gets log-probability
--inf; the others keep theirs (nothing is normalised again), so scores stay log-probabilities of the model. Only the
-repetition penalty changes the numbers themselves, before they are normalised.
+Prefixes are (R, T), right-aligned, and padded with -1 on the left. A rule sets the log-probability of a forbidden token
+to -inf. Nothing is normalized again, so the other tokens keep the model's log-probabilities. Only the repetition
+penalty changes other values: it changes logits, before they are normalized.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from torch.nn import functional as F
 
 __all__ = ["BannedSequences", "ban_repeated_ngrams", "ban_short", "ban_tokens", "force_tokens", "penalize_repetition"]
 
-_NOTHING = -1  # where a prefix has no token
-_ANY = -2  # where a banned sequence has none: matches whatever is there
-_NEVER = -3  # in place of a sequence: matches nothing
+_NOTHING = -1  # padding of a prefix
+_ANY = -2  # padding of a shorter banned sequence: matches any token
+_NEVER = -3  # padding of a shorter list of sequences: matches no token
 
 
 def penalize_repetition(
     logits: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"], penalty: float
 ) -> Float[Tensor, "R V"]:
-    """Divide the logits of tokens that the prefix holds by ``penalty``, or multiply them where they are negative
-    (Keskar et al. 2019, section 4.1, in the form that also lowers negative logits)."""
+    """Lower the logits of tokens that the prefix contains (Keskar et al. 2019, section 4.1).
+
+    Positive logits are divided by ``penalty``; negative ones are multiplied by it, which the paper does not do.
+    """
     return torch.where(_marked(logits, prefixes), torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
@@ -37,7 +39,7 @@ def ban_tokens(log_probs: Float[Tensor, "R V"], tokens: Sequence[int]) -> Float[
 
 
 def ban_repeated_ngrams(log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"], n: int) -> Float[Tensor, "R V"]:
-    """Forbid every token that would end a sequence of ``n`` tokens which the prefix holds already."""
+    """Forbid every token that would complete an n-gram which the prefix already contains."""
     if prefixes.size(1) < n:
         return log_probs
     grams = prefixes.unfold(1, n, 1)  # (R, T - n + 1, n)
@@ -47,20 +49,20 @@ def ban_repeated_ngrams(log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "
 
 
 def ban_short(log_probs: Float[Tensor, "R V"], short: Bool[Tensor, " R"], end: int) -> Float[Tensor, "R V"]:
-    """Forbid the end symbol in the rows that are too ``short`` to end."""
+    """Forbid EOS, the token ``end``, in the rows that are too ``short`` to end."""
     log_probs = log_probs.clone()
     log_probs[:, end].masked_fill_(short, -torch.inf)
     return log_probs
 
 
 def force_tokens(log_probs: Float[Tensor, "R V"], forced: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Where a row has a forced token (not -1), it is sure: log-probability 0, and -inf for all others."""
+    """Give a row's forced token log-probability 0 and all others -inf; -1 means that the row has no forced token."""
     sure = torch.full_like(log_probs, -torch.inf).masked_fill(_marked(log_probs, forced.unsqueeze(1)), 0.0)
     return torch.where((forced >= 0).unsqueeze(1), sure, log_probs)
 
 
 class BannedSequences:
-    """Token sequences that must not occur, for each of B sentences its own."""
+    """The token sequences that must not occur in each of B sentences."""
 
     def __init__(self, sequences: Sequence[Sequence[tuple[int, ...]]], device: torch.device) -> None:
         most = max(map(len, sequences), default=0)
@@ -93,6 +95,6 @@ class BannedSequences:
 
 
 def _marked(values: Float[Tensor, "R V"], tokens: Int[Tensor, "R N"]) -> Bool[Tensor, "R V"]:
-    """True at the tokens of each row; -1 marks none."""
+    """Return a mask that is True at the given tokens of each row; negative tokens are ignored."""
     marks = torch.zeros(values.size(0), values.size(1) + 1, dtype=torch.bool, device=values.device)
     return marks.scatter_(1, tokens.masked_fill(tokens < 0, values.size(1)), True)[:, :-1]

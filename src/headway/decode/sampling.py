@@ -1,13 +1,13 @@
-"""Drawing tokens at random, repeatably.
+"""Reproducible sampling of tokens.
 
-A token is drawn by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014): the argmax of log p + g, with g of the
-standard Gumbel distribution for each token, is distributed as p. The noise is a function of (the request's key, the
-draw's number, position, token) and of nothing else, so a request draws the same text whatever batch it is in, in
-whatever order it came, and on every device, as long as probabilities agree to rounding: the choice changes only where
-two sums nearly tie. No generator has a state that batches could share.
+A token is drawn by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014): if g is standard Gumbel noise for each
+token, then argmax(log p + g) is distributed as p. The noise depends only on the request's key, the number of the draw,
+the position and the token. A request therefore draws the same text in any batch, in any order and on any device, up to
+rounding of the probabilities, which changes a choice only if two sums are nearly equal. There is no generator whose
+state batches could share.
 
-The function is a hash (the finalizer of MurmurHash3, Appleby 2011, twice) in 32-bit integers, which processors
-compute as fast as they read.
+The noise comes from a hash in 32-bit integers (the finalizer of MurmurHash3, Appleby 2011, twice), which is as fast as
+reading the tokens from memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["draw", "draw_keys", "filtered", "gumbel"]
 
 
 def draw_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
-    """A key of 63 bits for each of a request's draws."""
+    """Return a 63-bit key for each of a request's draws."""
 
     def key(number: int) -> int:
         text = repr((sampling.seed, request.seed, request.source, number))
@@ -43,9 +43,9 @@ def draw(
     positions: Sequence[int],
     sampling: Sampling,
 ) -> Extensions:
-    """One token for each of G draws of B sentences, by their ``keys``, at the sentences' ``positions``.
+    """Draw one token for each of G draws of B sentences; ``keys`` are per draw, ``positions`` per sentence.
 
-    ``candidates`` are the ``top_k`` best tokens already, or all.
+    ``candidates`` are limited to the ``top_k`` best tokens already, or contain all tokens.
     """
     gains, own, tokens = (x.squeeze(2) for x in (candidates.gains, candidates.log_probs, candidates.tokens))
     steps = [[_step_key(key, position) for key in several] for several, position in zip(keys, positions, strict=True)]
@@ -53,7 +53,7 @@ def draw(
     noisy = logits + gumbel(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)
     places = noisy.argmax(2, keepdim=True)
     chosen = own.gather(2, places)
-    none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN stays, to be reported
+    none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN is kept, so that it is reported
     return Extensions(
         (scores + chosen.nan_to_num(nan=torch.nan, neginf=0.0)).masked_fill(none_left, -torch.inf),
         torch.zeros_like(places),
@@ -63,18 +63,19 @@ def draw(
 
 
 def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float[Tensor, "*b C"]:
-    """``logits`` with -inf for what is left out.
+    """Return ``logits`` with -inf for the tokens that the filters exclude.
 
-    ``top_p`` (nucleus sampling, Holtzman et al. 2020) keeps the fewest most probable tokens that together have this
-    probability, ``min_p`` (Nguyen et al. 2024) those of at least this share of the greatest probability.
+    ``top_p`` (nucleus sampling, Holtzman et al. 2020) keeps the smallest set of most probable tokens whose total
+    probability reaches ``top_p``. ``min_p`` (Nguyen et al. 2024) keeps the tokens whose probability is at least
+    ``min_p`` times the largest probability.
     """
     if top_p < 1:
-        # By logits: probabilities may be equal where logits are not.
+        # Sort logits: different logits may have equal probabilities.
         ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities
         left_out = torch.zeros_like(before, dtype=torch.bool).scatter(-1, order, before >= top_p)
-        left_out.scatter_(-1, order[..., :1], False)  # rounding must not take the best
+        left_out.scatter_(-1, order[..., :1], False)  # rounding must not exclude the best token
         logits = logits.masked_fill(left_out, -torch.inf)
     if min_p > 0:
         probabilities = logits.softmax(-1)
@@ -83,27 +84,27 @@ def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float
 
 
 def gumbel(keys: Int[Tensor, "B G 2"], tokens: Int[Tensor, "B G C"]) -> Float[Tensor, "B G C"]:
-    """Standard Gumbel noise for each token, by two 32-bit keys a row."""
+    """Return standard Gumbel noise for each token, computed from two 32-bit keys per row."""
     first, second = keys.unsqueeze(2).unbind(3)
     hashed = _mixed(_mixed((tokens.to(torch.int32) * _signed(0x9E3779B9)) ^ first) + second)
-    # 31 bits, as a number in (0, 1); log1p keeps its least values apart, which make the greatest noise.
+    # 31 bits as a number in (0, 1). log1p distinguishes its smallest values, which give the largest noise.
     uniform = (((hashed >> 1) & 0x7FFFFFFF).float() + 0.5) * 2.0**-31
     return -torch.log(-torch.log1p(-uniform.clamp(max=1 - 2.0**-24)))
 
 
 def _step_key(key: int, position: int) -> list[int]:
-    """Two 32-bit keys for one position of one draw."""
+    """Return two 32-bit keys for one position of one draw."""
     digest = hashlib.blake2b(key.to_bytes(8) + position.to_bytes(4), digest_size=8).digest()
     return [int.from_bytes(half, signed=True) for half in (digest[:4], digest[4:])]
 
 
 def _mixed(x: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
-    """The finalizer of MurmurHash3 on 32-bit integers, whose products wrap around."""
+    """Apply the finalizer of MurmurHash3 to 32-bit integers, whose products wrap around."""
     x = (x ^ ((x >> 16) & 0xFFFF)) * _signed(0x85EBCA6B)
     x = (x ^ ((x >> 13) & 0x7FFFF)) * _signed(0xC2B2AE35)
     return x ^ ((x >> 16) & 0xFFFF)
 
 
 def _signed(constant: int) -> int:
-    """The 32-bit pattern as PyTorch's integers hold it."""
+    """Return the signed 32-bit integer with the same bits."""
     return constant - (1 << 32) if constant >= 1 << 31 else constant

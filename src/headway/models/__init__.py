@@ -1,1 +1,1 @@
-"""One architecture a file, its configuration beside it; :mod:`headway.models.registry` lists them."""
+"""One architecture per file, with its configuration; :mod:`headway.models.registry` lists them."""

@@ -2,12 +2,13 @@
 
     embedding -> (convolution) -> encoder blocks -> pooling -> projection
 
-The reference form reads its text in two ways. Both have one block of width 256 (d_ff 512, 8 heads), texts padded and
-cut to exactly 60 tokens (``max_length = 60``, ``pad_to_max_length``), no mask (``masked = false``), and read out the
-last position (``pooling = "last"``), which is padding for every shorter text. As its authors write it there is neither
-residual connection nor layer normalisation (``residual = false``, ``norm = "none"``); as they code it, both
-(``norm = "pre"``). What one would use today has masks and pools over all positions. With no block at all,
-``encoder_layers = 0``, it is a linear model on pooled embeddings (Joulin et al. 2017 with ``pooling = "mean"``).
+The reference classifier can be built in two versions, because its description and its code differ. Both have one block
+of width 256 (d_ff 512, 8 heads), pad or truncate texts to exactly 60 tokens (``max_length = 60``,
+``pad_to_max_length``), have no mask (``masked = false``), and predict from the last position (``pooling = "last"``),
+which is padding in every shorter text. The description has neither residual connections nor layer normalization
+(``residual = false``, ``norm = "none"``); the code has both (``norm = "pre"``). A model for use today masks padding and
+pools over all positions. Without blocks, ``encoder_layers = 0``, the model is linear on pooled embeddings (Joulin et
+al. 2017 with ``pooling = "mean"``).
 
 Dimensions: B batch, S source positions, D model, C classes.
 """
@@ -90,7 +91,7 @@ class ClassifierConfig(BlockConfig):
 
 
 class EncoderClassifier(nn.Module):
-    """Tokens in, a logit for each class out. Sources end in the end symbol; padding is on the right."""
+    """Tokens in, a logit for each class out. Sources end with EOS; padding is on the right."""
 
     pad, begin = 0, 1  # PAD and BOS of headway.text.tokenizer
 
@@ -123,17 +124,17 @@ class EncoderClassifier(nn.Module):
 
     @property
     def max_length(self) -> int:
-        """The longest text, in tokens with its end symbol."""
+        """The length of the longest text, in tokens with EOS."""
         return self.config.max_length
 
     def framed(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
-        """The tokens that the encoder reads: ``source`` padded as configured, and a begin symbol for ``first``."""
+        """Return the tokens that the encoder reads: ``source`` padded as configured, with BOS first for "first"."""
         if self.config.pad_to_max_length:
-            source = F.pad(source, (0, self.max_length - source.size(1)), value=self.pad)  # a negative width cuts
+            source = F.pad(source, (0, self.max_length - source.size(1)), value=self.pad)  # a negative width truncates
         return F.pad(source, (1, 0), value=self.begin) if self.config.pooling == "first" else source
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
-        """What the first block is given for the tokens of :meth:`framed`, but for dropout."""
+        """Return the embeddings, with positions, of the tokens of :meth:`framed`, before the embedding dropout."""
         embedded = self.embedding(self.framed(source))
         if self.training and self.config.word_dropout:
             embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))
@@ -141,13 +142,13 @@ class EncoderClassifier(nn.Module):
         return positioned
 
     def logits_of(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
-        """The logits for a source that :meth:`embed_source` has embedded; for gradients by the embeddings."""
+        """Return the logits, given the embeddings from :meth:`embed_source`; for gradients with respect to them."""
         mask = self._mask(self.framed(source))
         logits: Tensor = self.projection(self.pooled_dropout(self._pooled(self.embedding_dropout(embedded), mask)))
         return logits
 
     def forward(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
-        """The logits of the classes."""
+        """Return the logits of the classes."""
         return self.logits_of(self.embed_source(source), source)
 
     def _pooled(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B P"]:
@@ -174,7 +175,7 @@ class EncoderClassifier(nn.Module):
 def _one_position(
     block: EncoderBlock, y: Float[Tensor, "B 1 D"], x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B 1 S"] | None
 ) -> Float[Tensor, "B 1 D"]:
-    """What ``block`` makes of the position of ``x`` that holds ``y``."""
+    """Return the output of ``block`` at one position, whose input is ``y``; ``x`` has the inputs of all positions."""
     attention, around = block.attention, block.attention_residual
     kv = attention.keys_values(around.norm(x) if isinstance(around, PreNorm) else x)
     y = around(y, lambda y: attention.attend(attention.queries(y), kv, mask))

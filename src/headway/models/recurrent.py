@@ -1,25 +1,27 @@
 """Recurrent sequence-to-sequence models: GRU and LSTM, a fixed vector or attention.
 
-The equations are in :mod:`headway.nn.recurrent` and :mod:`headway.nn.recurrent_decoders`. What the options make of the
-papers' models, each a preset:
+The equations are in :mod:`headway.nn.recurrent` and :mod:`headway.nn.recurrent_decoders`. Each preset is the model of
+a paper:
 
     cho         z at every step             Cho et al. 2014: GRU, attention = "none", context = "every_step"
-    sutskever   z at the start alone        Sutskever et al. 2014: deep LSTM, attention = "none", context = "start"
+    sutskever   z only at the start         Sutskever et al. 2014: deep LSTM, attention = "none", context = "start"
     bahdanau    attend, then step           Bahdanau et al. 2015: GRU, attention = "bahdanau", score = "additive"
     luong       step, then attend           Luong et al. 2015: deep LSTM, attention = "luong", score = "general"
 
-``d_model`` is the width of a state, and of both directions of a bidirectional encoder together, so that all scores
-fit; ``d_embedding`` that of embeddings and of what the output projection is given. So the presets have the papers'
-sizes, but for two that are one width here and two there:
+``d_model`` is the width of a state. In a bidirectional encoder it is the width of both directions together, so that
+encoder and decoder states match. ``d_embedding`` is the width of embeddings and of the output projection's input,
+except that the decoder of ``context = "start"`` projects its states. The presets have the papers' sizes, with two
+exceptions, because the papers have separate widths there:
 
-    cho         maxout and embeddings are 500 wide; in the paper embeddings are of rank 100 (section 4.1.1)
-    bahdanau    decoder states are 2000 wide, as the encoder's two directions together, and maxout 620, as embeddings;
-                in the paper the decoder has 1000 and the maxout layer 500 (appendix A.2.3)
+    cho         the maxout layer and the embeddings have width 500; in the paper embeddings have rank 100
+                (section 4.1.1)
+    bahdanau    decoder states have width 2000, like the encoder's two directions together, and the maxout layer has
+                width 620, like the embeddings; in the paper these are 1000 and 500 (appendix A.2.3)
 
-Dropout is on embeddings, between layers and before the projection (Zaremba et al. 2014), of these papers in Luong et
-al.'s alone. None of them has one matrix for embeddings and projection (``tie``) or scales embeddings by
-sqrt(d_embedding). Sources are read as they are: Sutskever et al. and, in most of their models, Luong et al. turn them
-round.
+Dropout is applied to embeddings, between layers and before the projection (Zaremba et al. 2014); of these papers, only
+Luong et al. use it. None of the papers shares one matrix between embeddings and projection (``tie``) or multiplies
+embeddings by sqrt(d_embedding). Sources are read in their own order: Sutskever et al. reverse them, and so do Luong et
+al. in most of their models.
 """
 
 from __future__ import annotations
@@ -94,12 +96,12 @@ class RecurrentConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        """``preset = "luong"`` stands for that preset's options; keys beside it win."""
+        """Replace ``preset = "luong"`` by that preset's options; keys beside it take precedence."""
         if not isinstance(data, dict) or "preset" not in data:
             return data
         applied = applied_preset(data, PRESETS)
         if "score_hidden" not in data and data.get("score") not in (None, *_WITH_HIDDEN_LAYER):
-            applied.pop("score_hidden", None)  # the preset's hidden layer is of no score
+            applied.pop("score_hidden", None)  # the chosen score has no hidden layer
         return applied
 
     @model_validator(mode="after")
@@ -140,7 +142,7 @@ class RecurrentConfig(Config):
 
     @property
     def starts_only(self) -> bool:
-        """Whether z is in the decoder's first state alone, and the output is the decoder's state."""
+        """Whether z determines only the decoder's initial state, and the output is the decoder's state."""
         return self.attention == "none" and self.context == "start"
 
     @property
@@ -152,14 +154,14 @@ class RecurrentConfig(Config):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> RecurrentConfig:
-        """The named preset (cho, sutskever, bahdanau, luong), with ``changes``."""
+        """Return the named preset (cho, sutskever, bahdanau, luong) with ``changes``."""
         return cls.parse({"preset": name, **changes}, f"preset {name}")
 
 
 class RecurrentModel(nn.Module):
     """Source tokens in, logits of the next target token out.
 
-    Sources end in the end symbol; targets start with the begin symbol. Token 0 is padding on both sides.
+    Sources end with EOS; targets start with BOS. Token 0 is padding on both sides.
     """
 
     pad = 0
@@ -197,18 +199,18 @@ class RecurrentModel(nn.Module):
         return self.projection.weight.device
 
     def encode(self, source: Int[Tensor, "B S"]) -> Encoded:
-        """The encoder's states, and z."""
-        # A source without any token is read as one of padding: nothing is divided by zero.
+        """Return the encoder's states, and z."""
+        # An empty source is read as one padding token, which avoids a division by zero.
         lengths = (source != self.pad).sum(1).clamp(min=1)
         encoded: Encoded = self.encoder(self.dropout(self.source_embedding(source)), lengths)
         return encoded
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Encode and decode: what :attr:`projection` turns into logits."""
+        """Encode and decode; return the vectors from which :attr:`projection` computes logits."""
         return self._decode(self.decoder.start(self.encode(source)), target)
 
     def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """The logits of the token that follows each target position."""
+        """Return the logits of the token that follows each target position."""
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
 

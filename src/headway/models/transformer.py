@@ -2,10 +2,10 @@
 
 Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, d_model ``d_model``, d_ff ``d_ff``, h
 ``num_heads``, d_k ``d_key``, d_v ``d_value`` (per head), P_drop ``dropout``. Embeddings are multiplied by
-sqrt(d_model), given positions and dropped out (sections 3.4, 3.5, 5.4); by default source embedding, target embedding
-and output projection are one matrix (section 3.4).
+sqrt(d_model), positions are added, and dropout is applied to the sum (sections 3.4, 3.5, 5.4). By default, source
+embedding, target embedding and output projection share one matrix (section 3.4).
 
-Options cover what the paper compares itself with and what others changed later: positions (learned, rotary, none),
+Options cover the paper's own variants and later changes by others: positions (learned, rotary, none),
 ``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 """
 
@@ -103,7 +103,7 @@ class TransformerConfig(BlockConfig):
 
 @dataclass
 class TransformerState:
-    """What decoding keeps between steps: the keys and values of the prefixes, and of the memory."""
+    """The state between decoding steps: the keys and values of the prefixes and of the memory."""
 
     prefix: KVCache
     memory: KVCache
@@ -112,8 +112,8 @@ class TransformerState:
 class Transformer(nn.Module):
     """Source tokens in, logits of the next target token out.
 
-    Sources end in the end symbol; targets start with the begin symbol. Token 0 is padding on both sides. Weights start
-    Xavier-uniform, embeddings normal with standard deviation d_model^-0.5.
+    Sources end with EOS; targets start with BOS. Token 0 is padding on both sides. Weights are initialized
+    Xavier-uniform, embeddings from a normal distribution with standard deviation d_model^-0.5.
     """
 
     pad = 0
@@ -134,30 +134,30 @@ class Transformer(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with the end symbol; None: no limit."""
+        """The longest sequence that the positions allow, in tokens with EOS; None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
 
     def embed_source(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
-        """What the encoder's first block is given, but for dropout: scaled embeddings with positions."""
+        """Return the input of the encoder's first block, before dropout: scaled embeddings with positions."""
         embedded: Tensor = self.source_norm(self.source_positions(self.source_embedding(tokens)))
         return embedded
 
     def embed_target(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """What the decoder's first block is given for whole prefixes, but for dropout."""
+        """Return the input of the decoder's first block for whole prefixes, before dropout."""
         embedded: Tensor = self.target_norm(self.target_positions(self.target_embedding(tokens)))
         return embedded
 
     def embed_target_at(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
-        """:meth:`embed_target` for one token of each row at a position of its own, counted from 0.
+        """Return :meth:`embed_target` for one token of each row, each at its own position, counted from 0.
 
-        The positions must be covered already: ``target_positions.reserve(longest + 1)``.
+        Call ``target_positions.reserve(largest position + 1)`` first.
         """
         embedded = self.target_embedding(tokens.unsqueeze(1)).squeeze(1)
         normed: Tensor = self.target_norm(self.target_positions.at(embedded, positions))
         return normed
 
     def encode(self, source: Int[Tensor, "B S"], source_mask: Bool[Tensor, "B 1 S"]) -> Float[Tensor, "B S D"]:
-        """The memory: one vector for each source token."""
+        """Return the memory: one vector for each source token."""
         x = self.embedding_dropout(self.embed_source(source))
         memory: Tensor = self.encoder(x, source_mask)
         return memory
@@ -165,18 +165,18 @@ class Transformer(nn.Module):
     def decode(
         self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
     ) -> Float[Tensor, "B T D"]:
-        """The hidden state at each target position, which sees the memory and the target up to that position."""
+        """Return the hidden state at each target position, which attends to the memory and to targets up to itself."""
         x = self.embedding_dropout(self.embed_target(target))
         hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
         return hidden
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Encode and decode: the hidden states that :attr:`projection` turns into logits."""
+        """Encode and decode; return the hidden states from which :attr:`projection` computes logits."""
         source_mask = padding_mask(source, self.pad)
         return self.decode(target, self.encode(source, source_mask), source_mask)
 
     def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """The logits of the token that follows each target position."""
+        """Return the logits of the token that follows each target position."""
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
 

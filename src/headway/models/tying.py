@@ -1,6 +1,6 @@
-"""Embeddings of both sides and the output projection, and which of the three are one matrix.
+"""The two embeddings and the output projection, which may share one matrix.
 
-The paper (3.4) ties all three, after Press and Wolf (2017), which needs one vocabulary for both sides.
+The paper (3.4) ties all three, following Press and Wolf (2017). That requires a joint vocabulary.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Tie = Literal["all", "target", "none"]
 def token_embeddings(
     tie: Tie, source_vocab_size: int, target_vocab_size: int, width: int, *, scaled: bool = True
 ) -> tuple[TokenEmbedding, TokenEmbedding]:
-    """The embeddings of source and target; one and the same where all is tied.
+    """Return the embeddings of source and target, which are the same module if ``tie`` is "all".
 
     Raises:
-        ConfigError: All is to be tied, but the vocabularies differ in size.
+        ConfigError: ``tie`` is "all", but the vocabularies differ in size.
     """
     if tie == "all" and source_vocab_size != target_vocab_size:
         raise ConfigError(
@@ -35,7 +35,7 @@ def token_embeddings(
 
 
 def output_projection(tie: Tie, target: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
-    """From states of ``width`` to logits: by the target embeddings, or where nothing is tied by a matrix of its own."""
+    """Return the projection from states of ``width`` to logits: the target embeddings, or a new matrix if untied."""
     projection = nn.Linear(width, len(target.weight), bias=bias)
     if bias:
         nn.init.zeros_(projection.bias)

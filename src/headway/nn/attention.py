@@ -11,7 +11,7 @@ In self-attention, queries, keys and values come from one sequence. In the decod
 come from the decoder, keys and values from the encoder's output, the memory (section 3.2.3). Some expositions take
 queries and keys from the encoder; the paper does not, and neither do we.
 
-A query that may attend to nothing yields zeros, not NaN.
+A query that may attend to no key yields zeros, not NaN.
 
 Variants, all off by default: other score functions than the scaled product (:mod:`headway.nn.scores`), a hidden layer
 in the projections of queries and keys, rotary positions (:mod:`headway.nn.positions`), and restricted self-attention
@@ -49,7 +49,7 @@ def attention_weights(
     """Return softmax(Q K^T / sqrt(d_k)) over the keys that ``mask`` allows.
 
     ``mask`` broadcasts to (..., T, S), and True means "may attend". ``score`` (:func:`~headway.nn.scores.make_score`)
-    replaces the scaled product. Each row sums to one, or to zero if the query may attend to nothing.
+    replaces the scaled product. Each row sums to one, or to zero if the query may attend to no key.
     """
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
     return scores.softmax(-1) if mask is None else masked_softmax(scores, mask)
@@ -104,9 +104,9 @@ class MultiHeadAttention(nn.Module):
         score: Score function. Those with weights have separate ones for each head.
         qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
             whose hidden layer is as wide as the queries of all heads.
-        rotary: Rotate queries and keys to their positions in self-attention. Attention to a memory never rotates.
+        rotary: Rotate queries and keys to their positions in self-attention. Cross-attention is never rotary.
         window: In self-attention, how many positions before and after its own a position may attend to. None means all.
-            Attention to a memory is never restricted.
+            Cross-attention is never restricted.
     """
 
     def __init__(

@@ -132,7 +132,7 @@ class BlockConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _rename_old_options(cls, data: Any) -> Any:
-        """Accept the arguments of ``BlockOptions``, the former name of this class, that have another name now."""
+        """Accept the former names of arguments, which this class had as ``BlockOptions``."""
         if isinstance(data, dict) and "projection" in data:
             data = {"qk_projection": data["projection"], **data}
             del data["projection"]
@@ -223,7 +223,7 @@ class FeedForward(nn.Module):
 
 
 class GatedFeedForward(nn.Module):
-    """(gate(x W_1 + b_1) * (x V + c)) W_2 + b_2, the gate being sigmoid, ReLU, GELU or SiLU (Shazeer 2020)."""
+    """(gate(x W_1 + b_1) * (x V + c)) W_2 + b_2, where gate is sigmoid, ReLU, GELU or SiLU (Shazeer 2020)."""
 
     def __init__(
         self,

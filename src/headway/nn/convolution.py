@@ -1,11 +1,10 @@
-"""A convolution over neighbouring positions, with a residual connection.
+"""A convolution over neighboring positions, with a residual connection.
 
-As Kim (2014, section 2) reads n-grams off word vectors:
+It detects n-grams in word vectors, as in Kim (2014, section 2):
 
     x_s + Dropout(max(0, b + sum_k W_k x_{s + k}))      k from -(w - 1) / 2 to (w - 1) / 2
 
-so that what follows meets each token together with its neighbours. Beyond the ends of a text, and where there is
-padding, x is zero.
+The layers above it then see each token together with its neighbors. x is zero beyond the ends of a text and at padding.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["ResidualConvolution"]
 
 
 class ResidualConvolution(nn.Module):
-    """Add to each position what its ``width`` (odd) neighbours, itself among them, say together."""
+    """Add to each position a ReLU convolution over the ``width`` positions centered on it; ``width`` must be odd."""
 
     def __init__(self, d_model: int, width: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -31,7 +30,7 @@ class ResidualConvolution(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B S D"]:
-        """``mask`` is True where there is no padding; None: nowhere is any."""
+        """Apply the convolution. ``mask`` is True at tokens and False at padding; None means no padding."""
         if mask is not None:
             x = x * mask.unsqueeze(2)
         together: Tensor = self.dropout(F.relu(self.convolution(x.transpose(1, 2)).transpose(1, 2)))

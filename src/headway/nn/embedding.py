@@ -11,10 +11,10 @@ __all__ = ["TokenEmbedding"]
 
 
 class TokenEmbedding(nn.Module):
-    """A table of V vectors of width D; looked up, they are multiplied by sqrt(d_model), unless ``scaled`` is False.
+    """A table of V vectors of width D. A lookup multiplies them by sqrt(d_model) unless ``scaled`` is False.
 
-    The table starts normal with standard deviation d_model^-0.5 (the authors' tensor2tensor), so that scaled embeddings
-    have unit variance beside the positions and the tied output projection starts with logits of unit variance.
+    The table is initialized from a normal distribution with standard deviation d_model^-0.5, as in the authors'
+    tensor2tensor. Scaled embeddings then have unit variance, and so do the initial logits of a tied output projection.
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True) -> None:
@@ -24,6 +24,6 @@ class TokenEmbedding(nn.Module):
         self.scale = d_model**0.5 if scaled else 1.0
 
     def forward(self, tokens: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """The vector of each token, times sqrt(d_model) where scaled."""
+        """Return the vector of each token, times sqrt(d_model) if scaled."""
         embedded: Tensor = F.embedding(tokens, self.weight) * self.scale
         return embedded

@@ -16,17 +16,17 @@ __all__ = ["causal_mask", "pad_sequences", "padding_mask"]
 
 
 def pad_sequences(sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> Int[Tensor, "B S"]:
-    """Return the sequences as the rows of one tensor, with ``pad`` behind the shorter ones."""
+    """Return the sequences as the rows of one tensor, padded on the right with ``pad``."""
     longest = max(map(len, sequences), default=0)
     rows = [[*sequence, *[pad] * (longest - len(sequence))] for sequence in sequences]
     return torch.tensor(rows, dtype=torch.long, device=device).view(len(rows), longest)
 
 
 def padding_mask(tokens: Int[Tensor, "B S"], pad: int) -> Bool[Tensor, "B 1 S"]:
-    """Every query may attend to every key that is not padding."""
+    """Return the mask with which every query may attend to every key that is not padding."""
     return (tokens != pad).unsqueeze(1)
 
 
 def causal_mask(length: int, device: torch.device | str | None = None) -> Bool[Tensor, "1 T T"]:
-    """Position t may attend to positions up to and including t, so that predictions never see later outputs."""
+    """Return the mask with which position t attends to positions up to and including t, never to later outputs."""
     return torch.ones(1, length, length, dtype=torch.bool, device=device).tril()

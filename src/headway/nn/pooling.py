@@ -1,13 +1,13 @@
-"""From one vector for each position to one for the whole sequence: how a classifier reads an encoder's output.
+"""Pooling: reduce the encoder's vectors of all positions to one vector for the whole sequence, for a classifier.
 
-    mean, max     over the positions that are no padding, each component by itself
-    mean_max      both, side by side (Howard and Ruder 2018, section 3.3, without their last state)
-    first, last   one position: that of a symbol put in front (Devlin et al. 2019), or the last that is no padding
-    attention     softmax(u^T tanh(W x_s + b)) over the positions s, and the mean by these weights
+    mean, max     of each component, over the positions that are not padding
+    mean_max      both, concatenated (Howard and Ruder 2018, section 3.3, without their last state)
+    first, last   one position: the symbol prepended to the text (Devlin et al. 2019), or the last that is not padding
+    attention     the mean weighted by softmax(u^T tanh(W x_s + b)) over the positions s
                   (Yang et al. 2016, equations 5 to 7)
 
-Masks are (B, S), and True means "counts"; None lets every position count. A row in which nothing counts is pooled to
-zeros. Dimensions: B batch, S positions, D model, P pooled width.
+Masks are (B, S). True means that a position counts; None means that all positions count. A row in which no position
+counts is pooled to zeros. Dimensions: B batch, S positions, D model, P pooled width.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
 
 
 class Pooling(nn.Module):
-    """The kinds of pooling that have no weights; ``width`` is P."""
+    """Pooling without weights; ``width`` is P."""
 
     def __init__(self, kind: Literal["mean", "max", "mean_max", "first", "last"], d_model: int) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ class Pooling(nn.Module):
         self.width = 2 * d_model if kind == "mean_max" else d_model
 
     def extra_repr(self) -> str:
-        """What ``print(model)`` shows."""
+        """Return what ``print(model)`` shows in parentheses."""
         return self.kind
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B P"]:
-        """One vector a row."""
+        """Return one vector per row."""
         match self.kind:
             case "mean":
                 return _mean(x, mask)
@@ -54,7 +54,7 @@ class Pooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A mean whose weights are learned: how well each position answers one question, the vector u.
+    """A weighted mean; the weights are a softmax over each position's match with a learned query, the vector u.
 
     :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the (B, 1, 1, S) weights.
     """
@@ -69,7 +69,7 @@ class AttentionPooling(nn.Module):
         nn.init.zeros_(self.inner.bias)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B D"]:
-        """One vector a row."""
+        """Return one vector per row."""
         scores = self.question(torch.tanh(self.inner(x))).squeeze(2)
         if mask is None:
             weights = scores.softmax(1)
@@ -96,7 +96,7 @@ def _max(x: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _at(x: Tensor, mask: Tensor | None, end: Literal[0, -1]) -> Tensor:
-    """The first or the last position that counts."""
+    """Return the vector at the first or the last position that counts."""
     if mask is None:
         return x[:, end]
     order = torch.arange(x.size(1), device=x.device)

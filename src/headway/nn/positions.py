@@ -4,12 +4,12 @@
     PE(pos, 2i+1) = cos(pos / 10000^(2i / d_model))
 
 or a learned vector for each position (Gehring et al. 2017), with which the paper found nearly identical results. Both
-are added to embeddings. Rotary positions (Su et al. 2021, "RoFormer") turn queries and keys instead, two dimensions at
-a time, each pair by an angle of its own for each step:
+are added to embeddings. Rotary positions (Su et al. 2021, "RoFormer") rotate queries and keys instead. Each pair of
+dimensions is rotated by its own angle per position:
 
     (x_2i, x_2i+1) at pos, as a complex number, is multiplied by exp(j pos / 10000^(2i / K))
 
-so that the product of a query at m with a key at n depends on m - n alone (section 3.2).
+The dot product of a query at m and a key at n then depends on the positions only through m - n (section 3.2).
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ def sinusoids(
     base: float = 10000.0,
     last_exponent: bool = False,
 ) -> Float[Tensor, "T D"]:
-    """The sinusoidal encodings of positions offset .. offset + length - 1, one a row, in float32.
+    """Return the sinusoidal encodings of positions offset .. offset + length - 1, one per row, in float32.
 
-    ``interleaved`` puts sines on even and cosines on odd dimensions as the paper does; otherwise all sines come first
+    ``interleaved`` puts sines in even and cosines in odd dimensions, as the paper does. Otherwise all sines come first
     (tensor2tensor, Marian). ``last_exponent`` spaces the exponents from 0 to 1 inclusive (tensor2tensor: i / (d/2 -
-    1)), where the paper's stop at 1 - 2/d. With an odd d_model there is one sine more than there are cosines.
+    1)); the paper's exponents end at 1 - 2/d. With an odd d_model there is one sine more than cosines.
     """
     sines = (d_model + 1) // 2
     steps = torch.arange(sines, dtype=torch.float64)
@@ -58,7 +58,9 @@ def sinusoids(
 
 
 class SinusoidalPositions(nn.Module):
-    """Add sinusoidal encodings to embeddings. No weights and no limit: the table grows with the longest sequence seen.
+    """Add sinusoidal encodings to embeddings.
+
+    There are no weights and no maximum length: the table grows when a longer sequence is read.
 
     The options are those of :func:`sinusoids`.
     """
@@ -90,17 +92,17 @@ class SinusoidalPositions(nn.Module):
         )
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
-        """x[:, t] + PE(start + t)."""
+        """Return x[:, t] + PE(start + t)."""
         end = start + x.size(1)
         self.reserve(end)
         return x + self.table[start:end]
 
     def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """x[b] + PE(positions[b]) for positions that the table already covers (:meth:`reserve`)."""
+        """Return x[b] + PE(positions[b]). Call :meth:`reserve` first."""
         return x + self.table[positions]
 
     def reserve(self, length: int) -> None:
-        """Make the table cover positions below ``length``."""
+        """Extend the table to at least ``length`` positions."""
         if length > self.table.size(0):
             with _growing:
                 self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
@@ -118,16 +120,16 @@ class LearnedPositions(nn.Module):
         nn.init.normal_(self.table, std=d_model**-0.5)
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
-        """x[:, t] + table[start + t]."""
+        """Return x[:, t] + table[start + t]."""
         self.reserve(start + x.size(1))
         return x + self.table[start : start + x.size(1)]
 
     def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """x[b] + table[positions[b]] for positions below ``max_length`` (:meth:`reserve` checks)."""
+        """Return x[b] + table[positions[b]]. Call :meth:`reserve` first, which checks the maximum length."""
         return x + self.table[positions]
 
     def reserve(self, length: int) -> None:
-        """Check that positions below ``length`` exist."""
+        """Raise :class:`LengthError` if the table has fewer than ``length`` positions."""
         if length > self.max_length:
             raise LengthError(
                 f"a sequence of {length} tokens is longer than the {self.max_length} positions that this model has "
@@ -137,24 +139,24 @@ class LearnedPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Leave embeddings as they are: where positions are rotary, or the model is to have none."""
+    """Return embeddings unchanged, for models with rotary positions or none."""
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
-        """The same."""
+        """Return x."""
         return x
 
     def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
-        """The same."""
+        """Return x."""
         return x
 
     def reserve(self, length: int) -> None:
-        """Nothing ends."""
+        """Do nothing: there is no limit."""
 
 
 class RotaryPositions(nn.Module):
-    """Turn queries or keys of ``width`` units (even) by their positions. No weights and no limit, as sinusoids.
+    """Rotate queries or keys by their positions; their ``width`` must be even.
 
-    The rotation is computed in float32 and rounded once.
+    There are no weights and no maximum length. The rotation is computed in float32 and rounded once.
     """
 
     table: Tensor
@@ -170,28 +172,28 @@ class RotaryPositions(nn.Module):
         self.register_buffer("table", self._rows(256), persistent=False)
 
     def _rows(self, length: int) -> Float[Tensor, "T 2 K"]:
-        """The factors of each position: cosines, and sines with the signs that they have in the product."""
+        """Return the factors of each position: cosines, and sines with the signs that they have in the rotation."""
         sine, cosine = torch.unflatten(sinusoids(length, self.width), 1, (-1, 2)).unbind(2)
         return torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
 
     def forward(self, x: Float[Tensor, "B H T K"], start: int = 0) -> Float[Tensor, "B H T K"]:
-        """x[:, :, t] turned to position start + t."""
+        """Return x[:, :, t] rotated to position start + t."""
         end = start + x.size(2)
         self.reserve(end)
         return _turned(x, self.table[start:end])
 
     def at(self, x: Float[Tensor, "B H T K"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B H T K"]:
-        """x[b] turned to positions[b], which the table already covers (:meth:`reserve`)."""
+        """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
         return _turned(x, self.table[positions][:, None, None])
 
     def reserve(self, length: int) -> None:
-        """Make the table cover positions below ``length``."""
+        """Extend the table to at least ``length`` positions."""
         if length > self.table.size(0):
-            with _growing, torch.inference_mode(mode=False):  # a table made in inference mode could not be trained with
+            with _growing, torch.inference_mode(mode=False):  # autograd rejects tables made in inference mode
                 self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
 
 
 def _turned(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:
     cosine, sine = factors.unbind(-2)
-    other = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)  # each unit's place is taken by the other of its pair
+    other = torch.unflatten(x, -1, (-1, 2)).flip(-1).flatten(-2)  # swap the two units of each pair
     return (x * cosine + other * sine).to(x.dtype)

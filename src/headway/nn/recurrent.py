@@ -1,13 +1,14 @@
-"""Recurrent layers, and the encoder made of them: sequence to sequence before the Transformer.
+"""Recurrent layers, and the encoder made of them, as in sequence-to-sequence models before the Transformer.
 
     h_t = e(h_{t-1}, x_t)     from x_1 to x_S (Cho et al. 2014), or from both ends (Bahdanau et al. 2015, section 3.2)
-    z   = h_S                 the sentence as one vector (Cho et al. 2014, section 2.2), or the mean or maximum of all
+    z   = h_S                 the sentence as one vector (Cho et al. 2014, section 2.2), or the mean or maximum of all h
 
 The decoders are in :mod:`headway.nn.recurrent_decoders`. Dimensions: B sentences, S source and T target positions, E
-width of an embedding, D of a state, R rows (of decoding: the beams of a sentence are neighbours).
+width of an embedding, D width of a state, R rows being decoded (the beams of a sentence are neighbors).
 
-Gates are cuDNN's: the GRU's reset gate acts after its matrix product, r (U h), where Cho et al. (equation 8) and
-Bahdanau et al. (appendix A.1.1) have it before, U (r h). Cho et al.'s decoder (appendix A.1.2) has it after, as we do.
+The gates follow cuDNN: the GRU's reset gate acts after the matrix product, r (U h). In Cho et al. (equation 8) and
+Bahdanau et al. (appendix A.1.1) it acts before the product, U (r h). Cho et al.'s decoder (appendix A.1.2) applies it
+after the product, as we do.
 """
 
 from __future__ import annotations
@@ -27,19 +28,19 @@ __all__ = ["Cell", "Encoded", "LayerState", "RecurrentEncoder", "RecurrentLayer"
 
 Cell = Literal["gru", "lstm"]
 Summary = Literal["final", "mean", "max"]
-LayerState = tuple[Tensor, ...]  # (h,) of a GRU, (h, c) of an LSTM; each (R, D)
+LayerState = tuple[Tensor, ...]  # (h,) for a GRU, (h, c) for an LSTM; each (R, D)
 
 
 class RecurrentLayer(nn.Module):
     """One layer of GRU (Cho et al. 2014) or LSTM (Hochreiter and Schmidhuber 1997) cells, in one direction.
 
-    Matrices start Xavier-uniform, those from state to state orthogonal, gate by gate; biases at zero, but at one for an
-    LSTM's forget gate (Jozefowicz et al. 2015).
+    Input matrices are initialized Xavier-uniform and state-to-state matrices orthogonal, each gate separately. Biases
+    are initialized to zero, except that an LSTM's forget gate starts at one (Jozefowicz et al. 2015).
     """
 
     def __init__(self, cell: Cell, d_input: int, d_state: int) -> None:
         super().__init__()
-        kind = cast("Any", nn.GRU if cell == "gru" else nn.LSTM)  # whose weights PyTorch's types do not know
+        kind = cast("Any", nn.GRU if cell == "gru" else nn.LSTM)  # PyTorch's types do not declare the weights
         layer = kind(d_input, d_state, batch_first=True)
         self.cell: Any = layer
         self.num_states = 1 if cell == "gru" else 2
@@ -66,8 +67,10 @@ class RecurrentLayer(nn.Module):
         return torch.stack(outputs, 1), state
 
     def gates(self, x: Float[Tensor, "*b _"], onto: Float[Tensor, "R _"] | None = None) -> Float[Tensor, "*b _"]:
-        """The inputs' part of all gates: of the first units of the input, with biases; or of the last, added ``onto``
-        that of the first.
+        """Return the contribution of ``x`` to all gates.
+
+        Without ``onto``, ``x`` is the first part of the layer's input, and the biases are added. With ``onto``, the
+        contribution of that first part, ``x`` is the last part of the input, and both contributions are summed.
         """
         weight = self.cell.weight_ih_l0
         if onto is None:
@@ -75,7 +78,7 @@ class RecurrentLayer(nn.Module):
         return torch.addmm(onto, x, weight[:, -x.size(-1) :].t())
 
     def step(self, gates: Float[Tensor, "R _"], state: LayerState) -> LayerState:
-        """One step, from the inputs' part of the gates."""
+        """Return the next state, given the inputs' contribution to the gates."""
         h = state[0]
         recurrent = F.linear(h, self.cell.weight_hh_l0, self.cell.bias_hh_l0).to(h.dtype)
         gates = gates.to(h.dtype)
@@ -92,18 +95,18 @@ class RecurrentLayer(nn.Module):
 
 @dataclass(frozen=True)
 class Encoded:
-    """What the encoder says of B sentences."""
+    """The encoder's output for B sentences."""
 
     states: Float[Tensor, "B S D"]
-    mask: Bool[Tensor, "B S"]  # True where a token is
+    mask: Bool[Tensor, "B S"]  # True at tokens, False at padding
     vector: Float[Tensor, "B D"]  # z
 
 
 class RecurrentEncoder(nn.Module):
-    """Layers that read the source forwards and, where ``bidirectional``, backwards with half the units each.
+    """Layers that read the source forward and, if ``bidirectional``, also backward, with half of the units each.
 
-    Their halves are concatenated: a state is D wide. The backward layers are given each sentence turned round within
-    its own length, so padding stays at the end, where it changes nothing, and no lengths need to be known to the host.
+    The halves are concatenated, so a state has width D. The backward layers read each sentence reversed within its own
+    length. Padding therefore stays at the end, where it changes nothing, and the host does not need the lengths.
     """
 
     def __init__(
@@ -128,7 +131,7 @@ class RecurrentEncoder(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "B S E"], lengths: Int[Tensor, " B"]) -> Encoded:
-        """Read B sentences of so many tokens, at least one each."""
+        """Encode B sentences of the given ``lengths``, which must be at least 1."""
         positions = torch.arange(x.size(1), device=x.device)
         mask = positions < lengths.unsqueeze(1)
         turned = torch.where(mask, lengths.unsqueeze(1) - 1 - positions, positions).unsqueeze(2)
@@ -145,7 +148,7 @@ class RecurrentEncoder(nn.Module):
     def _vector(
         self, states: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"], lengths: Int[Tensor, " B"]
     ) -> Float[Tensor, "B D"]:
-        """z: where each direction ends, or the mean or maximum over all positions."""
+        """Return z: the last state of each direction, or the mean or maximum over all positions."""
         match self.summary:
             case "mean":
                 return states.masked_fill(~mask.unsqueeze(2), 0.0).sum(1) / lengths.unsqueeze(1)
@@ -157,7 +160,7 @@ class RecurrentEncoder(nn.Module):
 
 
 def linear(d_input: int, d_output: int) -> nn.Linear:
-    """A linear map that starts Xavier-uniform, its bias at zero."""
+    """Return a linear layer with Xavier-uniform weights and zero bias."""
     layer = nn.Linear(d_input, d_output)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -165,5 +168,5 @@ def linear(d_input: int, d_output: int) -> nn.Linear:
 
 
 def layers_of(modules: nn.ModuleList) -> list[RecurrentLayer]:
-    """The layers in a list of layers, by their type."""
+    """Return ``modules`` as a list that is typed as recurrent layers."""
     return cast("list[RecurrentLayer]", list(modules))

@@ -1,23 +1,25 @@
 """Recurrent decoders, with and without attention (the encoder is in :mod:`headway.nn.recurrent`).
 
-    h_t = d(h_{t-1}, y_{t-1}, z)        from z, one vector for the whole sentence; h_0 = tanh(V z)
+    h_t = d(h_{t-1}, y_{t-1}, z)        z is one vector for the whole sentence; h_0 = tanh(V z)
     y_t = g(h_t, y_{t-1}, z)
 
-One class for each way in which a decoder knows the source:
+There is one class for each way in which a decoder reads the source:
 
-    FixedVectorDecoder   z at every step, or at the start alone    Cho et al. 2014; Sutskever et al. 2014
+    FixedVectorDecoder   z at every step, or only at the start     Cho et al. 2014; Sutskever et al. 2014
     BahdanauDecoder      c_t = attend(h_{t-1}) in place of z       Bahdanau et al. 2015
-    LuongDecoder         c_t = attend(h_t), behind the step        Luong et al. 2015
+    LuongDecoder         c_t = attend(h_t), after the step         Luong et al. 2015
 
-where attend(q) is the mean of all the encoder's states z_1 .. z_S, weighted by the softmax of the scores of q with
-each. Departures, of all forms: the first state is tanh(V z) for every layer, and an LSTM's cell starts as V' z, where
-Sutskever et al. and Luong et al. copy the encoder's, Bahdanau et al. take the backward direction's part of z alone, and
-Cho et al. map twice, tanh(V' tanh(V z)), and use tanh(V z) for z; the GRU's gates are those of
-:mod:`headway.nn.recurrent`. Further ones are told with each class.
+Here attend(q) is the mean of the encoder's states z_1 .. z_S, weighted by the softmax of the scores of q with each.
 
-Dimensions: B sentences, R rows (of decoding: the beams of a sentence are neighbours), S source and T target positions,
-E width of an embedding, D of a state. Where a recurrence does not need what the attention says, a layer's steps are one
-call and attention is one product for all positions; else steps are taken over products that are made beforehand.
+All three depart from the papers in two ways. First, every layer's initial state is tanh(V z), and an LSTM's initial
+cell is V' z. Sutskever et al. and Luong et al. copy the encoder's states instead, Bahdanau et al. use only the backward
+half of z, and Cho et al. map twice, tanh(V' tanh(V z)), and use tanh(V z) as z. Second, the GRU's gates are cuDNN's
+(:mod:`headway.nn.recurrent`). Each class documents its other departures.
+
+Dimensions: B sentences, R rows being decoded (the beams of a sentence are neighbors), S source and T target positions,
+E width of an embedding, D width of a state. If a recurrence does not depend on the attention's result, one call
+computes all steps of a layer, and one product the attention of all positions. Otherwise the steps are computed one by
+one, and only the products of their inputs are computed beforehand.
 """
 
 from __future__ import annotations
@@ -50,21 +52,21 @@ __all__ = [
 
 @dataclass
 class SentenceVector:
-    """What is kept of B sentences that are one vector each."""
+    """The memory of B sentences that are encoded as one vector each."""
 
     vector: Float[Tensor, "B D"]
 
     @property
     def num_sequences(self) -> int:
-        """B."""
+        """Return B."""
         return self.vector.size(0)
 
     def of_rows(self, rows: int) -> Float[Tensor, "R D"]:
-        """The vector of each row's sentence."""
+        """Return the vector of each row's sentence."""
         return self.vector.repeat_interleave(rows // max(1, self.vector.size(0)), 0)
 
     def select(self, sentences: Int[Tensor, " B2"]) -> None:
-        """Only ``sentences`` stay."""
+        """Keep only ``sentences``."""
         self.vector = self.vector[sentences]
 
     def join(self, other: SentenceVector) -> None:
@@ -74,23 +76,23 @@ class SentenceVector:
 
 @dataclass
 class Annotations:
-    """What is kept of B sentences that are attended to: the encoder's states, and what scores need of them."""
+    """The memory of B sentences for attention: the encoder's states, and the keys prepared for the score function."""
 
     states: Float[Tensor, "B S D"]
     keys: Float[Tensor, "B 1 S _"]
-    bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity where no token is, else 0
+    bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity at padding, otherwise 0
 
     @property
     def num_sequences(self) -> int:
-        """B."""
+        """Return B."""
         return self.states.size(0)
 
     def select(self, sentences: Int[Tensor, " B2"]) -> None:
-        """Only ``sentences`` stay."""
+        """Keep only ``sentences``."""
         self.states, self.keys, self.bias = self.states[sentences], self.keys[sentences], self.bias[sentences]
 
     def join(self, other: Annotations) -> None:
-        """Append other sentences, whatever their lengths."""
+        """Append other sentences, which may have other lengths."""
         width = max(self.states.size(1), other.states.size(1))
         both = [(one, width - one.states.size(1)) for one in (self, other)]
         self.states = torch.cat([F.pad(one.states, (0, 0, 0, more)) for one, more in both])
@@ -103,9 +105,9 @@ MemoryT = TypeVar("MemoryT", SentenceVector, Annotations)
 
 @dataclass
 class RecurrentState(Generic[MemoryT]):
-    """What decoding keeps: a memory for each sentence; for each row the layers' states and what the output feeds back.
+    """The state of decoding: a memory for each sentence; for each row, the layers' states and the output fed back.
 
-    ``fed`` has no width if nothing is fed back. ``weights`` are those of the attention at the newest position, or None.
+    ``fed`` has width 0 if no output is fed back. ``weights`` are the attention weights at the newest position, or None.
     """
 
     memory: MemoryT
@@ -115,13 +117,13 @@ class RecurrentState(Generic[MemoryT]):
 
     @property
     def beams(self) -> int:
-        """Rows of each sequence."""
+        """Return the number of rows of each sequence."""
         return self.fed.size(0) // max(1, self.memory.num_sequences)
 
     def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues what row ``rows[i]`` was; only the memories of ``sentences`` stay (None: all).
+        """Reorder the rows: row i continues the old row ``rows[i]``. Only the memories of ``sentences`` are kept.
 
-        Rows must stay grouped by sentence, equally many for each.
+        None keeps all memories. Rows must stay grouped by sentence, with equally many rows per sentence.
         """
         self.layers = tuple(tuple(part[rows] for part in layer) for layer in self.layers)
         self.fed = self.fed[rows]
@@ -139,10 +141,10 @@ class RecurrentState(Generic[MemoryT]):
 
 
 class RecurrentAttention(nn.Module):
-    """The mean of a sentence's states, weighted by the softmax of their scores with a query: attend(q) of this file.
+    """Compute attend(q): the mean of a sentence's states, weighted by the softmax of their scores with a query.
 
     :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the weights (B, 1, T, S) of each call.
-    In training, T is 1 if each step needs the context of the step before.
+    In training, T is 1 if each step needs the context of the previous step.
     """
 
     def __init__(self, d_model: int, score: ScoreKind, score_hidden: int | None = None) -> None:
@@ -150,7 +152,7 @@ class RecurrentAttention(nn.Module):
         self.score: ScoreFunction = make_score(score, d_model, hidden=score_hidden)
 
     def remember(self, encoded: Encoded) -> Annotations:
-        """What is kept of the sentences."""
+        """Return the memory that decoding keeps of the sentences."""
         bias = torch.zeros(encoded.mask.shape, dtype=encoded.states.dtype, device=encoded.mask.device)
         bias = bias.masked_fill_(~encoded.mask, -math.inf)[:, None, None]
         return Annotations(encoded.states, self.score.prepare(encoded.states.unsqueeze(1)), bias)
@@ -158,14 +160,14 @@ class RecurrentAttention(nn.Module):
     def forward(
         self, query: Float[Tensor, "R T D"], memory: Annotations
     ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
-        """The context of each query, and the weights; the rows of a sentence are query positions of its one memory."""
+        """Return the context and the weights of each query. A sentence's rows are query positions over its memory."""
         queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
         weights = observed(self, (self.score.compare(queries, memory.keys) + memory.bias).softmax(-1))
         return (weights.squeeze(1) @ memory.states).view(query.shape), weights
 
 
 class Maxout(nn.Module):
-    """The greater of two linear maps, unit by unit (Goodfellow et al. 2013): g in Cho et al. 2014, appendix A.1.2."""
+    """The elementwise maximum of two linear maps (Goodfellow et al. 2013): g in Cho et al. 2014, appendix A.1.2."""
 
     def __init__(self, d_input: int, d_output: int) -> None:
         super().__init__()
@@ -177,10 +179,10 @@ class Maxout(nn.Module):
 
 
 class Decoder(nn.Module, Generic[MemoryT]):
-    """Layers, and the map V from z to their first states. What they are fed, and what comes out, the forms say.
+    """The recurrent layers, and the map V from z to their initial states; subclasses define input and output.
 
-    Called, a decoder takes the embeddings of the next T tokens of each row and moves the state behind them: a whole
-    target or one token. What comes out is ``d_output`` wide.
+    A call reads the embeddings of the next T tokens of each row (a whole target, or one token) and advances the state
+    past them. Its output has width ``d_output``.
     """
 
     d_output: int
@@ -195,22 +197,22 @@ class Decoder(nn.Module, Generic[MemoryT]):
         self.d_fed = 0
 
     def remember(self, encoded: Encoded) -> MemoryT:
-        """What is kept of the sentences."""
+        """Return the memory that decoding keeps of the sentences."""
         raise NotImplementedError
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R T _"]:
-        """What predicts the token behind each of these."""
+        """Return, for each of these tokens, the vector from which the next token is predicted."""
         raise NotImplementedError
 
     def start(self, encoded: Encoded) -> RecurrentState[MemoryT]:
-        """One row for each sentence, before its first token: h_0 = tanh(V z), and c_0 = V' z."""
+        """Return the state before the first token, with one row per sentence: h_0 = tanh(V z), and c_0 = V' z."""
         parts = self.bridge(encoded.vector).to(self.bridge.weight.dtype).chunk(len(self.layers) * self.num_states, 1)
         states = [part if index % self.num_states else part.tanh() for index, part in enumerate(parts)]
         layers = tuple(tuple(states[at : at + self.num_states]) for at in range(0, len(states), self.num_states))
         return RecurrentState(self.remember(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
 
     def run(self, x: Float[Tensor, "R T _"], state: RecurrentState[MemoryT], first: int = 0) -> Float[Tensor, "R T D"]:
-        """All steps of the layers from ``first`` on, each layer by one call."""
+        """Compute all steps of layer ``first`` and the layers above it, with one call per layer."""
         after = list(state.layers)
         for index, layer in list(enumerate(layers_of(self.layers)))[first:]:
             x, after[index] = layer(self.dropout(x) if index else x, after[index])
@@ -218,7 +220,7 @@ class Decoder(nn.Module, Generic[MemoryT]):
         return x
 
     def step(self, gates: Float[Tensor, "R _"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R D"]:
-        """One step of all layers, from the inputs' part of the first one's gates."""
+        """Compute one step of all layers, given the inputs' contribution to the first layer's gates."""
         after: list[LayerState] = []
         for layer, before in zip(layers_of(self.layers), state.layers, strict=True):
             after.append(layer.step(layer.gates(self.dropout(after[-1][0])) if after else gates, before))
@@ -227,17 +229,17 @@ class Decoder(nn.Module, Generic[MemoryT]):
 
 
 class FixedVectorDecoder(Decoder[SentenceVector]):
-    """z is all that is known of the source.
+    """A decoder that reads the source only through the vector z.
 
     With ``every_step`` (Cho et al. 2014, section 2.2 and appendix A.1.2):
 
         h_t = d(h_{t-1}, [y_{t-1}; z])
         out = maxout(W [h_t; y_{t-1}; z])
 
-    where in the appendix the reset gate acts on z's part of the candidate state as well, tanh(W y + r (U h + C z)), and
-    here, z being an input, on U h alone.
+    In the appendix, the reset gate also acts on z's part of the candidate state, tanh(W y + r (U h + C z)). Here z is
+    an input, so the gate acts only on U h.
 
-    Without (Sutskever et al. 2014) z is in the first state alone:
+    Without ``every_step`` (Sutskever et al. 2014), z determines only the initial state:
 
         h_t = d(h_{t-1}, y_{t-1})
         out = h_t
@@ -253,11 +255,11 @@ class FixedVectorDecoder(Decoder[SentenceVector]):
             self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
 
     def remember(self, encoded: Encoded) -> SentenceVector:
-        """Of z alone."""
+        """Return z as the memory."""
         return SentenceVector(encoded.vector)
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[SentenceVector]) -> Float[Tensor, "R T _"]:
-        """As at the head of the class."""
+        """Apply the class's equations to each token."""
         if not self.every_step:
             return self.run(y, state)
         z = state.memory.of_rows(y.size(0)).unsqueeze(1).expand(-1, y.size(1), -1)
@@ -267,15 +269,15 @@ class FixedVectorDecoder(Decoder[SentenceVector]):
 
 
 class BahdanauDecoder(Decoder[Annotations]):
-    """Attention is asked by the state before the step, and steers the step (Bahdanau et al. 2015, section 3.1).
+    """The state before a step queries the attention, whose result is an input of the step (Bahdanau et al. 2015, 3.1).
 
         c_t = attend(h_{t-1})
         h_t = d(h_{t-1}, [y_{t-1}; c_t])
         out = maxout(W [h_t; y_{t-1}; c_t])
 
-    Appendix A.2.2 has h_{t-1} in the output, equation 4 h_t as here. In the first line h_{t-1} is the first layer's, as
-    in Wu et al. 2016; further layers read it, and the last one's is in the output. So only the first layer goes step by
-    step.
+    The output uses h_t, as in equation 4; appendix A.2.2 uses h_{t-1}. With several layers, the first layer's state
+    queries the attention, as in Wu et al. 2016, and the last layer's state enters the output. So only the first layer
+    must be computed step by step.
     """
 
     def __init__(
@@ -295,11 +297,11 @@ class BahdanauDecoder(Decoder[Annotations]):
         self.d_output = d_embedding
 
     def remember(self, encoded: Encoded) -> Annotations:
-        """All states."""
+        """Return all of the encoder's states as the memory."""
         return self.attention.remember(encoded)
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
-        """As at the head of the class."""
+        """Apply the class's equations to each token."""
         layer = layers_of(self.layers)[0]
         before, states, contexts, weights = state.layers[0], [], [], []
         for of_y in layer.gates(y).unbind(1):
@@ -316,13 +318,14 @@ class BahdanauDecoder(Decoder[Annotations]):
 
 
 class LuongDecoder(Decoder[Annotations]):
-    """Attention is asked by the state behind the step (Luong et al. 2015, section 3).
+    """The state after a step queries the attention (Luong et al. 2015, section 3).
 
         h_t = d(h_{t-1}, y_{t-1})            or with ``input_feeding`` d(h_{t-1}, [y_{t-1}; out_{t-1}]), section 3.3
         c_t = attend(h_t)
         out = tanh(W [c_t; h_t])             equation 5
 
-    h_t is the last layer's. Without input feeding no step needs another's attention, and all are computed at once.
+    h_t is the last layer's state. Without input feeding, no step depends on the attention of another step, so all are
+    computed at once.
     """
 
     def __init__(
@@ -344,11 +347,11 @@ class LuongDecoder(Decoder[Annotations]):
         self.d_fed = d_embedding if input_feeding else 0
 
     def remember(self, encoded: Encoded) -> Annotations:
-        """All states."""
+        """Return all of the encoder's states as the memory."""
         return self.attention.remember(encoded)
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
-        """As at the head of the class."""
+        """Apply the class's equations to each token."""
         if not self.d_fed:
             out, weights = self._attend(self.run(y, state), state.memory)
             state.weights = weights.reshape(*y.shape[:2], -1)[:, -1]

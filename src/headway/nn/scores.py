@@ -7,13 +7,14 @@
     feed_forward   v^T max(0, W q + U k + b)            the paper's feed-forward layer (equation 2) of [q; k]
     cosine         g q . k / (|q| |k|)                  Henry et al. 2020; g, one over a temperature, is learned
 
-Every parameter is per head. A bias on the result of the last two layers would change no weight: a softmax does not see
-what is added to all its inputs. Where query and key come from learned linear projections without a bias, ``general``
-computes nothing that ``dot`` could not; it is for vectors that have none, as in recurrent models.
+Every parameter is per head. The two functions with a hidden layer need no bias on their result, because adding a
+constant to all scores does not change the softmax. If query and key come from learned linear projections without a
+bias, ``general`` computes nothing that ``dot`` could not; it is for vectors without such projections, as in recurrent
+models.
 
-A score function has two steps, so that what depends on the keys only is computed once and kept while queries arrive one
-after the other: :meth:`ScoreFunction.prepare` prepares keys, and :meth:`ScoreFunction.compare` compares queries with
-prepared keys. A call does both.
+A score function has two steps: :meth:`ScoreFunction.prepare` computes what depends only on the keys, and
+:meth:`ScoreFunction.compare` compares queries with prepared keys. Keys are therefore prepared only once while queries
+arrive one after the other. Calling the module does both.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ __all__ = ["ScoreFunction", "ScoreKind", "make_score"]
 
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
-_HIDDEN = 64  # units of a hidden layer at most, unless asked for: each (T, S) pair has as many numbers
-_LARGEST = 1 << 24  # numbers of a hidden layer that are held at a time; 64 MiB in float32
-_SCALE = 10.0  # what a cosine is multiplied by at first: a temperature of 0.1 (Liu et al. 2022)
+_HIDDEN = 64  # maximum default width of a hidden layer, which is stored for each (T, S) pair
+_LARGEST = 1 << 24  # maximum numbers of a hidden layer in memory at a time; 64 MiB in float32
+_SCALE = 10.0  # initial scale of a cosine: a temperature of 0.1 (Liu et al. 2022)
 
 
 def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int | None = None) -> ScoreFunction:
-    """The score function ``kind`` for queries and keys of ``width`` units in each of ``num_heads`` heads.
+    """Return the score function ``kind`` for ``num_heads`` heads whose queries and keys have ``width`` units.
 
-    ``hidden`` is the width of the hidden layer of additive and feed_forward; None: ``width``, but 64 at most.
+    ``hidden`` is the width of the hidden layer of additive and feed_forward. None means ``width``, but at most 64.
     """
     units = hidden or min(width, _HIDDEN)
     match kind:
@@ -58,18 +59,18 @@ def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int |
 
 
 class ScoreFunction(nn.Module):
-    """A score function; see the head of this file."""
+    """A score function; the module's docstring lists them."""
 
     def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
-        """The score of every query with every key."""
+        """Return the score of every query with every key."""
         return self.compare(query, self.prepare(key))
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
-        """What :meth:`compare` needs of the keys: each key's part is of that key alone."""
+        """Return the keys in the form that :meth:`compare` needs. Each result depends on one key only."""
         return key
 
     def compare(self, query: Float[Tensor, "B H T K"], keys: Float[Tensor, "B H S _"]) -> Float[Tensor, "B H T S"]:
-        """The score of every query with every prepared key."""
+        """Return the score of every query with every prepared key."""
         raise NotImplementedError
 
 
@@ -95,7 +96,7 @@ class _GeneralScore(ScoreFunction):
 
 
 class _CosineScore(ScoreFunction):
-    """The scale is kept as its logarithm, so that it stays positive. A vector of zeros has the cosine 0 to all."""
+    """The logarithm of the scale is learned, so the scale stays positive. A zero vector has cosine 0 with all others."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
@@ -110,14 +111,14 @@ class _CosineScore(ScoreFunction):
 
 
 def _normalized(x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
-    """Vectors of length 1, computed in float32 at least: in float16 the least that is divided by would be zero."""
+    """Return unit vectors, computed in float32 or float64: float16 would round the smallest divisor to zero."""
     return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1).to(x.dtype)
 
 
 class _HiddenScore(ScoreFunction):
-    """v^T f(W q + U k), of whose hidden layer there are (B, H, T, S, hidden) numbers.
+    """v^T f(W q + U k), whose hidden layer has (B, H, T, S, hidden) numbers.
 
-    Where they are many, queries are taken some at a time, and the hidden layer is computed again for the gradient.
+    If that is too large, the queries are processed in parts, and the hidden layer is recomputed for the gradient.
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int) -> None:
@@ -139,7 +140,7 @@ class _HiddenScore(ScoreFunction):
         if queries.size(2) <= at_once:
             return self._pairs(queries, keys)
         parts = torch.split(queries, at_once, dim=2)
-        # No random numbers are drawn inside.
+        # There is no random state to preserve: ``_pairs`` draws no random numbers.
         found = [checkpoint(self._pairs, part, keys, use_reentrant=False, preserve_rng_state=False) for part in parts]
         return torch.cat(found, dim=2)
 
@@ -161,13 +162,13 @@ class _FeedForwardScore(_HiddenScore):
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
         projected = super().prepare(key)
-        return projected + self.bias.to(projected.dtype)  # under autocast the hidden layer stays small
+        return projected + self.bias.to(projected.dtype)  # keeps the hidden layer in autocast's smaller type
 
     def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
         return summed.relu_()
 
 
 def _matrices(num_heads: int, inputs: int, outputs: int) -> nn.Parameter:
-    """One matrix a head, each Xavier-uniform by its own shape."""
+    """Return one matrix per head, each Xavier-uniform for its own shape."""
     bound = math.sqrt(6 / (inputs + outputs))
     return nn.Parameter(torch.empty(num_heads, inputs, outputs).uniform_(-bound, bound))
