@@ -14,7 +14,7 @@ _IDLE = ("beam_size", "stopping", "diversity")  # without a beam, or groups of o
 
 
 class Sampling(Config):
-    """Draw tokens at random instead of searching for the most probable target. Filters apply in the order of these fields."""
+    """Draw tokens at random instead of searching for the best target. Filters apply in the order of these fields."""
 
     temperature: float = Field(1.0, gt=0, description="Logits are divided by it; below 1: surer, above: more varied.")
     top_k: int | None = Field(None, ge=1, description="Draw among this many most probable tokens; none: all.")

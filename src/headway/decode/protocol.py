@@ -1,8 +1,8 @@
 """The protocol between search and models.
 
-A model starts from the sources of some sequences and then advances all of them by one token per step. Rows of one
-sequence (its beams) are neighbors, equally many for each sequence. The state belongs to one search; models hold nothing
-of it, so several threads may search with one model.
+A model starts from the sources of some sequences and then advances all of them by one token per step. The rows of a
+sequence (its beams) are neighbors, and all sequences have equally many. The state belongs to one search, not to the
+model, so several threads may search with one model.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class KVCache:
         old, self.filled = self.filled, max(self.filled, longest)
         self._reserve(before + count, self.filled, old)
         for x, heads in self._buffers():
-            # Entries that a mask hides are multiplied by 0 all the same, so they must be finite.
+            # Masked entries are still multiplied by 0, so they must be finite.
             x[before * heads : (before + count) * heads, longest : self.filled] = 0
             x[: before * heads, old : self.filled] = 0
         added = torch.tensor(lengths, dtype=torch.long, device=self.slots.device)

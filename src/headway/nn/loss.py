@@ -6,7 +6,7 @@ With the smoothing eps, the target y and a prior u over the V tokens, the refere
 
 and the loss of one position is H(q, p) = -sum_k q(k) log p(k) = KL(q || p) + H(q), where p is the softmax of the
 logits. The prior is uniform, 1 / V, as in the paper, or given (unigram frequencies, for example). Select the real
-targets first: these functions know no padding.
+targets first: these functions do not skip padding.
 
 R-Drop (Wu et al. 2021) sends each input through the model twice, with different dropout masks, and pulls the two
 predictions p1 and p2 together. We take half of its equation 4, so that two equal passes have the loss of one:

@@ -96,7 +96,7 @@ class _GeneralScore(ScoreFunction):
 
 
 class _CosineScore(ScoreFunction):
-    """The logarithm of the scale is learned, so the scale stays positive. A zero vector has cosine 0 with all others."""
+    """The logarithm of the scale is learned, so the scale stays positive. A zero vector has cosine 0 with all keys."""
 
     def __init__(self, num_heads: int) -> None:
         super().__init__()
