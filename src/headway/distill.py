@@ -40,7 +40,7 @@ from headway.train.snapshot import checkpoint_folders
 
 __all__ = ["distill"]
 
-_CHUNK_PAIRS = 2048  # takes some seconds, and has enough sentences of similar length to fill batches
+_CHUNK_PAIRS = 2048  # a few seconds of work, with enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 
 

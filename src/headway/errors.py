@@ -97,7 +97,7 @@ class MissingPackageError(HeadwayError):
     Args:
         purpose: What needs the package: the subject of the message.
         package: The name of the package.
-        extra: The extra of Headway that installs it; None: the one that :data:`EXTRAS` lists.
+        extra: The extra of Headway that installs the package. None means the one that :data:`EXTRAS` lists.
     """
 
     EXTRAS: ClassVar[dict[str, str]] = {

@@ -77,14 +77,14 @@ def main() -> None:
         if isinstance(error, OSError):
             _drop_standard_output()
         sys.exit(2)
-    except SystemExit as end:  # Typer turns what happened into one, silently
-        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output is gone, as with `| head`
+    except SystemExit as end:  # Typer raises SystemExit without a message
+        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has ended, as with `| head`
             sys.exit(141)
         if end.code:
             leave_to_main()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
-            exec("")  # else `python -m headway` ends by SIGINT if that came while Python executed a string
+            exec("")  # otherwise `python -m headway` may end by SIGINT, if that arrived while Python executed a string
         raise
 
 

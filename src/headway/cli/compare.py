@@ -85,7 +85,7 @@ def compare(
             raise ConfigError(f"{models[0]} is a model folder, which needs the source text; give it with --source F")
         references = list(input_lines(reference))
         read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
-        for name, lines in read.items():  # before the models translate, which may take long
+        for name, lines in read.items():  # check first: the models may take long to translate
             if len(lines) != len(references):
                 raise DataError(
                     f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "

@@ -30,7 +30,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
             return
-        # Later, because it would be lost again here; and as a signal to the thread, which ends a blocking read.
+        # Interrupt later, because an exception raised here would be lost again. A signal also ends a blocking read.
         timers.append(threading.Timer(_SOON, signal.pthread_kill, (main, signal.SIGINT)))
         timers[-1].daemon = True
         timers[-1].start()

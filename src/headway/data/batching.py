@@ -213,7 +213,7 @@ class TokenDataset:
 
 
 def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
-    """Return how often an epoch, as long as all corpora together, contains each example of each corpus.
+    """Return, for each corpus, how often an epoch contains each example, if it is as long as all corpora together.
 
     The share of corpus i is proportional to (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively
     Multilingual Neural Machine Translation in the Wild", 2019, section 4.2).

@@ -51,38 +51,38 @@ from headway.errors import BundleError, ConfigError
 __all__ = ["BeamSearch"]
 
 _Array = npt.NDArray[Any]
-_NOTHING = -1  # fills rows whose hypothesis is shorter than others
+_NOTHING = -1  # padding of shorter hypotheses
 
 
 class _EndedRows:
-    """The E rows that end in one step."""
+    """The E rows whose hypotheses end in one step."""
 
     def __init__(
         self, tokens: Int[Tensor, "E T"], log_probs: Float[Tensor, "E T1"], natural: Bool[Tensor, " E"] | None
     ) -> None:
         self._tokens = tokens  # right-aligned
-        self._log_probs = log_probs  # with those of EOS
+        self._log_probs = log_probs  # of the tokens and of EOS
         self._natural = natural  # whether the model itself would choose EOS; None if no row was forced to end
 
     @cached_property
     def arrays(self) -> tuple[_Array, _Array, _Array | None]:
-        """The host's copy of all three, made when it is first needed."""
+        """The three tensors as arrays in host memory, copied at the first access."""
         natural = None if self._natural is None else self._natural.numpy(force=True)
         return self._tokens.numpy(force=True), self._log_probs.numpy(force=True), natural
 
 
 @dataclass(frozen=True)
 class _Ending:
-    """A hypothesis that has ended: a row of those that ended in the same step."""
+    """A hypothesis that has ended: one row of an :class:`_EndedRows`."""
 
     rows: _EndedRows
     row: int
     length: int
     score: float
     coverage: float  # the part of the score that is the coverage penalty
-    forced: bool  # by the length limit
+    forced: bool  # ended by the length limit
     unmet: tuple[int, ...] = ()
-    incomplete: bool = False  # whether a constraint is unmet that could have been met
+    incomplete: bool = False  # an unmet constraint could still have been met
 
     @property
     def order(self) -> tuple[int, float]:
@@ -151,7 +151,7 @@ class BeamSearch(Generic[StateT]):
         self.bos, self.eos, self.banned = bos, eos, tuple(banned)
         self.groups, self.width = options.groups, options.beam_size // options.groups
         self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions of each group
-        # Diversity may penalize as many more candidates of a row.
+        # Diversity may penalize up to beam_size candidates of a row, so that many more are needed.
         self._top_k: int | None = self._considered + (options.beam_size if options.groups > 1 else 0)
         if options.sampling is not None:
             self.groups, self.width, self._considered = options.n_best, 1, 1
@@ -162,7 +162,7 @@ class BeamSearch(Generic[StateT]):
 
     def _reset(self) -> None:
         device = self.model.device
-        self.scores: Float[Tensor, "B G W"] = torch.zeros(0, self.groups, 1, device=device)  # -inf: an empty place
+        self.scores: Float[Tensor, "B G W"] = torch.zeros(0, self.groups, 1, device=device)  # -inf marks an empty place
         self._newest = torch.empty(0, dtype=torch.long, device=device)  # (R,), each row's last token
         # Right-aligned, because sequences enter at different times.
         self._tokens: Int[Tensor, "R T"] = torch.empty(0, 0, dtype=torch.long, device=device)
@@ -255,7 +255,7 @@ class BeamSearch(Generic[StateT]):
         self._coverage = F.pad(self._coverage, (0, missing)) + attention
 
     def _has_rules(self, all_short: bool) -> bool:
-        """Whether a rule applies in this step, besides a minimum length that no sequence has reached."""
+        """Whether any rule applies in this step, other than a minimum length that no sequence has reached yet."""
         if self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
             return True
         return any(
@@ -382,7 +382,7 @@ class BeamSearch(Generic[StateT]):
         penalties: _Array | None,
         natural: Bool[Tensor, " R"] | None,
     ) -> None:
-        """Add the extensions at ``where`` (sequence, group, extension) to what their groups have finished."""
+        """Add the extensions at ``where`` (sequence, group, extension) to the finished hypotheses of their groups."""
         index = tuple(torch.from_numpy(axis).to(self.scores.device) for axis in where)
         rows = self._rows(chosen)[index]
         log_probs = torch.cat([self._log_probs[rows], chosen.log_probs[index].unsqueeze(1)], dim=1)
@@ -409,7 +409,7 @@ class BeamSearch(Generic[StateT]):
         return self.options.coverage_penalty * shares.masked_fill(~real, 0.0).sum(1).view_as(self.scores)
 
     def _may_improve(self, finished: Sequence[_Ending], best: float, limit: int) -> bool:
-        """Whether a group continues whose best unfinished hypothesis has the score ``best`` (-inf: none is left)."""
+        """Whether a group must continue, given the score of its best unfinished hypothesis (-inf if none is left)."""
         if best == -math.inf:
             return False
         if self.options.stopping == "first":
@@ -417,14 +417,14 @@ class BeamSearch(Generic[StateT]):
         wanted = math.ceil(self.options.n_best / self.groups)
         if len(finished) < wanted or finished[wanted - 1].incomplete:
             return True
-        # A longer hypothesis may gain by the length penalty, and by coverage, whose penalty is at most 0.
+        # Growing longer can improve a score by the length penalty and by coverage, whose penalty is at most 0.
         return finished[wanted - 1].score < best / self._penalty(limit + 1)
 
     def _penalty(self, length: int) -> float:
         return length_penalty(length, self.options.length_penalty, self.options.normalization)
 
     def _hypotheses(self, beam: _Beam) -> list[Hypothesis]:
-        """Return what was found for a sequence, best first."""
+        """Return the hypotheses found for a sequence, best first."""
         if self.groups == 1 and self.options.sampling is None:
             endings = beam.finished[0]  # sorted: incomplete ones are returned only if none is complete
             return [one.hypothesis() for one in endings if one.incomplete == endings[0].incomplete]
@@ -434,7 +434,7 @@ class BeamSearch(Generic[StateT]):
             for group, endings in enumerate(beam.finished):
                 for ending in endings[rank : rank + 1]:
                     hypothesis = ending.hypothesis()
-                    # Scored by probability alone, without what diversity or temperature did to the search.
+                    # The score uses only the model's probability, not the effects of diversity or temperature.
                     free = math.fsum(hypothesis.token_log_probabilities[len(beam.request.prefix) :])
                     score = free / self._penalty(ending.length + 1) + ending.coverage
                     key = hypothesis.tokens, group if self.options.sampling else 0
@@ -444,7 +444,7 @@ class BeamSearch(Generic[StateT]):
     # From one step to the next.
 
     def _follow(self, chosen: Extensions, kept: Sequence[int]) -> None:
-        """Continue with the ``chosen`` extensions of the sequences that are ``kept``."""
+        """Continue with the ``chosen`` extensions of the ``kept`` sequences."""
         if not kept:
             self.beams = []
             return
@@ -458,7 +458,7 @@ class BeamSearch(Generic[StateT]):
             if self._nodes is not None:
                 self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
             self._banned_sequences = None
-        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # else every row continues in its place
+        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # otherwise rows keep their places
             rows = rows.flatten()
             self.model.select(self._state, rows, index)
             self._tokens, self._log_probs = self._tokens[rows], self._log_probs[rows]

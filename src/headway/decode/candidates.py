@@ -23,8 +23,8 @@ __all__ = ["Extensions", "TokenScores", "extend_best", "extend_diverse"]
 class TokenScores:
     """The tokens to choose from after each hypothesis.
 
-    ``gains`` are what a token adds to the hypothesis's score, ``log_probs`` the model's own log-probabilities. They
-    differ when rules rank the tokens otherwise than the model does.
+    ``gains`` are added to the hypothesis's score; ``log_probs`` are the model's own log-probabilities. They differ if
+    rules or temperatures change the ranking.
     """
 
     gains: Float[Tensor, "B G W C"]

@@ -1,21 +1,21 @@
 """Targets that must contain certain phrases: lexically constrained beam search with dynamic beam allocation.
 
-After Post and Vilar 2018 ("Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural Machine
-Translation", section 3). The candidates of a step are the best extensions of the beam and, for every hypothesis, each
-token that advances a constraint. They are put into banks by the number of constraint tokens that they still need, and
-the banks take turns in filling the beam. A hypothesis may end when its constraints are met.
+The method is that of Post and Vilar 2018 ("Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural
+Machine Translation", section 3). The candidates of a step are the best extensions of the beam and, for every
+hypothesis, each token that advances a constraint. Candidates are grouped into banks by the number of constraint tokens
+that they still need, and the banks take turns in filling the beam. A hypothesis may end when its constraints are met.
 
-Departures. A constraint is met if one of its alternatives occurs, wherever it came from, including the forced prefix,
+Departures: A constraint is met if one of its alternatives occurs anywhere in the target, including the forced prefix,
 and one occurrence satisfies every constraint that it matches. Progress is a function of the tokens
-(:class:`Constraints`); the search stores only its number.
+(:class:`Constraints`), so the search stores only the number of a node.
 
-A phrase can be required to match whole words (:class:`WordBoundaries`). Then the token before a phrase decides whether
-the phrase may begin there, and the token after it decides whether it counts. So a phrase that is complete is open until
-the next token, and the best tokens that close it are candidates, too.
+A phrase can be required to match whole words (:class:`WordBoundaries`). Then the token before a phrase determines
+whether the phrase may begin there, and the token after it determines whether the phrase counts. A complete phrase
+therefore stays open until the next token, and the best tokens that close it are candidates, too.
 
-The bank that needs the fewest tokens gets the first place, and each of its hypotheses has a token after which one token
-less is needed. So constraints stay unmet only if rules forbid tokens, or if the limit is too short for all constraints
-one after the other.
+The bank that needs the fewest tokens fills the first place of the beam, and each of its hypotheses can be extended by a
+token that reduces the number needed by one. Constraints therefore stay unmet only if rules forbid tokens, or if the
+length limit is too short for all constraints one after the other.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = ["Constraints", "Extension", "Phrase", "WordBoundaries", "allocate", "
 
 @dataclass(frozen=True)
 class WordBoundaries:
-    """Where words begin and end among the tokens of a vocabulary.
+    """Which tokens of a vocabulary continue a word, and which leave a word open.
 
-    Each token has two bit sets, one byte each. Token t continues the word in which the text before it ends if the two
-    have a bit in common: ``ends[s] & starts[t]``, where s is the token before t.
+    Each token has two bit sets of one byte each. Token t continues the word of the token s before it if
+    ``ends[s] & starts[t]`` is not 0.
 
     Attributes:
-        starts: For each token, which words its text continues.
-        ends: For each token, which word it leaves open.
+        starts: For each token, the kinds of words that it can continue.
+        ends: For each token, the kind of word that it leaves open.
         separator: A token that neither continues a word nor leaves one open, such as a space; None if there is none.
     """
 
@@ -55,12 +55,12 @@ class WordBoundaries:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A token sequence to include; its edges are bit sets as in :class:`WordBoundaries`, and 0 means no condition.
+    """A token sequence to include, with conditions on the tokens around it (bits as in :class:`WordBoundaries`).
 
     Attributes:
         tokens: The sequence.
-        start: It may not begin after a token whose ``ends`` has one of these bits.
-        end: It may not be followed by a token whose ``starts`` has one of these bits.
+        start: The token before the phrase must have none of these bits in ``ends``. 0 means no condition.
+        end: The token after the phrase must have none of these bits in ``starts``. 0 means no condition.
     """
 
     tokens: tuple[int, ...]
@@ -83,16 +83,16 @@ class _Progress:
 
 
 class Constraints:
-    """An automaton over the tokens of one request's constraints, built while it is used.
+    """An automaton that tracks one request's constraints; its nodes are created when they are reached.
 
-    Its nodes are numbers; every target begins at node 0. All places at which an alternative may be matched are followed
-    at once, as bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a
-    ``forbidden`` token are left out; a constraint without alternatives stays unmet and is not pursued.
+    Nodes are numbers, and every target begins at node 0. All partial matches of an alternative are tracked together, as
+    bits of an integer (the shift-and algorithm, Baeza-Yates and Gonnet 1992). Alternatives that contain a ``forbidden``
+    token are ignored. A constraint without alternatives stays unmet, and the search does not try to meet it.
 
     Args:
         include: The alternatives of each constraint. A plain token sequence is a phrase without conditions.
         forbidden: Tokens that no target contains.
-        boundaries: The word boundaries by which the phrases' edges are judged; None ignores them.
+        boundaries: The word boundaries for the conditions of phrases. None ignores the conditions.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Constraints:
         phrases = [[one if isinstance(one, Phrase) else Phrase(one) for one in several] for several in include]
         self.include = [[one for one in several if not set(one.tokens) & set(forbidden)] for several in phrases]
         self.boundaries = boundaries
-        # What a constraint takes wherever it begins: a separator, so that it continues no word, and its tokens.
-        # A vocabulary without a separator may leave a phrase out of reach.
+        # The number of tokens that always suffices: a separator, so that the phrase continues no word, and the phrase.
+        # Without a separator in the vocabulary, some phrases cannot be reached.
         separator = int(boundaries is not None and boundaries.separator is not None)
         self._shortest = [
             min((len(one.tokens) + separator * bool(self._continued(one)) for one in several), default=0)
@@ -148,15 +148,15 @@ class Constraints:
         return tuple(at for at, places in enumerate(matched) if places is not None and not self._open(at, places))
 
     def remaining(self, node: int, constraint: int) -> int:
-        """Return the fewest tokens after which a constraint can occur; 0 if it occurs already, or cannot."""
+        """Return the fewest tokens that meet a constraint; 0 if it is met already or cannot be met."""
         if constraint not in self.unmet(node):
             return 0
         return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
 
     def needed(self, node: int) -> int:
-        """Return how many tokens meet all constraints one after the other, continuing the one that saves most.
+        """Return how many tokens meet all constraints one after the other, first completing the match that saves most.
 
-        Every node that needs any tokens has a token in :meth:`forward` after which one token less is needed.
+        If a node needs any tokens, :meth:`forward` contains a token that reduces this number by one.
         """
         if node not in self._needed:
             unmet = self.unmet(node)
@@ -188,7 +188,7 @@ class Constraints:
         return 0 if self.boundaries is None else self.boundaries.starts[token]
 
     def _continuations(self, node: int, constraint: int) -> list[tuple[int, int]]:
-        """Return for each way to complete an unmet constraint how many tokens it takes, and the first of them."""
+        """Return, for each way to complete an unmet constraint, the number of tokens and the first token."""
         now = self._progress[node]
         places = now.matched[constraint]
         assert places is not None
@@ -203,11 +203,11 @@ class Constraints:
         return ways
 
     def _continued(self, phrase: Phrase) -> int:
-        """Return which open words a phrase would continue, or must not."""
+        """Return the bits of the open words that a phrase would continue, or must not continue."""
         return phrase.start | self._starts(phrase.tokens[0])
 
     def _lost(self, node: int, token: int) -> int:
-        """Return how many tokens the constraints need that ``token`` makes unmet again: their words go on."""
+        """Return the number of tokens needed by constraints that ``token`` makes unmet by continuing their words."""
         if not self.open_end(node) & self._starts(token):
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))

@@ -23,8 +23,8 @@ class Request:
         include: Constraints. Each is a set of alternative token sequences, of which at least one must occur in the
             target: a term in the forms that it may take. One occurrence may satisfy several constraints. A
             :class:`Phrase` can be required to be whole words.
-        boundaries: The words that the edges of phrases are judged by; None if no phrase has a condition.
-        banned: Token sequences that must not occur behind the prefix.
+        boundaries: The word boundaries for the conditions of phrases; None if no phrase has a condition.
+        banned: Token sequences that must not occur after the prefix.
         seed: With the options' seed and ``source``, it determines the random draws.
     """
 

@@ -143,7 +143,7 @@ _Results = list[list[Hypothesis]]
 def _map_in_threads(
     find: Callable[[list[int]], _Results], batches: Sequence[list[int]], threads: int, stop: Event
 ) -> Iterator[_Results]:
-    """Yield what ``find`` returns for each batch; an error or an interruption sets ``stop``, which ends the others."""
+    """Yield the result of ``find`` for each batch; an error or an interruption sets ``stop``, which ends the others."""
     before, started = torch.get_num_threads(), Barrier(threads + 1)
 
     def start() -> None:

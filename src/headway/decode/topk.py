@@ -88,7 +88,7 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
     index in the low bits."""
     size = values.size(-1)
     if count == 1:
-        return values.argmax(-1, keepdim=True)  # documented: the first of equals, and NaN first
+        return values.argmax(-1, keepdim=True)  # documented behavior: the first of equal values, and NaN before all
     if size <= _FEW:
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # NaN first, too
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0

@@ -325,7 +325,8 @@ def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: in
     as_far = 0
     for _ in range(trials):
         swapped = start + generator.integers(2, size=len(change)) @ change
-        # Sums of counts are exact, so a repeated assignment repeats its difference; 1e-9 allows for its mirror image.
+        # Sums of counts are exact, so equal assignments give equal differences. Swapping all sentences only changes the
+        # sign, up to rounding, for which 1e-9 allows.
         as_far += abs(value(total - swapped) - value(swapped)) >= delta - 1e-9
     return (as_far + 1) / (trials + 1)
 

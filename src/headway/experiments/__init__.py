@@ -32,7 +32,7 @@ NAMES = (
     "warmup-depth",
     "what-heads-see",
 )
-"""In the order of the report."""
+"""Names in the order of the report."""
 
 
 _OLD_NAMES = {"compatibility": "attention-scores"}

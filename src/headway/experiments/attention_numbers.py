@@ -1,4 +1,4 @@
-"""Attention in numbers: one small example worked through, and what expositions read into it.
+"""Attention in numbers: one small worked example, and the conclusions that explainers draw from it.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                  (Vaswani et al. 2017, equation 1)
 

@@ -137,11 +137,11 @@ class Experiment:
     Attributes:
         name: The name on the command line.
         title: The title in the report.
-        claims: What is to be tested.
-        measure: Settings to numbers.
-        judge: Numbers to one verdict per claim, in the order of ``claims``.
-        draw: Numbers to the figure. Called inside :func:`figure_style`.
-        explain: Numbers to plain text for the report; blank lines separate paragraphs.
+        claims: The claims to test.
+        measure: Measures, and returns numbers.
+        judge: Returns one verdict per claim, in the order of ``claims``, from the numbers.
+        draw: Draws the figure from the numbers. Called inside :func:`figure_style`.
+        explain: Returns plain text for the report from the numbers; blank lines separate paragraphs.
         data: The files below ``settings.data`` that the full form reads. Empty if it needs no data.
         takes_model: Whether the experiment can examine the model of ``settings.model``.
     """

@@ -1,4 +1,4 @@
-"""One head against many at equal size: d_k = d_v = d_model / h, so that all have the same number of weights.
+"""One head against many heads: with d_k = d_v = d_model / h, all models have the same number of weights.
 
 The paper varies this in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32 heads reach 24.9, 25.5, 25.8, 25.8 and
 25.4 BLEU. The full form trains 1, 4 and 32 heads at d_model = 128 (9 runs; other experiments share those of 1 and 4).

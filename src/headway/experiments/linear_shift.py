@@ -2,18 +2,17 @@
 
     PE(pos, 2i) = sin(w_i pos), PE(pos, 2i+1) = cos(w_i pos), w_i = 10000^(-2i/d)     (Vaswani et al. 2017, 3.5)
 
-By the addition theorems a shift by k turns every pair (sin, cos) by the angle w_i k:
+By the addition theorems, a shift by k rotates every pair (sin, cos) by the angle w_i k:
 
     [sin(w (pos + k))]   [ cos(w k)  sin(w k)] [sin(w pos)]
     [cos(w (pos + k))] = [-sin(w k)  cos(w k)] [cos(w pos)]
 
-so that PE(pos + k) = R_k PE(pos) with one block-diagonal rotation R_k for all positions. Measured are the error of that
-equation in float64 and with the float32 table that models use; and, as a control that can fail, how well the best
-linear map by least squares predicts the shifted table: for sinusoids, and for a table of random vectors of the same
-size, as learned positions are before training.
+so that PE(pos + k) = R_k PE(pos) with one block-diagonal rotation R_k for all positions. The experiment measures the
+error of that equation in float64 and with the float32 table that models use. As a control that can fail, it fits the
+best linear map by least squares and measures how well this map predicts the shifted table, for sinusoids and for random
+vectors of the same size (such as learned positions before training).
 
-A pair's wavelength is measured from the table: 2 pi over the angle by which the pair turns from one position to the
-next.
+A pair's wavelength is measured from the table: 2 pi divided by the angle between the pair at neighboring positions.
 """
 
 from __future__ import annotations

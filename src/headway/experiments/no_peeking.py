@@ -136,7 +136,7 @@ def _padding_influence(model: nn.Module, source: Tensor, target: Tensor) -> floa
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Sound models must not change; the broken ones must."""
+    """Require that the logits of sound models do not change and those of the broken models do."""
     models = numbers["models"]
     return (
         _judged(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),

@@ -1,4 +1,4 @@
-"""Quality against sentence length: what a fixed-length vector holds, and what attention adds.
+"""Quality against sentence length: how much a fixed-length vector can store, and what attention adds.
 
 A recurrent encoder-decoder without attention passes a sentence on as one vector, however long it is (Cho et al. 2014).
 Bahdanau et al. (2015) let the decoder attend to all encoder states, because the vector seemed too small for long

@@ -224,7 +224,7 @@ class OnnxModel:
         """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
         state.positions = state.positions[rows]
         unused = 0
-        if sequences is not None:  # the longest rows may have left
+        if sequences is not None:  # the longest rows may be among those removed
             unused = state.length - (int(state.positions.max()) if len(rows) else 0)
             state.memory_mask = state.memory_mask[sequences]
             state.memory = [tensor[sequences] for tensor in state.memory]
@@ -246,13 +246,13 @@ class OnnxModel:
 def run_session(
     session: onnxruntime.InferenceSession, outputs: Sequence[str], names: Sequence[str], tensors: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Run a graph: ``tensors`` are its inputs ``names``; return its ``outputs``."""
+    """Run a graph with ``tensors`` as its inputs ``names``, and return its ``outputs``."""
     feed = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
     return [torch.from_numpy(array) for array in session.run(list(outputs), feed)]
 
 
 def _joined(pair: tuple[Tensor, Tensor], *, before: int = 0, after: int = 0) -> Tensor:
-    """Both along the batch, with zeros along dimension 2 up to the length ``before`` or ``after`` them."""
+    """Concatenate two tensors along the batch, padding the shorter with zeros ``before`` or ``after`` dimension 2."""
     return torch.cat([F.pad(x, (0, 0, max(before - x.size(2), 0), max(after - x.size(2), 0))) for x in pair])
 
 

@@ -212,8 +212,9 @@ class OnnxGraph:
 
 @dataclass(frozen=True)
 class OnnxMask:
-    """What is added to scores (0 or minus infinity), and 0 for queries that may attend to nothing (None: there are
-    none).
+    """The values added to scores (0 or minus infinity), and a factor of 0 for queries that may attend to no key.
+
+    ``attends`` is None if every query may attend to a key.
     """
 
     bias: str

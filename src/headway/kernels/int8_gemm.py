@@ -1,7 +1,7 @@
 """Products of 8-bit weights and 8-bit inputs, in tiles that fit the processor's registers.
 
-The innermost loops of an integer matrix product, written as vector operations of LLVM, because compilers do not find
-them:
+These are the innermost loops of an integer matrix product, written as vector operations of LLVM because compilers do
+not generate them from plain loops:
 
     out[r, n] = sum over k of q[r, k] * w[n, k]
 

@@ -29,7 +29,7 @@ _FEW_ROWS = 32
 _MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
 _lock = threading.Lock()
 _both_forms = False
-_requested = threading.local()  # the number of threads that each thread requested from Numba last
+_requested = threading.local()  # the number of Numba threads that each thread last requested
 
 
 def run_threaded_if_few_rows(

@@ -154,7 +154,7 @@ def _normalize(sums: Arrays, results: Arrays) -> None:
 def _log_prob(logit: np.float32, normalizer: np.float32) -> np.float32:
     """Return the log-probability; rounding must not make that of a nearly certain token positive."""
     difference = logit - normalizer
-    return np.float32(0) if difference > 0 else difference  # not min(): NaN stays
+    return np.float32(0) if difference > 0 else difference  # unlike min(), keeps NaN
 
 
 @jit_inline

@@ -1,4 +1,4 @@
-"""The registry of architectures: each one's configuration, model class, and the facts that other packages ask for.
+"""The registry of architectures: configuration, model class, and the facts that other packages need.
 
 A new architecture is one file in this package, a member of the unions below, and an entry of :data:`ARCHITECTURES`.
 """

@@ -10,7 +10,7 @@ Translation, in the order of the work:
 - :mod:`~headway.predict.find_candidates`: search requests to candidates (:mod:`~headway.predict.quality` flags
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
 - :mod:`~headway.predict.merge_parts`: candidates of parts to the translation of a text.
-- :mod:`~headway.predict.pool`: the same in several processes.
+- :mod:`~headway.predict.pool`: translation in several processes.
 - :mod:`~headway.predict.rerank`: the order of given candidates, by scores or agreement.
 - :mod:`~headway.predict.shortlisting`: the shortlist in a model folder.
 - :mod:`~headway.predict.results`: inputs and results.

@@ -51,7 +51,7 @@ class CandidateFinder:
     def find(self, parts: Sequence[PartRequest]) -> list[list[Candidate]]:
         """Return at most ``n_best`` candidates of each part, best first; none if the rules forbid every target.
 
-        A search that is certain of its best hypothesis has finished few others. To give the guard a choice, a part
+        A search that is sure of its best hypothesis finishes few others. To give the guard a choice, a part
         whose best hypothesis is flagged is searched again with as many hypotheses as the beam has.
         """
         parts = list(parts)
@@ -187,7 +187,7 @@ class CandidateFinder:
 
 
 def _is_flagged(candidate: Candidate) -> bool:
-    """Return whether a candidate has flags, other than that the guard has chosen it."""
+    """Return whether a candidate has flags other than "fell_back"."""
     return bool(set(candidate.flags) - {"fell_back"})
 
 

@@ -1,4 +1,4 @@
-"""Phrases as tokens: what a search must produce, or must not.
+"""Phrases as tokens that a search must produce, or must not produce.
 
 A phrase matches whole words (:mod:`headway.text.words`). An asterisk at an edge lifts that condition: ``Haus*`` may
 begin a longer word, ``*haus`` may end one, ``*Haus*`` may be anywhere; ``\\*`` is an asterisk.
@@ -171,7 +171,7 @@ def _unknown(name: str, phrase: str) -> ConfigError:
 
 
 def _shortest(phrases: Sequence[Phrase], boundaries: WordBoundaries) -> tuple[Phrase, ...]:
-    """Return the phrases that contain no other: a target with a longer one contains the shorter one as well."""
+    """Return the phrases that contain no other phrase; including a longer phrase would include the shorter one, too."""
     return tuple(
         one for one in phrases if not any(other != one and _contains(one, other, boundaries) for other in phrases)
     )

@@ -96,7 +96,7 @@ class _Chunks(dict[str, bytes]):
 
     def learn(self, words: Iterable[str]) -> None:
         """Add the ids of all new ``words`` at once, which is many times faster than one by one."""
-        known = self, self._older  # other threads may replace the latter
+        known = self, self._older  # read once: other threads may replace self._older
         new = [
             word for word in set(words) if len(word) <= _MAX_CACHED_LENGTH and not any(word in each for each in known)
         ]

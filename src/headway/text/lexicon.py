@@ -25,7 +25,7 @@ Ids = npt.NDArray[np.int64]
 def translation_table(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], source_size: int, target_size: int, each: int
 ) -> Int32[npt.NDArray[np.int32], "F C"]:
-    """Return the ``each`` most probable target tokens of each source token, best first, padded with zeros.
+    """Return the most probable target tokens of each source token, best first, padded with zeros to ``each`` tokens.
 
     Args:
         sources: The source sides of a parallel text, as tokens without special tokens. Of a long text, evenly chosen

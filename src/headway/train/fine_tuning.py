@@ -132,7 +132,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def _weight_names(model: nn.Module) -> dict[nn.Parameter, dict[str, int]]:
-    """Return the state-dict names of each parameter or of its parts, and their numbers of elements."""
+    """Return the state-dict names of each parameter, or of its parts, with their numbers of elements."""
     names: dict[nn.Parameter, dict[str, int]] = {parameter: {} for parameter in model.parameters()}
     owners = {parameter.untyped_storage().data_ptr(): parameter for parameter in names}
     for name, tensor in model.state_dict().items():

@@ -178,7 +178,7 @@ def saved_activation_bytes(objective: Objective, shape: BatchShape, precision: s
         return tensor
 
     source = np.full((shape.rows, shape.source), UNK, np.int64)
-    target = np.ones((shape.rows, shape.target), np.int64)  # a token, or the first label
+    target = np.ones((shape.rows, shape.target), np.int64)  # 1 is a token, or the first label
     batch = to_device(PaddedBatch(source, target), device)
     training = objective.training
     with (

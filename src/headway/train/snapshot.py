@@ -67,7 +67,7 @@ class Progress:
         best: The best validation score; higher is better.
         best_step: The step of the best score.
         stale: Number of validations since the best score.
-        elapsed_s: Seconds spent in training steps, over all resumptions.
+        elapsed_s: Seconds spent in training steps, over all starts of the run.
         loss: Loss summed over ``loss_targets`` since the last line of metrics.
         loss_targets: Number of targets in ``loss``.
         skipped: Number of skipped steps since the last line of metrics.
