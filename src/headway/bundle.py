@@ -98,7 +98,7 @@ BundleT = TypeVar("BundleT", bound="_AnyBundle")
 
 
 class _AnyBundle:
-    """What the bundles of all tasks have in common."""
+    """The base class of the bundles of all tasks."""
 
     purpose: ClassVar[str]  # for messages
     task: TaskConfig

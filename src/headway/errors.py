@@ -68,7 +68,7 @@ class ConfigError(HeadwayError):
 
 
 class DataError(HeadwayError):
-    """A corpus cannot be read as asked."""
+    """A corpus is missing or damaged, or contains an invalid example."""
 
 
 class LengthError(HeadwayError):
@@ -80,7 +80,7 @@ class BundleError(HeadwayError):
 
 
 class CheckpointError(HeadwayError):
-    """A run folder cannot be resumed as asked."""
+    """A run folder cannot be resumed, or not with this recipe."""
 
 
 class TrainingError(HeadwayError):

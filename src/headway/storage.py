@@ -87,7 +87,7 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file ``path`` while other processes wait, including those of machines that share the file system.
+    """Lock the file ``path``; other processes wait, including those on machines that share the file system.
 
     The system releases the lock when the process ends, even if it is killed. The file is not removed.
     """

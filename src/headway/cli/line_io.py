@@ -251,7 +251,7 @@ class LineReader:
             if self._form == "jsonl":
                 return self._record(text, f"{self._name}, line {number}")
             return Source(text, self._prefix, self._include, self._banned)
-        except HeadwayError as error:  # Report.add puts the place back
+        except HeadwayError as error:  # Report.add names the line again
             return type(error)(str(error).removeprefix(f"{self._name}, line {number}: "))
 
     def _record(self, line: str, where: str) -> Source:

@@ -6,7 +6,7 @@ padding; the composition and order of batches change every epoch. The position i
 and resuming needs no other state. If a store has several sampled segmentations of each text, epochs alternate between
 them.
 
-``max_tokens`` limits rows x the longer side, padding included; a longer example is a batch of its own. ``max_examples``
+``max_tokens`` limits rows x the longer side, padding included; a longer example forms its own batch. ``max_examples``
 limits the rows.
 """
 

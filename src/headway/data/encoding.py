@@ -45,7 +45,7 @@ class SubwordSampler(Protocol):
 
 @dataclass(frozen=True)
 class SideSpec:
-    """How the texts of one side (source or target) become rows of tokens.
+    """The specification for converting the texts of one side (source or target) to rows of tokens.
 
     Attributes:
         encoder: Tokenizes a text as at inference time. Length filters use these token counts.
@@ -64,7 +64,7 @@ class SideSpec:
 
 @dataclass(frozen=True)
 class EncodingSpec:
-    """How the examples of a corpus are tokenized and filtered: all that a worker process needs.
+    """The specification for tokenizing and filtering the examples of a corpus: all that a worker process needs.
 
     Attributes:
         sides: The specifications of source and target.

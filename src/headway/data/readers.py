@@ -344,7 +344,7 @@ def _locate(block: bytes, position: int) -> tuple[int, int]:
 
 def _line_blocks(path: Path) -> Iterator[bytes]:
     """Yield the content of a file in blocks of whole lines, without the ``\\n`` at the end of each block."""
-    partial: list[bytes] = []  # the beginning of a line whose end has not been read
+    partial: list[bytes] = []  # the beginning of a line whose end has not been read yet
     for chunk in _chunks(path):
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:

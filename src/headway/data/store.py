@@ -69,7 +69,7 @@ class FilterConfig(Config):
 
 @dataclass(frozen=True)
 class FilterCounts:
-    """How many examples were read, removed (by reason), and truncated (among those that were kept)."""
+    """The numbers of examples that were read, removed (by reason), and truncated (among those kept)."""
 
     read: int
     empty: int

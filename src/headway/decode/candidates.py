@@ -1,4 +1,4 @@
-"""How the hypotheses of a beam are extended by one token: the plain choice, and diverse beam search.
+"""Extend the hypotheses of a beam by one token: plain and diverse beam search.
 
 B sequences have G groups of W hypotheses each; groups are searched separately. Sampling and constraints make their own
 choice from the same data (:mod:`headway.decode.sampling`, :mod:`headway.decode.constraints`).

@@ -56,7 +56,7 @@ class Ensemble:
         return Step(logits, torch.stack(seen).mean(0) if attention and len(seen) == len(steps) else None)
 
     def select(self, state: list[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         for model, own in zip(self.models, state, strict=True):
             model.select(own, rows, sequences)
 

@@ -1,4 +1,4 @@
-"""How to search for a target: every option of decoding, its meaning, and which of them exclude each other."""
+"""The options of decoding: their meanings, and which of them exclude each other."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Step:
         return top_tokens(self.logits(), k, banned, eos)
 
     def allowed(self) -> Bool[Tensor, "B V"] | None:
-        """Return which tokens each sequence's shortlist contains, to which :meth:`top_k` is limited; None: no limit."""
+        """Return which tokens each sequence's shortlist contains; :meth:`top_k` is limited to them. None: no limit."""
         return None
 
 
@@ -68,7 +68,7 @@ class SearchModel(Protocol[StateT]):
         """Append one token to each row and predict the next; with ``attention``, also report what is attended to."""
 
     def select(self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all).
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all.
 
         Rows stay grouped by sequence, equally many for each; their number may change.
         """

@@ -1,4 +1,4 @@
-"""What a search is asked for, and what it returns: one source sequence in ids, and the hypotheses found for it."""
+"""The input and the output of a search: one source sequence in ids, and the hypotheses found for it."""
 
 from __future__ import annotations
 

@@ -246,11 +246,11 @@ class _DecoderLayer:
 
 @dataclass
 class _State:
-    """What decoding keeps between steps: the keys and values of the prefixes and of the memory, and the shortlists."""
+    """The state between decoding steps: the keys and values of the prefixes and of the memory, and the shortlists."""
 
     prefix: KVCache
     memory: KVCache
-    memory_mask: Any = None  # as the backend's attention takes it
+    memory_mask: Any = None  # in the form that the backend's attention takes
     listed: ListedWeights | None = None
 
 
@@ -366,7 +366,7 @@ class SearchTransformer:
 
     @torch.inference_mode()
     def select(self, state: _State, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         state.prefix.select(rows, sequences)
         if sequences is not None:
             state.memory.select(sequences, sequences)

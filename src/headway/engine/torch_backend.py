@@ -18,7 +18,7 @@ from headway.nn.cache import KVCache, LayerSpec
 
 __all__ = ["Activation", "Layer", "Residual", "Rows", "TorchBackend"]
 
-Rows = Any  # (R, K), in the backend's own representation: only its methods and layers read them
+Rows = Any  # (R, K), in the backend's own representation, which only its methods and layers read
 Layer = Callable[[Rows], Rows]
 Activation = Callable[[Tensor], Tensor]
 Residual = PostNorm | PreNorm | NoNorm

@@ -50,7 +50,7 @@ __all__ = [
 
 Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]
-"""What was measured, as JSON holds it. ``tables`` in it, {caption: [{column: value}]}, is shown in the report."""
+"""The measured values, as JSON. The key ``tables``, {caption: [{column: value}]}, is shown in the report."""
 
 OURS = "ours"
 """The source of a claim that none of the sources makes."""
@@ -78,7 +78,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the numbers say about a claim, and which numbers decided."""
+    """The verdict on a claim, and the numbers that it is based on."""
 
     outcome: Outcome
     reason: str

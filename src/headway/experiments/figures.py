@@ -90,8 +90,8 @@ def heat_map(
         axes: The panel.
         values: The numbers that the colors stand for, row by row.
         texts: The text of each cell.
-        rows: Labels of the rows. None: their numbers.
-        columns: Labels of the columns. None: their numbers.
+        rows: Labels of the rows. None means their numbers.
+        columns: Labels of the columns. None means their numbers.
         dark: Texts are white where the absolute value is above this, otherwise black.
         cell: Further properties of a cell's text, by row and column.
         image: Arguments of ``imshow``, such as the color scale and its limits.

@@ -1,4 +1,4 @@
-"""What a layer costs: the formulas of table 1 (Vaswani et al. 2017, section 4) beside measurements.
+"""The cost of a layer: the formulas of table 1 (Vaswani et al. 2017, section 4) compared with measurements.
 
 Multiplications are counted while a layer runs. Sequential operations are the depth of autograd's graph. The longest
 path is the number of layers (recurrent: steps) after which the last output has a gradient with respect to the first

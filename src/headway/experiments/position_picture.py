@@ -85,7 +85,7 @@ def _told(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> d
     """Return the share of positions identified, exactly or nearly, from encodings plus embeddings of deviation
     ``size``.
     """
-    torch.manual_seed(seed)  # the same embeddings at every rate
+    torch.manual_seed(seed)  # use the same embeddings at every rate
     dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
     off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
     return {"right": float((off == 0).float().mean()), "near": float((off <= NEAR).float().mean())}

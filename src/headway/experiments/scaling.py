@@ -76,7 +76,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
-    """Return the scores of each query with KEYS keys of its own."""
+    """Return the scores of each query with its own KEYS random keys."""
     query = torch.randn(queries, 1, width, generator=generator)
     return (query @ torch.randn(queries, width, KEYS, generator=generator)).squeeze(1).double()
 

@@ -133,7 +133,7 @@ def train_variant(
             raise KeyboardInterrupt
         assert result.model is not None
         dev, last = _last(run, "dev"), _last(run, "train")
-        shutil.rmtree(run / "checkpoints")  # never resumed again; 60 of them take a gigabyte
+        shutil.rmtree(run / "checkpoints")  # checkpoints are never resumed again, and those of 60 runs take a gigabyte
         return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
     found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
@@ -163,7 +163,7 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Train each variant with each seed; return test BLEU, development loss and minutes of training."""
     rows = []
-    for seed in settings.seeds:  # outer loop: one seed of every variant first
+    for seed in settings.seeds:  # seeds are the outer loop: every variant is trained with one seed first
         for name, changes in variants.items():
             trained = train_variant(settings, text, seed, changes)
             rows.append(

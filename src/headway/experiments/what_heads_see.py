@@ -1,4 +1,4 @@
-"""What heads look at: cross-attention as word alignment, and the contribution of each head.
+"""What heads attend to: cross-attention as word alignment, and the contribution of each head.
 
 Attention over the memory shows which source words are being translated (Bahdanau et al. 2015, 5.2.1). Nobody has
 aligned this text by hand, so the attention is compared with a dictionary that is counted from the training text. A

@@ -66,7 +66,7 @@ def figure(
 
     Args:
         inspection: The inspection.
-        kind: The kind of attention. None: the most informative kind, or for a classifier its labels and their reasons.
+        kind: The kind of attention. None means the most informative kind, or a classifier's labels and attributions.
         layer: Enlarge this layer, counted from 1 or negative from the end. Heads are averaged unless ``head`` is given.
         head: Enlarge this head, of the last layer unless ``layer`` is given.
 

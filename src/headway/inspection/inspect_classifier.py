@@ -1,6 +1,6 @@
 """Inspect a classifier: the attention of its encoder and its pooling, and the tokens that support a label.
 
-If the last block computes only the position that is read out, its attention acts as a pooling: it tells how much of
+If the last block computes only the position that is read out, its attention acts as a pooling: it shows how much of
 each token goes into the one vector that the label is predicted from.
 """
 

@@ -38,9 +38,9 @@ def inspect(
     Args:
         model: A model from ``headway.load``.
         source: A text that the model reads as one part.
-        target: The translation, or for a classifier the label to explain. None: the model's own.
+        target: The translation, or for a classifier the label to explain. None means the model's own.
         name: The model's name, for titles.
-        alternatives: Number of most probable tokens to list at each target position. None: five.
+        alternatives: Number of most probable tokens to list at each target position. None means five.
         target_language: The language to translate into, if the model has several.
         source_language: The language of the source, for imported models that need it.
 

@@ -48,7 +48,7 @@ def inspect_translation(
     Args:
         translator: The model; of an ensemble, the first member.
         source: A text that is read as one part.
-        target: Its translation. None: the model's own.
+        target: Its translation. None means the model's own.
         name: The model's name, for titles.
         options: Search options for the model's own translation.
         alternatives: Number of most probable tokens to list at each position.

@@ -34,7 +34,7 @@ PLOT: dict[str, Any] = {
     "grid.color": "#E3E3E3",
     "grid.linewidth": 0.6,
 }
-"""What pictures with lines, bars or points add to the style, and heat maps do not."""
+"""Additional style settings of pictures with lines, bars or points, but not of heat maps."""
 
 _STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",

@@ -191,7 +191,7 @@ class Inspection:
         Args:
             kind: The kind of attention.
             layer: Counted from 1, or negative from the end.
-            head: Counted from 1, or negative from the end. None: all heads.
+            head: Counted from 1, or negative from the end. None means all heads.
 
         Raises:
             ConfigError: There is no such attention, layer or head.
@@ -258,7 +258,7 @@ class Inspection:
 
 
 def check_size(model: nn.Module, source: int, target: int = 0) -> None:
-    """Refuse lengths (in tokens) with more attention than can be stored, before computing it.
+    """Refuse a source and a target that are so long that their attention weights would not fit in memory.
 
     Raises:
         LengthError: There are more than :data:`MAX_NUMBERS` weights.

@@ -88,7 +88,7 @@ def write_ctranslate2(
     Args:
         bundle: The model, trained by Headway or imported.
         folder: An existing folder.
-        quantization: Data type of the matrices, one of :func:`quantizations`. None: float32.
+        quantization: Data type of the matrices, one of :func:`quantizations`. None means float32.
         max_positions: Rows of the sinusoid table, which is the longest sequence that the engine accepts.
         shortlist: The model's shortlist, if it has one.
 

@@ -40,7 +40,7 @@ def export_to(
         form: "huggingface" (`transformers`), "ctranslate2" or "onnx".
         bundle: The model.
         folder: The folder to write.
-        quantization: Data type of the weights in a CTranslate2 folder. None: float32.
+        quantization: Data type of the weights in a CTranslate2 folder. None means float32.
         shortlist: The model's shortlist, if it has one. Only CTranslate2 supports it.
         source_language: The source language that the exported tokenizer passes to a multilingual model.
         target_language: The target language that the exported tokenizer passes to a multilingual model.

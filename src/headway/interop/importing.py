@@ -52,7 +52,7 @@ def import_huggingface(
 
     Args:
         folder: A folder with config.json, weights and tokenizer files.
-        source_language: Code of the default source language. None: the one that the folder names.
+        source_language: Code of the default source language. None means the one that the folder names.
         target_language: Code of the default target language. For an mBART whose config.json does not define the first
             decoder token, this is the only target language.
 

@@ -128,7 +128,7 @@ def is_onnx_folder(folder: Path) -> bool:
 
 @dataclass
 class OnnxState:
-    """What decoding keeps between steps, for R rows over B sentences; prefixes end where the tensors end.
+    """The state between decoding steps, for R rows of B sentences; prefixes are right-aligned in the tensors.
 
     ``memory`` and ``prefix`` alternate keys and values, block by block: (B, H, S, .) and (R, H, T, .).
     """
@@ -221,7 +221,7 @@ class OnnxModel:
         return Step(logits)
 
     def select(self, state: OnnxState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         state.positions = state.positions[rows]
         unused = 0
         if sequences is not None:  # the longest rows may be among those removed

@@ -19,7 +19,7 @@ Training in float32 or bfloat16:
   :mod:`headway.kernels.layer_norm`, :mod:`headway.kernels.head_layout`: what surrounds the products, forward and
   backward.
 
-What these are made of:
+These kernels are built from:
 
 - :mod:`headway.kernels.jit`: compilation and its cache; :mod:`headway.kernels.threads`: running a kernel on threads;
   :mod:`headway.kernels.cpu_features`: the processor features that kernels are chosen by.

@@ -66,7 +66,7 @@ def add_outer_product(y: Array, x: Array, out: Array) -> None:
 
     ``out`` (M, K) is float32; M is at least N and a multiple of TILE_ROWS, K a multiple of BLOCK.
     """
-    strips = torch.get_num_threads()  # all strips read the narrower matrix
+    strips = torch.get_num_threads()  # every strip reads the whole narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
     run_threaded(_add_outer, y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
 

@@ -49,7 +49,7 @@ _VECTORS = 2  # vectors of sums side by side
 BLOCK = _VECTORS * LANES  # columns of a panel
 PAIR_BYTES = 4
 TILE_ROWS = 8
-_MIN_LLVM_VERSION = 18  # the first that compiles bfloat
+_MIN_LLVM_VERSION = 18  # the first version that compiles bfloat
 
 
 class _BFloat(ir.Type):  # type: ignore[misc]  # llvmlite has no types

@@ -233,7 +233,7 @@ class RecurrentModel(nn.Module):
     def select(
         self, state: RecurrentState[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         state.select(rows, sequences)
 
     def _decode(self, state: RecurrentState[Any], tokens: Int[Tensor, "R T"]) -> Float[Tensor, "R T D"]:

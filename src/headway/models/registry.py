@@ -43,7 +43,7 @@ Output = Literal["tokens", "label"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """What other packages need to know about an architecture.
+    """The facts about an architecture that other packages need.
 
     Attributes:
         config: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.

@@ -224,7 +224,7 @@ class Transformer(nn.Module):
     def select(
         self, state: TransformerState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all)."""
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         state.prefix.select(rows, sequences)
         if sequences is not None:
             state.memory.select(sequences, sequences)

@@ -159,7 +159,7 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def is_positional(self) -> bool:
-        """Whether what a query attends to depends on its position in the sequence, besides ``mask``."""
+        """Whether the weights of a query depend on its position in the sequence in other ways than by ``mask``."""
         return self.rotary is not None or self.window is not None
 
     def forward(

@@ -163,7 +163,7 @@ class KVCache:
         return self.keys[layer][:rows, : self.filled], self.values[layer][:rows, : self.filled]
 
     def select(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Row i continues the old row ``rows[i]``, of the same sequence; only ``sequences`` are kept (None: all).
+        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all.
 
         Rows stay grouped by sequence, equally many for each; their number may change.
         """

@@ -105,7 +105,7 @@ MemoryT = TypeVar("MemoryT", SentenceVector, Annotations)
 
 @dataclass
 class RecurrentState(Generic[MemoryT]):
-    """The state of decoding: a memory for each sentence; for each row, the layers' states and the output fed back.
+    """The state of decoding: the memories of all sentences, and each row's layer states and fed-back output.
 
     ``fed`` has width 0 if no output is fed back. ``weights`` are the attention weights at the newest position, or None.
     """

@@ -71,7 +71,7 @@ class GlossaryEntry:
 
 
 class Glossary:
-    """How certain source phrases must be translated.
+    """Required translations of certain source phrases.
 
         glossary = Glossary([("Haus", "house|home"), ("Mars", "Mars", "exact")])
         glossary = Glossary.load("terms.tsv")

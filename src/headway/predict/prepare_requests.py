@@ -44,7 +44,7 @@ class PartRequest:
 
 @dataclass(frozen=True)
 class TranslationPlan:
-    """How a text is translated: a request for each of its parts. A blank text has no parts."""
+    """The search requests for a text, one for each of its parts. A blank text has no parts."""
 
     source: Source
     parts: tuple[Part, ...] = ()

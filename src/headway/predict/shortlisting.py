@@ -24,7 +24,7 @@ _COVERAGE_SENTENCES = 2000
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of the vocabulary a shortlist keeps, measured on a sample of sentences.
+    """The mean size of a sentence's list and its coverage, measured on a sample of sentences.
 
     Attributes:
         tokens: Mean number of tokens in the list of a sentence.

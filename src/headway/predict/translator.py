@@ -87,7 +87,7 @@ class Translator(TextTranslator):
         self.alignment_layer = alignment_layer
         self._requested_source_tokens = max_source_tokens
         accelerate(bundle.model.to(self.device).eval())
-        choose_precision(precision, self.device)  # raises for what this machine does not support
+        choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
         slow = unsupported_reason(bundle.model)
         if slow and precision not in ("auto", "float32"):
             raise ConfigError(f"precision {precision!r}: {slow}")

@@ -22,10 +22,10 @@ VERSION = 2  # of the saved file; version 1 is Headway's own tokenizer
 
 
 class ImportedTokenizer(TextTokenizer):
-    """What imported tokenizers share.
+    """The base class of imported tokenizers.
 
     Args:
-        names: What each id is shown as.
+        names: The displayed text of each id.
         reserved: Ids that text never produces. The four special ids are included without being listed.
         pieces: The token of each id, as the tokenizer's library spells it.
     """

@@ -118,7 +118,7 @@ class World:
         Args:
             objective: The module to wrap.
             blocks: Modules whose weights are sharded (FSDP2) and gathered together for each pass; the weights outside
-                of all blocks form one more group. None: every process has the whole model (DDP).
+                of all blocks form one more group. None means that every process has the whole model (DDP).
             unused: Whether a pass may leave out weights that another process uses (layer dropout); DDP only.
         """
         if self._host is None:
@@ -267,7 +267,7 @@ class ShardedCheckpoints(Checkpoints):
 
         super().__init__(folder, keep=keep, keep_best=keep_best)
         self._hosts = init_device_mesh("cpu", (world.processes,))
-        # A group of its own, because the writing thread communicates during training.
+        # A separate process group, because the writing thread communicates during training.
         self._group = dist.new_group(backend="gloo")
         self._writers = World(world.device, self._group)
 

@@ -80,7 +80,7 @@ def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
 def load_start(model: Model, folder: Path) -> None:
     """Load the weights of the model folder into ``model``, which must have the same configuration except dropout.
 
-    Labels are compared when the data are prepared.
+    The labels of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
     ours, theirs = model.config.as_dict(), start.config.as_dict()

@@ -165,7 +165,7 @@ def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
 
 
 class _Trainer(Generic[RecipeT]):
-    """What stays the same during a run, and what happens only sometimes.
+    """The parts of a run that do not change, and the actions that are not part of every step.
 
     ``model`` is validated and written. ``state.model`` is trained: the same object, or its FSDP2 shards.
     """
@@ -194,7 +194,7 @@ class _Trainer(Generic[RecipeT]):
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
-            # One graph for all shapes. The loss stays outside: it has its own gradient, and a loop over chunks.
+            # One graph for all shapes, without the loss, which computes its own gradient in a loop over chunks.
             objective.compute = torch.compile(objective.compute, dynamic=True)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
         self.objective = world.wrap(objective, blocks=blocks, unused=recipe.skips_layers)
@@ -239,7 +239,7 @@ class _Trainer(Generic[RecipeT]):
         return patience is not None and self.state.progress.stale >= patience
 
     def is_due(self, interval: int) -> bool:
-        """Whether what happens every ``interval`` steps, and after the last one, happens now."""
+        """Whether an action is due that happens every ``interval`` steps and after the last one."""
         return self.state.step % interval == 0 or self.state.step == self.recipe.training.steps
 
     def report(self, rate: float) -> None:

@@ -160,7 +160,7 @@ def _look(text: str) -> str:
 
 
 class _Builder:
-    """Collects pairs category by category, and all sources, so that no source is ambiguous or in two splits."""
+    """Collects pairs by category, and remembers all sources, so that no source is ambiguous or in two splits."""
 
     def __init__(self, source: Locale, target: Locale, seed: int, *, total: int, progress: Progress | None) -> None:
         self.source, self.target, self.seed = source, target, seed

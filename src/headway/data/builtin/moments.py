@@ -71,7 +71,7 @@ def time_forms() -> list[Form]:
     return [
         *styles,
         Form(partial(_write_skeleton, "Bhm"), _moment),
-        Form(partial(_write_skeleton, "j"), anchors=hours),  # too few hours to hold some out
+        Form(partial(_write_skeleton, "j"), anchors=hours),  # there are too few hours to hold some out
     ]
 
 

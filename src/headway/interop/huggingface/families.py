@@ -48,7 +48,7 @@ class Family:
         architecture: The `transformers` class that translates.
         defaults: Values of keys that config.json leaves out.
         model: Its options of :class:`TransformerConfig`.
-        unknown: The id of the unknown token, which config.json does not contain. None: vocab.json does.
+        unknown: The id of the unknown token, which config.json lacks. None means that vocab.json contains it.
         output_bias: Whether there is a ``final_logits_bias``.
         output: Name of the output projection if it is a separate tensor.
         shared: Whether a table shared by both sides has its own name.

@@ -130,7 +130,7 @@ def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTe
         mBART-50               [source] X </s>              target: [target]
         mBART                           X </s> [source]     decoding begins with the target language's code
 
-    mBART-50 is the mBART whose decoding begins with the end symbol.
+    mBART-50 is recognized by decoding that begins with the end symbol.
     """
     prefix: tuple[TemplateItem, ...] = ()
     suffix: tuple[TemplateItem, ...] = (EOS,)
@@ -189,7 +189,7 @@ class _Tables:
 
     @property
     def tie(self) -> Literal["all", "target", "none"]:
-        """Which tables are equal, whatever config.json says (as in `transformers` from 5.0 on)."""
+        """Which tables are equal. Their values decide, not config.json (as in `transformers` from 5.0 on)."""
         if not torch.equal(self.target, self.output):
             return "none"
         return "all" if torch.equal(self.source, self.target) else "target"
