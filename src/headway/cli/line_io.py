@@ -118,7 +118,7 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
         with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
             yield file
     except OSError as error:
-        error.filename = error.filename or str(path)  # missing if a device such as /dev/full refuses the data
+        error.filename = error.filename or str(path)  # a device such as /dev/full gives no file name
         raise
 
 

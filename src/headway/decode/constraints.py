@@ -287,9 +287,9 @@ def extend_constrained(
     """Return ``chosen`` with the extensions of constrained sequences replaced by the ``width`` that :func:`allocate`
     picks.
 
-    ``nodes`` and ``scores`` belong to the hypotheses, ``left`` is how many tokens each sequence may still grow by.
-    ``gains`` and ``log_probs`` are those of all tokens. The choice is made on the host: it considers few candidates,
-    and only of the sequences that have constraints.
+    ``nodes`` and ``scores`` belong to the hypotheses. ``left`` is the number of tokens that each sequence may still
+    grow by. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host, because it considers only a
+    few candidates of the sequences that have constraints.
     """
     count = chosen.scores.size(2)
     names = ("scores", "parents", "tokens", "log_probs")

@@ -92,7 +92,7 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
     if size <= _FEW:
         return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # NaN first, too
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0
-    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # as integers they are ordered as the floats are
+    bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # gives the integers the order of the floats
     bits = bits.masked_fill(values.isnan(), 0x7FFFFFFF)
     keys = (bits.long() << 32) | torch.arange(size - 1, -1, -1, device=values.device)
     return size - 1 - (keys.topk(count, dim=-1).values & 0xFFFFFFFF)

@@ -33,7 +33,7 @@ def as_array(x: Tensor) -> npt.NDArray[Any]:
 
 
 def parameter_as_array(parameter: Tensor) -> npt.NDArray[Any]:
-    """Return an array that shares the memory of a float32 parameter, to be read at once.
+    """Return an array that shares the memory of a float32 parameter; read it immediately.
 
     Unlike :func:`as_array`, it does not prevent FSDP from freeing the parameter's memory later.
     """

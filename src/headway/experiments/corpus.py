@@ -148,7 +148,7 @@ def _with_joined_rows(plain: ExperimentCorpus, work: Path) -> ExperimentCorpus:
 
 
 def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
-    """Join consecutive sentences to rows of one to ``most``; each row length covers about as many sentences."""
+    """Join consecutive sentences to rows of one to ``most``; each row length contains about equally many sentences."""
     rows, start = [], 0
     shares = [1 / count for count in range(1, most + 1)]
     while start < len(pairs):

@@ -1,4 +1,4 @@
-"""What an experiment is, and how one is run: measure, judge, draw, write the record.
+"""The definition of an experiment, and the steps of a run: measure, judge, draw, write the record.
 
 An experiment is a file of this package that defines ``EXPERIMENT = Experiment(...)``. ``measure`` does the work and
 returns plain numbers. Everything else is computed from these numbers alone: ``judge`` returns a verdict on each claim,
@@ -93,7 +93,7 @@ def decide(reason: str, *, supported: bool, refuted: bool | None = None) -> Verd
 
 @dataclass(frozen=True)
 class Settings:
-    """How to measure.
+    """The settings of a measurement.
 
     Attributes:
         quick: Whether to use small made-up data (seconds) instead of real data.

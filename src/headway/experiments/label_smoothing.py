@@ -116,7 +116,7 @@ def _padded(rows: tuple[list[int], ...]) -> Int[Tensor, "B S"]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Compare smoothed with unsmoothed models over seeds; judge the identity by its worst token."""
+    """Compare smoothed with unsmoothed models over seeds; judge the identity by its largest error at any token."""
 
     def compared(key: str, what: str) -> Verdict:
         found = difference(column(numbers["runs"], key, variant=SMOOTHED), column(numbers["runs"], key, variant=HARD))

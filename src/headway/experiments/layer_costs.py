@@ -63,7 +63,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure counts and depths over a small grid, times over n and d, and memory over n."""
+    """Measure counts and depths on a small grid of n and d, times for all n and d, and memory for all n."""
     torch.manual_seed(settings.seeds[0])
     device = torch.device("cuda" if torch.cuda.is_available() and not settings.quick else "cpu")
     lengths, widths = ((8, 32, 128), (16, 64, 128)) if settings.quick else ((16, 32, 64, 128, 256, 512, 1024),) * 2

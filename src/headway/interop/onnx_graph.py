@@ -270,7 +270,7 @@ def _bias(graph: OnnxGraph, attends: str) -> str:
 
 
 def position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
-    """The vectors that the module at ``path`` adds at positions 0 .. max_length - 1."""
+    """Return the vectors that the positions module at ``path`` adds at positions 0 .. max_length - 1."""
     if graph.has(name := f"{path}.table"):
         return graph.weight(name)
     module = graph.module

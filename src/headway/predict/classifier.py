@@ -96,7 +96,7 @@ class Classifier:
         return process_lines(lines, _LINES_AHEAD, self.classify_each)
 
     def classify_each(self, texts: Sequence[str]) -> list[Classification | HeadwayError]:
-        """Classify a list of texts. A text that cannot be classified has its error in its place in the result."""
+        """Classify a list of texts. A text that cannot be classified is represented by its error."""
         problems = [_problem(text) for text in texts]
         packed = self._encoder.encode([text for text, problem in zip(texts, problems, strict=True) if problem is None])
         truncated = packed.lengths >= self.bundle.model.max_length  # which counts EOS, too

@@ -32,8 +32,8 @@ __all__ = ["CASE_RULES", "SOURCE_PATTERN", "TARGET_PATTERN", "Glossary", "Glossa
 CaseRule = Literal["ignore", "exact"]
 CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 
-# One line of text that is not blank; target alternatives are separated by "|". Also used in the JSON Schema, so the end
-# is an assertion that Python and JavaScript share.
+# One line of text that is not blank; target alternatives are separated by "|". The JSON Schema contains these patterns,
+# so the end of a text is written as a lookahead, which Python and JavaScript both support.
 _CONTROL = r"\x00-\x1f\x7f-\x9f"
 _PHRASE = rf"[^|{_CONTROL}]*[^\s|{_CONTROL}][^|{_CONTROL}]*"
 _END = r"(?![\s\S])"

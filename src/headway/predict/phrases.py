@@ -5,7 +5,7 @@ begin a longer word, ``*haus`` may end one, ``*Haus*`` may be anywhere; ``\\*`` 
 
 A byte-level vocabulary stores the space before a word in the word's first token, so a phrase has two spellings in
 tokens: with the space, as inside a sentence, and without, as at its start or after a bracket or a quotation mark. Which
-one fits depends on the context, so the search is offered both. (For vocabularies that mark words in other ways, or not
+one fits depends on the context, so the search may use both. (For vocabularies that mark words in other ways, or not
 at all, the two are equal or one contains the other, and only one is kept.)
 """
 

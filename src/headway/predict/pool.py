@@ -167,7 +167,7 @@ def _sigint_ignored() -> Iterator[None]:
 
 
 def _shares(sizes: Sequence[int], workers: int) -> list[list[int]]:
-    """Return the texts' indices in one share per worker, each with about as many texts of each length as the others.
+    """Divide the texts among the workers, so that all get about the same lengths; return each worker's indices.
 
     Smaller shares would balance the load better, but each share ends in some dozen steps for its last few sentences:
     with 1,000 sentences, seven shares instead of two take 6 % longer.

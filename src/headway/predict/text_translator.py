@@ -33,7 +33,7 @@ class TextTranslator(ABC):
         alignment: bool = False,
         glossary: Glossary | None = None,
     ) -> list[Translation | HeadwayError]:
-        """Translate a list of texts. A text that cannot be translated has its error in its place in the result.
+        """Translate a list of texts. A text that cannot be translated is represented by its error.
 
         For the arguments see :meth:`translate`.
         """

@@ -154,7 +154,7 @@ class Translator(TextTranslator):
         alignment: bool = False,
         glossary: Glossary | None = None,
     ) -> list[Translation | HeadwayError]:
-        """Translate a list of texts. A text that cannot be translated has its error in its place in the result."""
+        """Translate a list of texts. A text that cannot be translated is represented by its error."""
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)
         if alignment:
             alignment_module(self.bundle.model, self.alignment_layer)  # raises before the search if it does not exist
@@ -200,7 +200,7 @@ class Translator(TextTranslator):
         target_language: str | None = None,
         source_language: str | None = None,
     ) -> list[ScoredTarget | HeadwayError]:
-        """Score like :meth:`score`. A pair that cannot be scored has its error in its place in the result."""
+        """Score like :meth:`score`. A pair that cannot be scored is represented by its error."""
         if len(sources) != len(targets):
             raise DataError(f"{len(sources):,} sources but {len(targets):,} targets; expected a target for each source")
         special = self.bundle.token_template.fill(source_language=source_language, target_language=target_language)

@@ -90,7 +90,7 @@ class ClassificationRecipe(Recipe):
 
     @property
     def max_examples(self) -> int | None:
-        """The maximum number of examples in a batch, where texts count as long as the model pads them."""
+        """The maximum number of examples in a batch, given the length to which the model pads texts."""
         model, data = cast("ClassifierConfig", self.model), self.data
         if not model.pad_to_max_length:
             return data.max_examples

@@ -142,7 +142,7 @@ def estimate_memory(
     device = parameters[0].device
     weights = sum(parameter.nbytes for parameter in parameters)
     trained = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
-    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # Adafactor's are small
+    moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # Adafactor's moments are small
     ema = weights if average else 0
     checkpoint = weights + moments + ema if device.type == "cpu" else 0  # the copies are in host memory
     shape, activations = BatchShape(0, 0, 0), 0

@@ -63,12 +63,12 @@ class Tokenizers:
 
 @dataclass(frozen=True)
 class CorpusEncoding:
-    """How one corpus becomes a token store.
+    """The specification for converting one corpus to a token store.
 
     Attributes:
         examples: Reads the corpus.
-        sides: How texts of both sides become tokens.
-        side_keys: What identifies the encoding of the source and of the target side.
+        sides: The specifications for tokenizing source and target.
+        side_keys: Values that identify the encoding of the source and of the target side.
         other_keys: Other values that the store depends on.
     """
 
