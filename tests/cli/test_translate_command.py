@@ -333,6 +333,7 @@ class TestStreams:
         process.stdout.close()
         assert process.wait(60) == 0
 
+    @pytest.mark.slow
     def test_memory_is_flat_over_20_000_lines(self, folder: Path, tmp_path: Path) -> None:
         """What is alive at the peak does not depend on how many lines there are: after two windows it is all there."""
         draw = random.Random(0)

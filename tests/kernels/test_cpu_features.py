@@ -76,6 +76,7 @@ def cached_name(features: str) -> str:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_compiled_code_is_cached_for_each_set_of_features() -> None:
     if not kernels.available():
         pytest.skip("no AVX2, or no Numba, for the compiled kernels")

@@ -138,6 +138,7 @@ def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
     assert chosen(1) == "serial"
 
 
+@pytest.mark.slow
 def test_numba_leaves_pytorch_its_threads() -> None:
     """In a process of its own, which has not started Numba's threads yet."""
     command = "import torch; torch.set_num_threads(1); from headway.kernels import threads"

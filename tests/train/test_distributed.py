@@ -457,6 +457,7 @@ class TestTorchrun:
     def environment(self) -> dict[str, str]:
         return {**os.environ, "OMP_NUM_THREADS": "1"}
 
+    @pytest.mark.slow
     def test_a_killed_process_is_restarted_and_the_run_resumes(self, corpus: Path, pair: Pair, tmp_path: Path) -> None:
         """After the kill, the run equals an undisturbed run of two processes bit for bit."""
         chosen = recipe(corpus, training={"steps": 120, "log_every": 10}, checkpoints={"every": 10}, data={"dev": None})

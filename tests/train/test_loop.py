@@ -168,8 +168,9 @@ class TestExactResume:
         train(recipe(corpus, {"training": {"seed": 2}}), tmp_path)
         assert records(tmp_path) != records(straight)
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    @pytest.mark.parametrize("step", [1, 5, 7, 12])
+    @pytest.mark.parametrize(
+        ("step", "number"), [(1, signal.SIGTERM), (5, signal.SIGINT), (7, signal.SIGTERM), (12, signal.SIGINT)]
+    )
     def test_an_interrupted_run_resumes(
         self, corpus: Path, straight: Path, tmp_path: Path, step: int, number: signal.Signals
     ) -> None:
