@@ -24,7 +24,7 @@ class TokenScores:
     """The tokens to choose from after each hypothesis.
 
     ``gains`` are added to the hypothesis's score; ``log_probs`` are the model's own log-probabilities. They differ if
-    rules or temperatures change the ranking.
+    rules change the ranking.
     """
 
     gains: Float[Tensor, "B G W C"]

@@ -258,7 +258,7 @@ class Inspection:
 
 
 def check_size(model: nn.Module, source: int, target: int = 0) -> None:
-    """Refuse a source and a target that are so long that their attention weights would not fit in memory.
+    """Refuse a source and a target that are so long that their attention weights cannot be inspected at once.
 
     Raises:
         LengthError: There are more than :data:`MAX_NUMBERS` weights.

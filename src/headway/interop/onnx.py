@@ -252,7 +252,7 @@ def run_session(
 
 
 def _joined(pair: tuple[Tensor, Tensor], *, before: int = 0, after: int = 0) -> Tensor:
-    """Concatenate two tensors along the batch, padding the shorter with zeros ``before`` or ``after`` dimension 2."""
+    """Concatenate along the batch, with dimension 2 padded to length ``before`` in front or ``after`` at the end."""
     return torch.cat([F.pad(x, (0, 0, max(before - x.size(2), 0), max(after - x.size(2), 0))) for x in pair])
 
 

@@ -69,7 +69,7 @@ class RecurrentLayer(nn.Module):
     def gates(self, x: Float[Tensor, "*b _"], onto: Float[Tensor, "R _"] | None = None) -> Float[Tensor, "*b _"]:
         """Return the contribution of ``x`` to all gates.
 
-        Without ``onto``, ``x`` is the first part of the layer's input, and the biases are added. With ``onto``, the
+        Without ``onto``, ``x`` is the first part of the layer's input, and the biases are added. If ``onto`` is the
         contribution of that first part, ``x`` is the last part of the input, and both contributions are summed.
         """
         weight = self.cell.weight_ih_l0
