@@ -16,23 +16,33 @@ _IDLE = ("beam_size", "stopping", "diversity")  # without a beam, or groups of o
 class Sampling(Config):
     """Draw tokens at random instead of searching for the best target. Filters apply in the order of these fields."""
 
-    temperature: float = Field(1.0, gt=0, description="Logits are divided by it; below 1: surer, above: more varied.")
-    top_k: int | None = Field(None, ge=1, description="Draw among this many most probable tokens; none: all.")
+    temperature: float = Field(
+        1.0, gt=0, description="Logits are divided by it: below 1 makes draws less random, above 1 more."
+    )
+    top_k: int | None = Field(None, ge=1, description="Draw from this many of the most probable tokens. Default: all.")
     top_p: float = Field(
-        1.0, gt=0, le=1, description="Draw among the most probable tokens that together have this probability."
+        1.0,
+        gt=0,
+        le=1,
+        description="Draw from the smallest set of most probable tokens that together have this probability.",
     )
     min_p: float = Field(
-        0.0, ge=0, lt=1, description="Draw among tokens of at least this share of the most probable one's probability."
+        0.0,
+        ge=0,
+        lt=1,
+        description="Draw from tokens with at least this fraction of the most probable token's probability.",
     )
-    seed: int = Field(1, description="With a text's own tokens it decides its draws, in whatever batch it is.")
+    seed: int = Field(
+        1, description="Random seed. The draws for a text depend only on the seed and its own tokens, not on its batch."
+    )
 
 
 class DecodingOptions(Config):
     """Every option of a search; the defaults are the paper's (section 6.1)."""
 
-    beam_size: int = Field(4, ge=1, description="Hypotheses kept at each step; 1 is greedy search.")
+    beam_size: int = Field(4, ge=1, description="Number of hypotheses kept at each step; 1 is greedy search.")
     n_best: int = Field(
-        1, ge=1, description="Hypotheses returned for each text, at most beam_size; or how many to draw."
+        1, ge=1, description="Number of hypotheses returned for each text: at most beam_size, or the number of samples."
     )
     length_penalty: float = Field(
         0.6, ge=0, description="Exponent of the length penalty; 0 ranks by probability (see normalization)."
@@ -46,25 +56,26 @@ class DecodingOptions(Config):
     )
     stopping: Literal["exact", "first"] = Field(
         "exact",
-        description="A text is done when no prefix can become better than what is finished, or when beam_size "
-        "hypotheses are finished, as in other toolkits.",
+        description="When a text is done: if no prefix can become better than the finished hypotheses (exact), or as "
+        "soon as beam_size hypotheses are finished (first), as in other toolkits.",
     )
-    min_length: int = Field(0, ge=0, description="Fewest target tokens, the end symbol not counted.")
+    min_length: int = Field(0, ge=0, description="Minimum number of target tokens, without EOS.")
     max_length: int | None = Field(
-        None, ge=1, description="Most target tokens, the end symbol not counted; none: source length + 50."
+        None, ge=1, description="Maximum number of target tokens, without EOS. Default: source length + 50."
     )
-    sampling: Sampling | None = Field(None, description="Draw tokens in place of searching.")
-    groups: int = Field(1, ge=1, description="Groups of diverse beam search that the beam is cut into.")
+    sampling: Sampling | None = Field(None, description="Draw tokens instead of searching.")
+    groups: int = Field(1, ge=1, description="Number of groups in diverse beam search.")
     diversity: float = Field(
         0.5,
         ge=0,
-        description="With groups: what a token costs, in nats, for each time that an earlier group chose it in the "
-        "same step.",
+        description="With groups: penalty of a token, in nats, for each earlier group that chose it in the same step.",
     )
     repetition_penalty: float = Field(
-        1.0, ge=1, description="Logits of tokens that the prefix holds are divided (if negative: multiplied) by it."
+        1.0, ge=1, description="Logits of tokens in the prefix are divided by it, or multiplied if negative."
     )
-    no_repeat_ngram: int = Field(0, ge=0, description="No sequence of this many tokens occurs twice; 0: no rule.")
+    no_repeat_ngram: int = Field(
+        0, ge=0, description="No sequence of this many tokens occurs twice; 0 disables the rule."
+    )
 
     @model_validator(mode="after")
     def _fit_together(self) -> DecodingOptions:

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway.engine.attention import scaled_dot_product_attention
 from headway.engine.vocabulary import ListedProjection, OutputProjection, TorchListedProjection, TorchOutputProjection
-from headway.nn.attention import scaled_dot_product_attention
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
 

@@ -61,36 +61,48 @@ _WITH_HIDDEN_LAYER: tuple[ScoreKind, ...] = ("additive", "feed_forward")
 
 
 class RecurrentConfig(Config):
-    """The sizes and options of a recurrent model; the defaults are a small one of Bahdanau et al.'s form."""
+    """The sizes and options of a recurrent model. The defaults are a small model of Bahdanau et al.'s form."""
 
     kind: Literal["recurrent"] = Field("recurrent", description="The architecture.")
-    cell: Cell = Field("gru", description="Of all layers: gru or lstm.")
-    d_model: int = Field(512, ge=1, description="Width of a layer's state, in units; of both directions together.")
-    d_embedding: int | None = Field(None, ge=1, description="Width of embeddings, in units; none: d_model.")
-    encoder_layers: int = Field(1, ge=1, description="Layers of the encoder.")
-    decoder_layers: int = Field(1, ge=1, description="Layers of the decoder.")
-    bidirectional: bool = Field(True, description="Whether the encoder reads backwards too, with half the units.")
+    cell: Cell = Field("gru", description="Type of all recurrent cells: gru or lstm.")
+    d_model: int = Field(512, ge=1, description="Width of a layer's state, in units, both directions together.")
+    d_embedding: int | None = Field(None, ge=1, description="Width of embeddings, in units. Default: d_model.")
+    encoder_layers: int = Field(1, ge=1, description="Number of encoder layers.")
+    decoder_layers: int = Field(1, ge=1, description="Number of decoder layers.")
+    bidirectional: bool = Field(
+        True, description="Whether the encoder also reads backward, each direction with half the units."
+    )
     summary: Summary = Field(
-        "final", description="The vector z that stands for a sentence: the final state, or mean or maximum of all."
+        "final",
+        description="The vector z that represents a sentence: the final state, or the mean or maximum of all states.",
     )
     attention: Literal["none", "bahdanau", "luong"] = Field(
-        "bahdanau", description="None (z is all that is known), asked by the state before each step, or behind it."
+        "bahdanau",
+        description="none: the decoder reads only z. bahdanau: the state before each step queries the encoder. "
+        "luong: the state after each step does.",
     )
     context: Literal["every_step", "start"] | None = Field(
-        None, description="Where z enters a decoder without attention; none: every_step. With attention: at the start."
+        None, description="When a decoder without attention reads z. Default: every_step. With attention: at the start."
     )
     score: ScoreKind | None = Field(
-        None, description="How attention compares states; none: additive for bahdanau, general for luong."
+        None, description="Score function of attention. Default: additive for bahdanau, general for luong."
     )
     score_hidden: int | None = Field(
-        None, ge=1, description="Width of the hidden layer of additive and feed_forward; none: d_model, but 64 at most."
+        None,
+        ge=1,
+        description="Width of the hidden layer of additive and feed_forward scores. Default: d_model, at most 64.",
     )
-    input_feeding: bool = Field(False, description="Whether luong's output is fed to the next step.")
-    dropout: float = Field(0.2, ge=0, lt=1, description="Probability on embeddings, between layers and on outputs.")
-    output_bias: bool = Field(False, description="A bias for each token's logit.")
+    input_feeding: bool = Field(
+        False, description="Whether the output of luong attention is an input of the next step."
+    )
+    dropout: float = Field(
+        0.2, ge=0, lt=1, description="Dropout probability on embeddings, between layers and on outputs."
+    )
+    output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
     tie: Tie = Field(
         "all",
-        description="One matrix for both embeddings and the output projection, for the target's two, or none shared.",
+        description="Which matrices are one: both embeddings and the output projection (all), target embedding and "
+        "output projection (target), or none.",
     )
 
     @model_validator(mode="before")

@@ -7,6 +7,7 @@ threads wait for each other. Processes do not, but each loads the whole model an
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -150,7 +151,7 @@ def _readable_failure() -> Iterator[None]:
     except BrokenProcessPool as error:
         raise HeadwayError(
             f"a process of the pool ended unexpectedly ({' '.join(str(error).split())}); if the system killed it, "
-            "memory may be short: each process loads the whole model, so try fewer workers"
+            "the machine may be out of memory: each process loads the whole model, so try fewer workers"
         ) from None
 
 
@@ -190,6 +191,7 @@ def _start_worker(load: bytes, parent: int) -> None:
         _loaded = pickle.loads(load)()
     except Exception as error:
         _loaded = error
+    gc.freeze()  # loky collects garbage between calls, which takes 0.1 s with all that PyTorch has loaded
 
 
 def _end_with(parent: int) -> None:
