@@ -31,7 +31,7 @@ class DecodingCommand(TyperCommand):
     """A command that also takes all options of decoding. Its function gets them from :func:`chosen_options`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the function's own parameters and those of decoding."""
+        """Return the function's own parameters, followed by the decoding options."""
         return [*super().get_params(ctx), *_parameters()]
 
     def invoke(self, ctx: Any) -> Any:
