@@ -28,7 +28,7 @@ from headway.engine import SearchTransformer
 from headway.hardware import keep_freed_memory
 from headway.interop.supported import transformer_of
 from headway.predict import Translator, TranslatorPool, load_translator
-from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD, UNK
+from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 ALPHA = 1.0  # log-probabilities over length: the one normalisation that all three engines have
 Tokens = list[list[int]]

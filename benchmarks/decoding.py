@@ -56,7 +56,8 @@ from headway.hardware import computes_bfloat16, processor_name
 from headway.interop.exporting import export_to
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict.shortlisting import SHORTLIST, read_shortlist
-from headway.text.tokenizer import NUM_SPECIAL, Tokenizer, TokenizerConfig
+from headway.text.base import NUM_SPECIAL
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 ROOT = Path(__file__).resolve().parent
 CASES = {  # sentences, beam

@@ -32,7 +32,7 @@ from headway.decode import DecodingOptions
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Glossary, Translator
-from headway.text import Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 LENGTH = 20  # tokens of each translation
 

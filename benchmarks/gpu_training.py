@@ -46,7 +46,7 @@ from headway.engine.accelerate import accelerate
 from headway.hardware import autocast, choose_device, computes_bfloat16, processor_name
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 from headway.tasks.translation import TranslationObjective
-from headway.text.tokenizer import BOS, EOS, NUM_SPECIAL, PAD
+from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD
 from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
 from headway.train.stream import TokenBatch, to_device
 

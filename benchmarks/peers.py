@@ -29,7 +29,7 @@ from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE,
 
 from headway.models.transformer import TransformerConfig
 from headway.storage import atomic_write_folder
-from headway.text.tokenizer import EOS, NUM_SPECIAL
+from headway.text.base import EOS, NUM_SPECIAL
 from headway.train.task import Prepared
 
 ROOT = Path(__file__).resolve().parent

@@ -25,7 +25,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import SinusoidalPositions, TokenEmbedding
 from headway.tasks import parse_recipe, task_of
 from headway.tasks.translation import TranslationObjective
-from headway.text.tokenizer import PAD
+from headway.text.base import PAD
 from headway.train.optim import clip_and_step, make_optimizer
 from headway.train.recipe import Recipe
 from headway.train.report import Listener

@@ -78,7 +78,7 @@ def make_translator() -> Callable[..., Translator]:
         from headway.models.registry import build_model
         from headway.models.transformer import TransformerConfig
         from headway.predict import Translator
-        from headway.text import Tokenizer, TokenizerConfig
+        from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
         texts = [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]
         tokenizer = Tokenizer.train(texts, TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test"))
@@ -113,7 +113,7 @@ def make_classifier() -> Callable[..., Classifier]:
         from headway.bundle import ClassifierBundle, TaskConfig
         from headway.models.classifier import ClassifierConfig, EncoderClassifier
         from headway.predict.classifier import Classifier
-        from headway.text import Tokenizer, TokenizerConfig
+        from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
         texts = [" ".join(random.Random(number).sample(WORDS, 6)) for number in range(9)]
         tokenizer = Tokenizer.train(texts, TokenizerConfig.parse({"kind": kind, "vocab_size": 300}, "test"))

@@ -10,8 +10,7 @@ from torch import Tensor
 from headway.decode import DecodingOptions, Request, Step, search
 from headway.predict import Source
 from headway.predict.phrases import include_phrases, word_boundaries
-from headway.text.base import TextTokenizer
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 
 
 class Gluing:

@@ -14,7 +14,7 @@ from headway.bundle import Bundle, TaskConfig
 from headway.errors import BundleError, OutputError
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
-from headway.text import Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 NOT_OURS = "config.json: not a Headway model's configuration"
 KEY_BIAS = "encoder.blocks.0.attention.key.bias"

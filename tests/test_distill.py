@@ -20,7 +20,7 @@ from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translation, Translator, load_translator
 from headway.tasks import parse_recipe
-from headway.text import Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 

@@ -12,7 +12,7 @@ from decoding import LENGTH, floor_seconds, make_model
 from headway import kernels
 from headway.models.transformer import TransformerConfig
 from headway.predict import TranslatorPool
-from headway.text.tokenizer import NUM_SPECIAL
+from headway.text.base import NUM_SPECIAL
 
 VOCABULARY = 90
 

@@ -11,7 +11,7 @@ import torch
 from flops import training_flop
 
 from headway.models.transformer import TransformerConfig
-from headway.text.tokenizer import PAD
+from headway.text.base import PAD
 
 CPU = torch.device("cpu")
 

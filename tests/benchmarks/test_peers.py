@@ -12,7 +12,7 @@ from contest import Settings
 
 from headway.models.transformer import Transformer
 from headway.tasks.translation import TranslationObjective
-from headway.text.tokenizer import PAD
+from headway.text.base import PAD
 from headway.train.recipe import Recipe
 from headway.train.stream import BatchStream, TokenBatch
 from headway.train.task import Prepared

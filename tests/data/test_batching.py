@@ -19,8 +19,9 @@ from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore
 from headway.data.store_builder import open_or_build
+from headway.text.base import EOS
 from headway.text.corpus_encoder import CorpusEncoder, Packed, id_bytes, pack
-from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)
 

@@ -20,9 +20,10 @@ from headway.data.encoding import EncodingSpec, SideSpec, load_chunk, save_chunk
 from headway.data.store import Chunk, FilterConfig, TokenStore
 from headway.data.store_builder import Shard, _Workers, open_or_build
 from headway.errors import ConfigError, DataError, OutputError
+from headway.text.base import EOS
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.text.tokenizer import EOS, Tokenizer, TokenizerConfig
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 TEXTS: list[tuple[str, ...]] = [
     (f"eins zwei {number}", f"one two {number} three" if number % 7 else "") for number in range(45)

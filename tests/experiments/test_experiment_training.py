@@ -29,8 +29,8 @@ from headway.experiments.what_heads_see import without_head
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.predict import Translator
+from headway.text.base import EOS
 from headway.text.special_tokens import SpecialTokenTemplate
-from headway.text.tokenizer import EOS
 from headway.train.loop import Result
 
 SHORT: dict[str, dict[str, Any]] = {"training": {"steps": 2}}

@@ -19,7 +19,8 @@ from headway.interop import onnx_classifier
 from headway.interop.exporting import export_to
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.predict.classifier import Classifier
-from headway.text.tokenizer import PAD, Tokenizer, TokenizerConfig
+from headway.text.base import PAD
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 24, "encoder_layers": 2, "max_length": 12}
 CASES: list[dict[str, Any]] = [

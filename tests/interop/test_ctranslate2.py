@@ -34,8 +34,9 @@ from headway.interop.supported import transformer_of
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
-from headway.text import BOS, EOS, PAD, UNK, Tokenizer
+from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.exporting import token_names
+from headway.text.tokenizer import Tokenizer
 
 SIZES: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 48, "encoder_layers": 2, "decoder_layers": 3}
 LIMIT = 25

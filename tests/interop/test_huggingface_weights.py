@@ -27,7 +27,7 @@ from headway.bundle import named_weights
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.families import FAMILIES
-from headway.text.tokenizer import BOS, EOS, PAD
+from headway.text.base import BOS, EOS, PAD
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((family, {}) for family in PREFIXES),

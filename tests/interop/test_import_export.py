@@ -48,8 +48,8 @@ from headway.interop.importing import Imported, import_from, import_huggingface
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
-from headway.text import Tokenizer, TokenizerConfig
 from headway.text.exporting import token_names
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "marian": marian,

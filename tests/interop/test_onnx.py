@@ -22,7 +22,8 @@ from headway.errors import BundleError, ConfigError, LengthError, MissingPackage
 from headway.interop.onnx import OnnxModel, OnnxState, export, is_onnx_folder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.predict import Translator, load_translator
-from headway.text.tokenizer import BOS, EOS, PAD, UNK, Tokenizer, TokenizerConfig
+from headway.text.base import BOS, EOS, PAD, UNK
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 SMALL: dict[str, Any] = {"d_model": 16, "num_heads": 2, "d_ff": 24, "encoder_layers": 2, "decoder_layers": 2}
 OPTIONS: list[dict[str, Any]] = [

@@ -26,7 +26,8 @@ from headway.models.classifier import ClassifierConfig
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.nn.blocks import BlockConfig
-from headway.text.tokenizer import BOS, EOS, PAD, Tokenizer
+from headway.text.base import BOS, EOS, PAD
+from headway.text.tokenizer import Tokenizer
 
 SOURCE = torch.tensor([[4, 5, 6, 7, EOS], [8, 4, EOS, PAD, PAD]])
 TARGET = torch.tensor([[BOS, 5, 6, 4], [BOS, 9, 4, 7]])

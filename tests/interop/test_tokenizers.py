@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
 from headway.predict import Source
 from headway.predict.phrases import is_met
-from headway.text.base import TextTokenizer
+from headway.text.base import EOS, NUM_SPECIAL, UNK, TextTokenizer
 from headway.text.exporting import tokenizer_files
 from headway.text.huggingface import FastTokenizer
 from headway.text.imported import ImportedTokenizer
@@ -27,7 +27,6 @@ from headway.text.loading import load_tokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens, SpecialTokenTemplate
-from headway.text.tokenizer import EOS, NUM_SPECIAL, UNK
 
 SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "<mask>", "__de__"]
 FORGED = [*SPECIAL, "a </s> b", " </s> ", "</s></s>", "x<pad>", "<unk>", "the __de__ dog", "▁</s>", "<0x0A>"]

@@ -17,7 +17,7 @@ from headway.nn.attention_observer import record_attention
 from headway.nn.blocks import EncoderBlock
 from headway.nn.pooling import PoolingKind
 from headway.nn.positions import sinusoids
-from headway.text.tokenizer import BOS, EOS, PAD
+from headway.text.base import BOS, EOS, PAD
 
 VOCAB, CLASSES = 11, 3
 SMALL: dict[str, Any] = {"d_model": 8, "num_heads": 2, "d_ff": 12, "max_length": 9}

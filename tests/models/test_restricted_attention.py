@@ -26,7 +26,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import MultiHeadAttention, record_attention
 from headway.nn.blocks import BlockConfig, DecoderBlock, EncoderBlock
 from headway.nn.masks import causal_mask
-from headway.text import Tokenizer
+from headway.text.tokenizer import Tokenizer
 
 V = 11
 SIZES: dict[str, Any] = {

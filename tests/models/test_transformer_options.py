@@ -17,8 +17,8 @@ from headway.decode import DecodingOptions, Request, search
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import Norm, Projection
 from headway.nn.scores import ScoreKind
-from headway.text import Tokenizer
-from headway.text.tokenizer import BOS, EOS
+from headway.text.base import BOS, EOS
+from headway.text.tokenizer import Tokenizer
 
 V = 11
 SIZES: dict[str, Any] = {

@@ -18,7 +18,7 @@ from headway.predict.alignment import (
     to_word_alignment,
     tokens_to_words,
 )
-from headway.text.tokenizer import BOS, EOS
+from headway.text.base import BOS, EOS
 
 Make = Callable[..., Translator]
 SOURCES = [[10, 11, 12, EOS], [13, EOS], [14, 15, EOS]]

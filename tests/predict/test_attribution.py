@@ -12,7 +12,7 @@ from headway.errors import ConfigError, DataError
 from headway.nn.attention_observer import attention_is_observed
 from headway.predict.attribution import Attribution
 from headway.predict.classifier import Classifier
-from headway.text.tokenizer import EOS
+from headway.text.base import EOS
 
 Make = Callable[..., Classifier]
 TEXT = "das rote Haus und der Baum"

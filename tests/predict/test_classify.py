@@ -12,7 +12,7 @@ from conftest import WORDS
 
 from headway.errors import BundleError, DataError, HeadwayError
 from headway.predict.classifier import Classification, Classifier, load_classifier
-from headway.text.tokenizer import EOS
+from headway.text.base import EOS
 
 Make = Callable[..., Classifier]
 

@@ -19,8 +19,8 @@ from headway.predict.phrases import (
     prefix_ids,
     spelling_in,
 )
-from headway.text import Tokenizer, TokenizerConfig
-from headway.text.tokenizer import UNK
+from headway.text.base import UNK
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 TEXTS = ["ein Haus und der Baum", "das Haus", "der Baum und das rote Haus", "ein Baum", "Haus und Baum"] * 3
 

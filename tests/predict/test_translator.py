@@ -29,8 +29,8 @@ from headway.predict import (
 from headway.predict.merge_parts import merge_parts
 from headway.predict.prepare_requests import TranslationPlan
 from headway.predict.segment import Part
-from headway.text import Tokenizer
 from headway.text.special_tokens import SpecialTokens
+from headway.text.tokenizer import Tokenizer
 
 SOURCES = ["ein Haus", "das", "das rote Haus und der grüne Baum", "Baum", "der Baum und das Haus", "rot", "ein Haus"]
 GREEDY = DecodingOptions(beam_size=1)

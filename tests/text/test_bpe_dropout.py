@@ -17,9 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import ConfigError
-from headway.text import Tokenizer, TokenizerConfig
 from headway.text import bpe_dropout as dropout_module
 from headway.text.bpe_dropout import BPEDropoutEncoder, segment_with_dropout
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 Ranks = Mapping[tuple[str, str], int]
 CORPUS = ["the lower house, the lowest house", "newest houses  in 2024", "der Fuchs\tund der Hund"] * 4
@@ -102,7 +102,8 @@ def test_a_pure_function_of_text_and_seed(tokenizer: Tokenizer, monkeypatch: pyt
     assert rows(BPEDropoutEncoder(tokenizer, 0.3, 4, 7), CORPUS[:3]) == first
     assert rows(BPEDropoutEncoder(tokenizer, 0.3, 4, 8), CORPUS[:3]) != first
     code = (
-        "import json, sys; from headway.text import *; from headway.text.bpe_dropout import BPEDropoutEncoder;"
+        "import json, sys; from headway.text.tokenizer import *\n"
+        "from headway.text.bpe_dropout import BPEDropoutEncoder;"
         "texts = json.load(sys.stdin); tokenizer = Tokenizer.train(texts * 4, TokenizerConfig(vocab_size=340));"
         "print(BPEDropoutEncoder(tokenizer, 0.3, 4, 7).encode(texts).ids.tolist())"
     )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.text import Tokenizer, TokenizerConfig
 from headway.text import corpus_encoder as corpus_encoder_module
 from headway.text.corpus_encoder import CorpusEncoder, Packed, single_spaced
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPUS = ["the quick brown fox's 12 foxes don't jump", "  der  schnelle\tFuchs 2024, 1.5 €", "привет мир 😀😀"] * 3
 WORDS = st.sampled_from(

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, pre_tokenizers
 
 from headway.errors import BundleError, ConfigError, DataError, OutputError
-from headway.text import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep, Tokenizer, TokenizerConfig
+from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -196,7 +197,7 @@ def test_text_cannot_forge_special_ids(tmp_path: Path, kind: str, saved: bool) -
 def test_training_is_deterministic_also_in_another_process(bpe: Tokenizer) -> None:
     assert train(CORPUS).fingerprint == bpe.fingerprint
     program = (
-        "import sys, json; from headway.text import *; texts, size = json.load(sys.stdin);"
+        "import sys, json; from headway.text.tokenizer import *; texts, size = json.load(sys.stdin);"
         "print(Tokenizer.train(iter(texts), TokenizerConfig(vocab_size=size)).fingerprint)"
         "; assert 'torch' not in sys.modules, 'the tokenizer must not load torch'"
     )

@@ -29,7 +29,8 @@ from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import load_translator
 from headway.tasks import parse_recipe, task_of, train
-from headway.text import EOS, Tokenizer, TokenizerConfig
+from headway.text.base import EOS
+from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.train.fine_tuning import complete_recipe
 from headway.train.prepare import rehearse
 from headway.train.recipe import Recipe

@@ -11,7 +11,7 @@ import typer
 from headway.cli import options
 
 if TYPE_CHECKING:
-    from headway.text.tokenizer import MergeStep
+    from headway.text.base import MergeStep
 
 __all__ = ["tokenize"]
 

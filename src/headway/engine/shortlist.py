@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from headway.errors import ConfigError
+from headway.text.base import EOS, PAD
 from headway.text.lexicon import translation_table
-from headway.text.tokenizer import EOS, PAD
 
 __all__ = ["ListedWeights", "Shortlist"]
 

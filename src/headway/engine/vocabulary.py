@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from headway.decode.topk import NextTokens, topk_ordered
 from headway.engine.shortlist import ListedWeights
-from headway.text.tokenizer import PAD
+from headway.text.base import PAD
 
 __all__ = ["ListedProjection", "OutputProjection", "TorchListedProjection", "TorchOutputProjection"]
 

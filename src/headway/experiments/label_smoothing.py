@@ -32,7 +32,7 @@ from headway.experiments.experiment import Claim, Experiment, Numbers, Settings,
 from headway.experiments.figures import COLORS, label, panels
 from headway.experiments.training import encoded, loaded, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
-from headway.text.tokenizer import BOS
+from headway.text.base import BOS
 
 SMOOTHED, HARD = "smoothed by 0.1 (paper)", "not smoothed"
 VARIANTS: dict[str, dict[str, Any]] = {SMOOTHED: {}, HARD: {"training": {"label_smoothing": 0.0}}}

@@ -22,7 +22,7 @@ from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Set
 from headway.experiments.figures import COLORS, heat_map, label, log_scale, panels
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
-from headway.text.tokenizer import BOS, EOS
+from headway.text.base import BOS, EOS
 
 VOCABULARY, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
 ROWS, SOURCE, TARGET = 4, 9, 10  # batch size and lengths; TARGET includes BOS

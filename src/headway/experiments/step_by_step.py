@@ -28,7 +28,7 @@ from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import COLORS, MARKERS, heat_map, label, panels
 from headway.experiments.training import model_folders, searched, source_ids, target_text
-from headway.text.tokenizer import BOS, EOS
+from headway.text.base import BOS, EOS
 
 BEST = 5
 SHOWN_STEPS = 14  # steps that fit in a figure

@@ -35,7 +35,7 @@ from headway.evaluate import bleu
 from headway.experiments.corpus import ExperimentCorpus, Pair
 from headway.experiments.experiment import Numbers, Settings
 from headway.tasks import parse_recipe, train
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.text.base import BOS, EOS, PAD, UNK
 from headway.train.prepare import Preparation
 from headway.train.recipe import Recipe
 from headway.train.report import Listener

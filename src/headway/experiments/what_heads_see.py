@@ -48,7 +48,7 @@ from headway.predict.alignment import (
     to_word_alignment,
     tokens_to_words,
 )
-from headway.text.tokenizer import BOS, EOS
+from headway.text.base import BOS, EOS
 
 CHEAP = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
 SENTENCES = 200  # sentences that are aligned, and translated without each head

@@ -19,9 +19,8 @@ from headway.inspection.capture import capture
 from headway.inspection.results import AttentionMap, Inspection, PredictedToken, TokenProbability, check_size
 from headway.predict import Translator
 from headway.predict.alignment import default_alignment_layer, hard_alignment
-from headway.text.base import TextTokenizer
+from headway.text.base import BOS, EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
-from headway.text.tokenizer import BOS, EOS
 
 __all__ = ["ALTERNATIVES", "inspect_translation"]
 

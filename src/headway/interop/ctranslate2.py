@@ -41,8 +41,8 @@ from headway.interop.supported import (
     transformer_of,
 )
 from headway.nn.positions import LearnedPositions
+from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.exporting import token_names
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["SUPPORTED", "quantizations", "write_ctranslate2"]
 

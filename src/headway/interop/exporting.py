@@ -13,11 +13,11 @@ from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
 from headway.interop.supported import transformer_of
 from headway.storage import atomic_write_folder
+from headway.text.base import EOS
 from headway.text.exporting import token_names, tokenizer_files
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens
-from headway.text.tokenizer import EOS
 
 __all__ = ["Form", "export_to"]
 

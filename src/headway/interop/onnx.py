@@ -33,7 +33,7 @@ from headway.interop.supported import ANY, SIZES, TRAINING, Supported, refuse_un
 from headway.models.transformer import Transformer
 from headway.nn.masks import pad_sequences
 from headway.storage import atomic_write_folder
-from headway.text.tokenizer import PAD
+from headway.text.base import PAD
 
 if TYPE_CHECKING:
     import onnx

@@ -93,7 +93,7 @@ class ClassifierConfig(BlockConfig):
 class EncoderClassifier(nn.Module):
     """Tokens in, a logit for each class out. Sources end with EOS; padding is on the right."""
 
-    pad, begin = 0, 1  # PAD and BOS of headway.text.tokenizer
+    pad, begin = 0, 1  # PAD and BOS of headway.text.base
 
     def __init__(self, config: ClassifierConfig, vocab_size: int, num_classes: int) -> None:
         super().__init__()

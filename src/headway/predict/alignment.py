@@ -21,7 +21,7 @@ from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention_observer import record_attention
 from headway.nn.masks import pad_sequences
 from headway.predict.results import Alignment
-from headway.text.tokenizer import PAD
+from headway.text.base import PAD
 
 __all__ = [
     "alignment_module",

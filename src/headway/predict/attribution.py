@@ -24,7 +24,7 @@ from headway.models.classifier import EncoderClassifier
 from headway.nn.attention_observer import record_attention
 from headway.nn.pooling import AttentionPooling
 from headway.predict.alignment import tokens_to_words
-from headway.text.tokenizer import BOS, EOS, PAD
+from headway.text.base import BOS, EOS, PAD
 
 __all__ = ["Attribution", "Explanation", "attribute"]
 

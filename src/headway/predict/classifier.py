@@ -19,9 +19,8 @@ from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.results import process_lines, raise_first_error
-from headway.text.base import refuse_surrogates
+from headway.text.base import EOS, PAD, refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, Packed
-from headway.text.tokenizer import EOS, PAD
 
 __all__ = ["Classification", "Classifier", "load_classifier"]
 

@@ -16,8 +16,8 @@ from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
 from headway.predict.prepare_requests import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Alignment, Candidate, GlossaryTerm
+from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.special_tokens import SpecialTokens
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
 
 __all__ = ["CandidateFinder"]
 

@@ -23,8 +23,7 @@ from headway.data.readers import read_lines
 from headway.decode import Phrase
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.phrases import WordPhrase, to_phrases
-from headway.text.base import TextTokenizer
-from headway.text.tokenizer import UNK
+from headway.text.base import UNK, TextTokenizer
 from headway.text.words import split_words
 
 __all__ = ["CASE_RULES", "SOURCE_PATTERN", "TARGET_PATTERN", "Glossary", "GlossaryEntry", "ModelGlossary"]

@@ -19,8 +19,7 @@ from weakref import WeakKeyDictionary
 from headway.decode import Phrase, WordBoundaries
 from headway.errors import ConfigError
 from headway.predict.results import Source
-from headway.text.base import TextTokenizer
-from headway.text.tokenizer import UNK
+from headway.text.base import UNK, TextTokenizer
 from headway.text.words import contains_words, word_end, word_start
 
 __all__ = [

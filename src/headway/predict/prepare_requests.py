@@ -16,9 +16,8 @@ from headway.predict.glossary import GlossaryEntry, ModelGlossary
 from headway.predict.phrases import banned_ids, check_phrases, include_phrases, prefix_ids, word_boundaries
 from headway.predict.results import Source
 from headway.predict.segment import Part, split_text
-from headway.text.base import TextTokenizer
+from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
-from headway.text.tokenizer import EOS
 
 __all__ = ["PartRequest", "RequestBuilder", "TranslationPlan", "encode_each"]
 

@@ -34,8 +34,8 @@ from headway.predict.results import (
 )
 from headway.predict.shortlisting import read_shortlist
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
+from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
-from headway.text.tokenizer import BOS, EOS
 
 __all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
 

@@ -31,10 +31,9 @@ from headway.models.registry import ModelConfig, Output, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
 from headway.predict import Classifier, load_classifier
 from headway.storage import atomic_write_text
-from headway.text.base import TextTokenizer
+from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.text.tokenizer import EOS
 from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener

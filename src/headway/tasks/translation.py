@@ -28,11 +28,10 @@ from headway.errors import LengthError
 from headway.evaluate import Score, bleu
 from headway.models.registry import TranslationModel, build_model
 from headway.predict import Translator, load_translator
-from headway.text.base import TextTokenizer
+from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
 from headway.text.special_tokens import SpecialTokenTemplate
-from headway.text.tokenizer import EOS
 from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation, Tokenizers
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from headway.config import Config
 from headway.errors import ConfigError
-from headway.text.tokenizer import EOS
+from headway.text.base import EOS
 
 __all__ = ["LanguageSide", "SpecialTokenTemplate", "SpecialTokens", "TemplateItem"]
 

@@ -36,33 +36,9 @@ from tokenizers import models, pre_tokenizers, trainers
 
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
-from headway.text.base import (
-    BOS,
-    EOS,
-    NUM_SPECIAL,
-    PAD,
-    SPECIALS,
-    UNK,
-    MergeStep,
-    TextTokenizer,
-    refuse_surrogates,
-)
+from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, refuse_surrogates
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "NUM_SPECIAL",
-    "PAD",
-    "SPECIALS",
-    "UNK",
-    "MergeStep",
-    "Tokenizer",
-    "TokenizerConfig",
-    "language_of",
-    "language_tag",
-    "readable_piece",
-]
-
+__all__ = ["Tokenizer", "TokenizerConfig", "language_of", "language_tag", "readable_piece"]
 
 Kind = Literal["bpe", "characters", "whitespace"]
 

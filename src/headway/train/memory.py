@@ -23,7 +23,7 @@ from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset
 from headway.engine.loss import rows_at_a_time
 from headway.errors import TrainingError
 from headway.hardware import autocast
-from headway.text.tokenizer import UNK
+from headway.text.base import UNK
 from headway.train.snapshot import optimizer_moments
 from headway.train.stream import TokenBatch, to_device
 from headway.train.task import Objective

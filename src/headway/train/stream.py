@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from headway.data.batching import EpochPlan, PaddedBatch, TokenDataset
 from headway.errors import ConfigError
-from headway.text.tokenizer import BOS, PAD
+from headway.text.base import BOS, PAD
 from headway.train.recipe import Recipe
 
 __all__ = ["BatchStream", "MicroBatch", "StepBatches", "TokenBatch", "prefetch", "to_device"]

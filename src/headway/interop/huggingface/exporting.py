@@ -21,7 +21,7 @@ from headway.interop.huggingface.families import FAMILIES, OUTPUT_BIAS, tensor_n
 from headway.interop.supported import ANY, EQUAL_HEADS, SIZES, TRAINING, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
-from headway.text.tokenizer import BOS, EOS, PAD, UNK
+from headway.text.base import BOS, EOS, PAD, UNK
 
 __all__ = ["SUPPORTED", "export_classifier", "export_model"]
 

@@ -29,8 +29,8 @@ from headway.interop.huggingface.families import (
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
+from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
-from headway.text.tokenizer import BOS, EOS, PAD
 
 __all__ = ["ImportedModel", "import_model"]
 
