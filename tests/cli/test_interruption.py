@@ -9,7 +9,7 @@ from pathlib import Path
 
 LOST = """
 import os, signal, sys, time
-from headway.cli.interruption import repeat_lost_interrupts
+from headway.cli import repeat_lost_interrupts
 
 class Finalised:
     def __del__(self):
@@ -39,7 +39,7 @@ def test_what_a_finaliser_loses_is_heard_while_waiting_for_input() -> None:
 def test_other_errors_are_told_and_everything_is_put_back() -> None:
     script = """
 import sys
-from headway.cli.interruption import repeat_lost_interrupts
+from headway.cli import repeat_lost_interrupts
 
 class Failing:
     def __del__(self):

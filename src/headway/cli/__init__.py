@@ -7,19 +7,22 @@ can correct (one line; a traceback only with ``--debug``), 130 interrupted.
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from keyword import iskeyword
 
 import typer
 
 from headway.cli.decoding import DecodingCommand
-from headway.cli.interruption import repeat_lost_interrupts
-from headway.cli.processes import is_main, leave_to_main
+from headway.cli.processes import is_main, let_main_report_first
 from headway.errors import HeadwayError, MissingPackageError
 
-__all__ = ["COMMANDS", "app", "main"]
+__all__ = ["COMMANDS", "app", "main", "repeat_lost_interrupts"]
 
 app = typer.Typer(
     name="headway",
@@ -35,6 +38,7 @@ COMMANDS = (
     *("shortlist", "score", "rerank", "alternatives", "inspect", "experiment", "tokenize", "average", "export"),
     *("info", "doctor", "schema", "import"),
 )
+_SOON_S = 0.01  # until a lost interrupt is repeated
 _SEARCHES = ("translate", "evaluate", "compare")  # these also take the options of decoding
 for _name in COMMANDS:
     _function_name = _name + "_" * iskeyword(_name)
@@ -73,7 +77,7 @@ def main() -> None:
         message = _message(error, next((word for word in arguments if not word.startswith("-")), ""))
         if debug or message is None:
             raise
-        print(f"headway: {leave_to_main()}{message}", file=sys.stderr)
+        print(f"headway: {let_main_report_first()}{message}", file=sys.stderr)
         if isinstance(error, OSError):
             _drop_standard_output()
         sys.exit(2)
@@ -81,7 +85,7 @@ def main() -> None:
         if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has ended, as with `| head`
             sys.exit(141)
         if end.code:
-            leave_to_main()
+            let_main_report_first()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
             exec("")  # otherwise `python -m headway` may end by SIGINT, if that arrived while Python executed a string
@@ -113,3 +117,34 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 def _drop_standard_output() -> None:
     """Redirect standard output to the null device, so that Python does not fail again when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+@contextmanager
+def repeat_lost_interrupts() -> Iterator[None]:
+    """Interrupt again if an interrupt was lost and the command has not ended.
+
+    Python discards exceptions raised in a finalizer (``__del__``) or in a callback from compiled code, including
+    ``KeyboardInterrupt``. Compilers run many of both, and a command that then waits for its input would never end.
+    """
+    main = threading.main_thread().ident
+    if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # missing on Windows
+        yield
+        return
+    report, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def notice(lost: sys.UnraisableHookArgs) -> None:
+        if not issubclass(lost.exc_type, KeyboardInterrupt):
+            report(lost)
+            return
+        # Interrupt later, because an exception raised here would be lost again. A signal also ends a blocking read.
+        timers.append(threading.Timer(_SOON_S, signal.pthread_kill, (main, signal.SIGINT)))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    sys.unraisablehook = notice
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
+        for timer in timers:
+            timer.cancel()

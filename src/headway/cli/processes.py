@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-__all__ = ["is_first_start", "is_main", "leave_to_main", "may_be_restarted"]
+__all__ = ["is_first_start", "is_main", "let_main_report_first", "may_be_restarted"]
 
 _WAIT_FOR_MAIN_S = 5.0
 
@@ -26,7 +26,7 @@ def may_be_restarted() -> bool:
     return done < most
 
 
-def leave_to_main() -> str:
+def let_main_report_first() -> str:
     """Give process 0 time to report a failure first; return the prefix of this process's own message.
 
     Usually all processes fail for one reason. torchrun ends the others while they wait here, once process 0 has ended.
