@@ -95,7 +95,11 @@ def train(
     """
     with _started(task, recipe, run, listener or Listener()) as (trainer, interrupted):
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
-        trainer.check_memory()
+        if world.is_main and not trainer.sharded:
+            shapes = largest_shapes(trainer.prepared.train, trainer.stream.plan)
+            plain = task.objective(trainer.model, recipe, trainer.prepared)  # compiling it would take minutes
+            estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, average=state.ema is not None)
+            check_memory(estimate, available_memory(world.device))
         while not trainer.is_finished:
             start = time.perf_counter()
             objective.train()
@@ -216,17 +220,6 @@ class _Trainer(Generic[RecipeT]):
         self.batches.close()
         if self.metrics is not None:
             self.metrics.close()
-
-    def check_memory(self) -> None:
-        """Warn before training if memory will be short."""
-        if self.sharded or not self.world.is_main:
-            return
-        plain = self.task.objective(self.model, self.recipe, self.prepared)
-        shapes = largest_shapes(self.prepared.train, self.stream.plan)
-        average = self.state.ema is not None
-        estimate = estimate_memory(plain, self.state.optimizer, shapes, self.precision, average=average)
-        if message := check_memory(estimate, available_memory(self.world.device)):
-            warnings.warn(message, stacklevel=2)
 
     @property
     def is_finished(self) -> bool:

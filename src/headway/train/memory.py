@@ -10,6 +10,7 @@ from measured peaks of whole steps accounts for temporaries of the backward pass
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -36,7 +37,7 @@ __all__ = [
     "estimate_memory",
     "explain_out_of_memory",
     "largest_shapes",
-    "saved_activation_bytes",
+    "saved_activations",
 ]
 
 _GIB = 1 << 30
@@ -147,14 +148,15 @@ def estimate_memory(
     checkpoint = weights + moments + ema if device.type == "cpu" else 0  # the copies are in host memory
     shape, activations = BatchShape(0, 0, 0), 0
     for each in shapes:
-        if each.rows <= 3:
-            saved = saved_activation_bytes(objective, each, precision)
-        else:  # a single row has another memory layout
-            two = saved_activation_bytes(objective, replace(each, rows=2), precision)
-            three = saved_activation_bytes(objective, replace(each, rows=3), precision)
-            saved = two + (each.rows - 2) * (three - two)
-        if saved > activations:
-            shape, activations = each, saved
+        saved = {}
+        for rows in (each.rows,) if each.rows <= 3 else (2, 3):  # a single row has another memory layout
+            batch = _placeholder_batch(replace(each, rows=rows), device)
+            with saved_activations(objective, precision) as tensors:
+                objective(batch)
+            saved[rows] = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
+        needed = saved[each.rows] if each.rows in saved else saved[2] + (each.rows - 2) * (saved[3] - saved[2])
+        if needed > activations:
+            shape, activations = each, needed
     vocabulary = objective.model.projection.weight.size(0)
     restored = sum(tensor.nbytes for tensor in optimizer_moments(objective.model, optimizer).values())
     return Estimate(
@@ -166,45 +168,53 @@ def estimate_memory(
     )
 
 
-def saved_activation_bytes(objective: Objective, shape: BatchShape, precision: str) -> int:
-    """Return the bytes that autograd saves for the backward pass of a batch, weights excluded."""
+def _placeholder_batch(shape: BatchShape, device: torch.device) -> TokenBatch:
+    source = np.full((shape.rows, shape.source), UNK, np.int64)
+    target = np.ones((shape.rows, shape.target), np.int64)  # 1 is a token, or the first label
+    return to_device(PaddedBatch(source, target), device)
+
+
+@contextmanager
+def saved_activations(objective: Objective, precision: str) -> Iterator[dict[int, Tensor]]:
+    """Yield a dictionary of what autograd saves for the backward pass of the block, weights excluded, by address.
+
+    The block is a training pass of ``objective``. Its mode and random states are restored.
+    """
     parameters = list(objective.parameters())
     device = parameters[0].device
     weights = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     saved: dict[int, Tensor] = {}  # keeps the tensors alive, so that no address is used twice
 
     def save(tensor: Tensor) -> Tensor:
-        saved[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        if (address := tensor.untyped_storage().data_ptr()) not in weights:
+            saved[address] = tensor.detach()
         return tensor
 
-    source = np.full((shape.rows, shape.source), UNK, np.int64)
-    target = np.ones((shape.rows, shape.target), np.int64)  # 1 is a token, or the first label
-    batch = to_device(PaddedBatch(source, target), device)
     training = objective.training
     with (
         torch.random.fork_rng(devices=[device] if device.type == "cuda" else []),
         torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor),
         autocast(device, precision),
     ):
-        objective.train()(batch)
+        objective.train()
+        yield saved
     objective.train(training)
-    return sum(tensor.untyped_storage().nbytes() for address, tensor in saved.items() if address not in weights)
 
 
-def check_memory(estimate: Estimate, available: int | None) -> str | None:
-    """Return a warning if ``estimate`` exceeds the memory, or raise :class:`TrainingError` if it exceeds it by far.
+def check_memory(estimate: Estimate, available: int | None) -> None:
+    """Warn if ``estimate`` exceeds the memory, and raise :class:`TrainingError` if it exceeds it by far.
 
     ``available`` is the number of bytes that can still be allocated; None if unknown.
     """
     if available is None or estimate.total <= (room := available + estimate.allocated):
-        return None
+        return
     message = (
         f"training needs {estimate}, but there are {room / _GIB:.1f} GiB; lower data.max_tokens (and raise "
         "training.accumulate to keep the step size), or choose a smaller model"
     )
     if estimate.total > _ACCURACY * room:
         raise TrainingError(message)
-    return message
+    warnings.warn(message, stacklevel=2)
 
 
 def available_memory(device: torch.device) -> int | None:
