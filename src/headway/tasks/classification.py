@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -29,7 +29,6 @@ from headway.evaluate import Score, evaluate_classes
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.registry import ModelConfig, Output, build_model
 from headway.nn.loss import label_smoothed_cross_entropy, r_drop_loss
-from headway.predict import Classifier, load_classifier
 from headway.storage import atomic_write_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
@@ -40,6 +39,9 @@ from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import TokenBatch
 from headway.train.task import Objective, Prepared
+
+if TYPE_CHECKING:
+    from headway.predict import Classifier
 
 __all__ = [
     "ClassificationData",
@@ -189,6 +191,8 @@ class ClassificationTask:
 
     def dev_scores(self, bundle: ClassifierBundle, recipe: ClassificationRecipe) -> Sequence[Score]:
         """Classify the development set and return accuracy, macro F1 and calibration error."""
+        from headway.predict import Classifier
+
         if recipe.data.dev is None or recipe.validation.metric == "loss":
             return ()
         examples = _read_dev(recipe)
@@ -217,7 +221,9 @@ class ClassificationTask:
         )
 
     def predictor(self, folder: Path, **settings: Any) -> Classifier:
-        """Load a :class:`Classifier`."""
+        """Load a :class:`~headway.predict.Classifier`."""
+        from headway.predict import load_classifier
+
         return load_classifier(folder, **settings)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import torch
 from jaxtyping import Float
@@ -27,7 +27,6 @@ from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
 from headway.models.registry import TranslationModel, build_model
-from headway.predict import Translator, load_translator
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
@@ -37,6 +36,9 @@ from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
 from headway.train.task import Objective, Prepared
+
+if TYPE_CHECKING:
+    from headway.predict import Translator
 
 __all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask"]
 
@@ -156,6 +158,8 @@ class TranslationTask:
 
     def dev_scores(self, bundle: Bundle, recipe: TranslationRecipe) -> Sequence[Score]:
         """Translate the development set and return its BLEU."""
+        from headway.predict import Translator
+
         dev, validation = recipe.data.dev, recipe.validation
         if dev is None or validation.metric == "loss":
             return ()
@@ -183,7 +187,9 @@ class TranslationTask:
         )
 
     def predictor(self, folder: Path, **settings: Any) -> Translator:
-        """Load a :class:`Translator`."""
+        """Load a :class:`~headway.predict.Translator`."""
+        from headway.predict import load_translator
+
         return load_translator(folder, **settings)
 
 
