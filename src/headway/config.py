@@ -164,12 +164,8 @@ def _toml_value(text: str) -> Any:
 
 def to_toml(data: Mapping[str, Any]) -> str:
     """Return nested plain values as TOML; keys whose value is None are left out."""
-    return tomli_w.dumps(_without_none(data))
+    return tomli_w.dumps(json.loads(json.dumps(data), object_hook=_without_none))
 
 
-def _without_none(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    if isinstance(value, (list, tuple)):
-        return [_without_none(item) for item in value]
-    return value
+def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if value is not None}
