@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from headway.engine.arrays import as_array, parameter_as_array, supports
-from headway.engine.linear import fills_blocks, linear, trains_by_kernels
+from headway.engine.linear import linear, trains_by_kernels
 from headway.engine.replacement import has_hooks
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, for_all_heads
@@ -44,9 +44,11 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if mask is None or not self._is_one_operation(x, x if memory is None else memory, mask):
             return super().forward(x, memory, mask=mask)
+        from headway.kernels.bf16_gemm import supports_width  # imports Numba
+
         weight, bias = self.projection.weight, self.projection.bias
         split = len(weight) if memory is None else self.widths[0]
-        in_bfloat16 = trains_by_kernels(x, weight) and fills_blocks(self.d_key)
+        in_bfloat16 = supports_width(self.d_key) and trains_by_kernels(x, weight)
         first, second = (None, None) if bias is None or not in_bfloat16 else (bias[:split], bias[split:])
         projected = linear(x, weight if memory is None else weight[:split], first)
         other = None if memory is None else linear(memory, weight[split:], second)
@@ -224,7 +226,7 @@ def attend_in_bfloat16(
 ) -> Float[Tensor, "B T C"]:
     """Like :func:`attend_by_kernels`, in bfloat16 and for projections that include their bias, by one kernel each way.
 
-    :func:`~headway.engine.linear.fills_blocks` must be true for the width of a head.
+    :func:`~headway.kernels.bf16_gemm.supports_width` must be true for the width of a head.
     """
     return cast(Tensor, _BFloat16Attention.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
 

@@ -7,7 +7,6 @@ a bfloat16 gradient to float32.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, cast
 
 import torch
@@ -22,7 +21,6 @@ __all__ = [
     "KernelLinear",
     "PackedWeight",
     "add_weight_gradient",
-    "fills_blocks",
     "linear",
     "multiplies",
     "trains_by_kernels",
@@ -61,14 +59,11 @@ def multiplies(x: Tensor, weight: Tensor) -> bool:
     """Return whether kernels can compute products of ``x``, in bfloat16, and ``weight``."""
     outputs, inputs = weight.shape
     fits = weight.dtype == torch.float32 and weight.is_contiguous() and x.dim() > 1 and x.size(-1) == inputs
-    return fits and supports(x) and outputs % 2 == 0 and fills_blocks(inputs)
+    if not fits or not supports(x) or outputs % 2:
+        return False
+    from headway.kernels.bf16_gemm import supports_width  # imports Numba
 
-
-def fills_blocks(width: int) -> bool:
-    """Return whether the bfloat16 kernels run on this processor and support rows of this width."""
-    from headway.kernels.bf16_tiles import BLOCK, has_bf16_dot  # imports Numba
-
-    return width % BLOCK == 0 and has_bf16_dot()
+    return supports_width(inputs)
 
 
 class PackedWeight:
@@ -76,34 +71,28 @@ class PackedWeight:
 
     def __init__(self, weight: Float[Tensor, "N K"]) -> None:
         self._weight = weight
+        self._rows: Any = None
+        self._columns: Any = None
 
     def product(self, x: Float[Tensor, "R K"], bias: Float[Tensor, " N"] | None = None) -> Float[Tensor, "R N"]:
         """Return x W^T + b."""
-        return _product(x, self._rows, self._weight.size(0), bias)
+        from headway.kernels.bf16_gemm import matmul, pack_rows  # imports Numba
+
+        if self._rows is None:
+            self._rows = pack_rows(parameter_as_array(self._weight))
+        out = x.new_empty(len(x), self._weight.size(0))
+        matmul(as_array(x.contiguous()), self._rows, None if bias is None else parameter_as_array(bias), as_array(out))
+        return out
 
     def transposed_product(self, y: Float[Tensor, "R N"]) -> Float[Tensor, "R K"]:
         """Return y W: the gradient of the inputs if y is the gradient of the outputs."""
-        return _product(y, self._columns, self._weight.size(1), None)
+        from headway.kernels.bf16_gemm import matmul, pack_columns
 
-    @functools.cached_property
-    def _rows(self) -> Any:
-        from headway.kernels.bf16_gemm import pack_rows  # imports Numba
-
-        return pack_rows(parameter_as_array(self._weight))
-
-    @functools.cached_property
-    def _columns(self) -> Any:
-        from headway.kernels.bf16_gemm import pack_columns
-
-        return pack_columns(parameter_as_array(self._weight))
-
-
-def _product(x: Tensor, panels: Any, outputs: int, bias: Tensor | None) -> Tensor:
-    from headway.kernels.bf16_gemm import matmul
-
-    out = x.new_empty(len(x), outputs)
-    matmul(as_array(x.contiguous()), panels, None if bias is None else parameter_as_array(bias), as_array(out))
-    return out
+        if self._columns is None:
+            self._columns = pack_columns(parameter_as_array(self._weight))
+        out = y.new_empty(len(y), self._weight.size(1))
+        matmul(as_array(y.contiguous()), self._columns, None, as_array(out))
+        return out
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:

@@ -22,12 +22,20 @@ import numba
 import numpy as np
 import torch
 
-from headway.kernels.bf16_tiles import BLOCK, PAIR_BYTES, TILE_ROWS, interleave, multiply_accumulate, multiply_rows
+from headway.kernels.bf16_tiles import (
+    BLOCK,
+    PAIR_BYTES,
+    TILE_ROWS,
+    has_bf16_dot,
+    interleave,
+    multiply_accumulate,
+    multiply_rows,
+)
 from headway.kernels.float_bits import cast_like
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
 from headway.kernels.threads import run_threaded
 
-__all__ = ["add_outer_product", "matmul", "pack_columns", "pack_rows"]
+__all__ = ["add_outer_product", "matmul", "pack_columns", "pack_rows", "supports_width"]
 
 _CHUNK = 64  # rows that are multiplied with all panels before the next rows: they fit a second-level cache
 _SUMMED = 256  # rows whose pairs fit a cache
@@ -35,6 +43,11 @@ _PANEL_PAIRS = _SUMMED // 2 + 1  # pairs from one panel to the next: panels a po
 _SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4  # blocks of sums that fit a cache, and the minimum of them side by side
 _LINE_BYTES = BLOCK * PAIR_BYTES  # of BLOCK pairs of a panel, or of BLOCK float32 sums
 _NAN = np.uint16(0x7FC0)  # the bits of every NaN after conversion
+
+
+def supports_width(width: int) -> bool:
+    """Return whether these kernels run on this processor and support rows of this width."""
+    return width % BLOCK == 0 and has_bf16_dot()
 
 
 def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:

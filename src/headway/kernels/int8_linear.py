@@ -39,6 +39,7 @@ __all__ = ["LayerNormParams", "QuantizedLinear", "layer_norm", "quantize_rows"]
 _LEVEL = np.float32(1 / MAX_LEVEL)
 _CHUNK = 1 << 17  # inputs that are multiplied at a time: 128 KiB fit a second-level cache
 
+_MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
 
@@ -154,7 +155,7 @@ def _linear_rows(
             _normalize(out, first, first + count, norm_weight, norm_bias, epsilon)
 
 
-_linear = SerialAndParallel(jit(_linear_rows), jit_parallel(_linear_rows))
+_linear = SerialAndParallel(jit(_linear_rows), jit_parallel(_linear_rows), _MEMORY_THREADS)
 
 
 @jit_inline

@@ -43,8 +43,7 @@ Array = npt.NDArray[Any]
 
 _IndexDataCacheFile: Any = caching.IndexDataCacheFile
 _CompileResult: Any = compiler.CompileResult
-_Environment: Any = environment.Environment
-_lookup_environment: Any = environment.lookup_environment
+_rebuild_environment: Any = environment._rebuild_env
 _user_cache_dir: Any = appdirs.user_cache_dir
 
 # Sums may be reordered and products fused with sums, otherwise no loop would be vectorized. NaN and infinities keep
@@ -86,10 +85,13 @@ def jit_parallel(function: FunctionT) -> FunctionT:
 
 
 class SerialAndParallel(Generic[P]):
-    """The two compiled forms of one function, each compiled when it is first called."""
+    """The two compiled forms of one function, each compiled when it is first called.
 
-    def __init__(self, serial: Callable[P, None], parallel: Callable[P, None]) -> None:
-        self.serial, self.parallel = serial, parallel
+    The parallel form runs on at most ``max_threads`` threads. None means no limit.
+    """
+
+    def __init__(self, serial: Callable[P, None], parallel: Callable[P, None], max_threads: int | None = None) -> None:
+        self.serial, self.parallel, self.max_threads = serial, parallel, max_threads
 
 
 def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]:
@@ -120,8 +122,10 @@ def _compile(function: FunctionT, form: str, options: dict[str, Any]) -> Functio
     copy = FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__qualname__ = function.__qualname__
     dispatcher: Any = numba.njit(**(_OPTIONS | options))(copy)
-    dispatcher._cache = _KernelCache(copy, form)
-    _postpone_interrupts(dispatcher)
+    dispatcher._cache = _KernelCache(copy, form, cache_folders())
+    # An exception that a signal handler raises inside the compiler may be lost in a callback, or leave a function half
+    # compiled.
+    dispatcher._compile_for_args = _interrupts_postponed()(dispatcher._compile_for_args)
     return cast(FunctionT, dispatcher)
 
 
@@ -133,11 +137,11 @@ class _KernelCache(_Cache):
     can be written; and it loads code without preparing Numba's compiler first, which takes half a second.
     """
 
-    def __init__(self, function: FunctionType, form: str) -> None:
+    def __init__(self, function: FunctionType, form: str, folders: list[Path]) -> None:
         name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
         name = f"{name}-{form}-{_VERSION}.{sys.implementation.cache_tag}"
         self._code = hashlib.blake2b(function.__code__.co_code).hexdigest()
-        self._files = [(folder, _IndexDataCacheFile(str(folder), name, _VERSION)) for folder in cache_folders()]
+        self._files = [(folder, _IndexDataCacheFile(str(folder), name, _VERSION)) for folder in folders]
 
     @property
     def cache_path(self) -> str:
@@ -149,7 +153,7 @@ class _KernelCache(_Cache):
         rtsys.initialize(target_context)
         for _, file in self._files:
             with contextlib.suppress(OSError):
-                payload = file.load(self._key(sig, target_context.codegen()))
+                payload = file.load((sig, target_context.codegen().magic_tuple(), self._code))
                 if payload is not None:
                     return _CompileResult._rebuild(target_context, *payload)
         target_context.refresh()  # prepares for compilation
@@ -167,11 +171,8 @@ class _KernelCache(_Cache):
                     _StoredEnvironment(each) if each.globals["__name__"].startswith("numba.") else each
                     for each in environments
                 )
-                file.save(self._key(sig, data.codegen), (*payload, stored))
+                file.save((sig, data.codegen.magic_tuple(), self._code), (*payload, stored))
                 return
-
-    def _key(self, sig: Any, codegen: Any) -> Any:
-        return sig, codegen.magic_tuple(), self._code
 
     def enable(self) -> None:
         """Do nothing: the cache is always enabled."""
@@ -186,42 +187,17 @@ class _KernelCache(_Cache):
 
 
 class _StoredEnvironment:
-    """Pickles the environment of one of Numba's own functions (array creation, indexing) without its globals.
+    """Pickles the environment of one of Numba's own functions (array creation, indexing) with this module's globals.
 
-    Only Python objects need the globals, and kernels have none. Numba's own pickle imports the function's module again,
-    and with it much of the compiler, which takes 0.15 s.
+    Only Python objects need the globals, and kernels have none. With the function's own globals, reading would import
+    its module, and with it much of the compiler, which takes 0.15 s.
     """
 
     def __init__(self, env: Any) -> None:
-        self._parts = env.globals["__name__"], list(env.consts), env.env_name
+        self._parts = __name__, list(env.consts), env.env_name
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _restore_environment, self._parts
-
-
-def _restore_environment(module: str, consts: list[Any], name: str) -> Any:
-    env = _lookup_environment(name)
-    if env is None:
-        env = _Environment({"__name__": module})
-        env.consts[:] = consts
-        env.env_name = name
-        _Environment._memo[name] = env
-    return env
-
-
-def _postpone_interrupts(dispatcher: Any) -> None:
-    """Make Ctrl-C wait until a function is compiled.
-
-    An exception that a signal handler raises inside the compiler may be lost in a callback, or leave a function half
-    compiled.
-    """
-    compile_for_args = dispatcher._compile_for_args
-
-    def compile_uninterrupted(*arguments: Any, **keywords: Any) -> Any:
-        with _interrupts_postponed():
-            return compile_for_args(*arguments, **keywords)
-
-    dispatcher._compile_for_args = compile_uninterrupted
+        return _rebuild_environment, self._parts
 
 
 @contextlib.contextmanager

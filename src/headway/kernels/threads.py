@@ -26,7 +26,6 @@ P = ParamSpec("P")
 
 _MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set at run time
 _FEW_ROWS = 32
-_MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
 _lock = threading.Lock()
 _both_forms = False
 _requested = threading.local()  # the number of Numba threads that each thread last requested
@@ -39,12 +38,7 @@ def run_threaded_if_few_rows(
     if rows > _FEW_ROWS:
         kernel.serial(*arguments, **keywords)
     else:
-        _run(kernel, _MEMORY_THREADS, *arguments, **keywords)
-
-
-def run_threaded(kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords: P.kwargs) -> None:
-    """Run the parallel form of ``kernel`` if threads are available, otherwise its serial form."""
-    _run(kernel, _MAX_THREADS, *arguments, **keywords)
+        run_threaded(kernel, *arguments, **keywords)
 
 
 @contextlib.contextmanager
@@ -58,12 +52,13 @@ def run_serial_and_parallel() -> Iterator[None]:
         _both_forms = False
 
 
-def _run(kernel: SerialAndParallel[P], limit: int, /, *arguments: P.args, **keywords: P.kwargs) -> None:
+def run_threaded(kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords: P.kwargs) -> None:
+    """Run the parallel form of ``kernel`` if threads are available, otherwise its serial form."""
     if _both_forms:
         kernel.serial(*arguments, **keywords)
         kernel.parallel(*arguments, **keywords)
         return
-    threads = min(torch.get_num_threads(), _MAX_THREADS, limit)
+    threads = min(torch.get_num_threads(), kernel.max_threads or _MAX_THREADS, _MAX_THREADS)
     if threads < 2 or not _lock.acquire(blocking=False):
         kernel.serial(*arguments, **keywords)
         return

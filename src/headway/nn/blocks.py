@@ -17,6 +17,7 @@ Each can also go without its residual connection, "x +", for experiments on what
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -311,7 +312,7 @@ class EncoderBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
         """Apply the block. ``mask`` is True for the keys that a query may attend to."""
-        x = self.attention_residual(x, lambda x: self.attention(x, mask=mask))
+        x = self.attention_residual(x, partial(self.attention, mask=mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
@@ -335,8 +336,8 @@ class DecoderBlock(nn.Module):
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Apply the block to all target positions at once. ``mask`` is causal."""
-        x = self.attention_residual(x, lambda x: self.attention(x, mask=mask))
-        x = self.cross_attention_residual(x, lambda x: self.cross_attention(x, memory, mask=memory_mask))
+        x = self.attention_residual(x, partial(self.attention, mask=mask))
+        x = self.cross_attention_residual(x, partial(self.cross_attention, memory=memory, mask=memory_mask))
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
