@@ -107,10 +107,25 @@ class _AnyBundle:
     @classmethod
     def load(cls: type[BundleT], folder: Path) -> BundleT:
         """Read a model folder; :class:`BundleError` names the file that is missing, damaged or of another kind."""
-        bundle = load_bundle(folder)
-        if not isinstance(bundle, cls):
-            raise BundleError(f"{folder}: a model that {bundle.purpose}; expected one that {cls.purpose}")
-        return bundle
+        config = read_config(folder)
+        kind = _BUNDLES[config.task.kind]
+        if not issubclass(kind, cls):
+            raise BundleError(f"{folder}: a model that {kind.purpose}; expected one that {cls.purpose}")
+        if architecture_of(config.model).output != kind.output:
+            raise _config_error(folder, ValueError(f"a {config.model.kind} is no model for {config.task.kind}"))
+        source, target = config.load_tokenizers()
+        if config.template is not None:
+            with _config_errors(folder):
+                _check_template(config.template, source, target)
+        path = folder / "model.safetensors"
+        shapes = _stored_shapes(path)
+        target_size = len(config.labels) or target.vocab_size
+        _check_weights(_expected_shapes(config, source.vocab_size, target_size, len(shapes)), shapes, path)
+        with _Initialization():
+            model = build_model(config.model, source.vocab_size, target_size)
+        load_weights(model, read_weights(path), path)
+        model.eval()
+        return cast("BundleT", kind.assemble(config, model, source, target))
 
     def _save(self, folder: Path, card: str, tokenizers: dict[str, TextTokenizer], facts: dict[str, Any]) -> None:
         about = {"task": self.task.as_dict(), "model": self.model.config.as_dict()}
@@ -206,23 +221,7 @@ _BUNDLES: dict[str, type[Bundle] | type[ClassifierBundle]] = {
 
 def load_bundle(folder: Path) -> AnyBundle:
     """Read a model folder of any task; :class:`BundleError` names the file that is missing, damaged or foreign."""
-    config = read_config(folder)
-    source, target = config.load_tokenizers()
-    if config.template is not None:
-        with _config_errors(folder):
-            _check_template(config.template, source, target)
-    path = folder / "model.safetensors"
-    shapes = _stored_shapes(path)
-    target_size = len(config.labels) or target.vocab_size
-    _check_weights(_expected_shapes(config, source.vocab_size, target_size, len(shapes)), shapes, path)
-    with _WithoutRandomValues():
-        model = build_model(config.model, source.vocab_size, target_size)
-    bundle_type = _BUNDLES[config.task.kind]
-    if architecture_of(config.model).output != bundle_type.output:
-        raise _config_error(folder, ValueError(f"a {config.model.kind} is no model for {config.task.kind}"))
-    load_weights(model, read_weights(path), path)
-    model.eval()
-    return bundle_type.assemble(config, model, source, target)
+    return cast("AnyBundle", _AnyBundle.load(folder))
 
 
 def read_config(folder: Path) -> BundleConfig:
@@ -360,32 +359,30 @@ def _shapes(weights: Mapping[str, Tensor]) -> dict[str, Shape]:
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
-class _WithoutRandomValues(TorchFunctionMode):
-    """A context in which ``torch.nn.init`` draws no random numbers, because weights are then read from a file."""
+class _Initialization(TorchFunctionMode):
+    """A context for building a model whose weights are then read from a file, or whose shapes are all that is needed.
+
+    ``torch.nn.init`` draws no random numbers. With ``shapes_only``, ``torch.arange`` returns one element on the CPU, so
+    that tables computed from it, which are not weights, are small. On the meta device they would import sympy and
+    PyTorch's compiler, which takes longer than loading a model.
+    """
 
     _RANDOM = frozenset(
         {"normal_", "trunc_normal_", "uniform_", "orthogonal_"}
         | {f"{name}_{distribution}_" for name in ("xavier", "kaiming") for distribution in ("normal", "uniform")}
     )
 
+    def __init__(self, *, shapes_only: bool = False) -> None:
+        super().__init__()
+        self._shapes_only = shapes_only
+
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in self._RANDOM:
             return args[0] if args else kwargs["tensor"]
+        if func is torch.arange and self._shapes_only:
+            return torch.zeros(1, dtype=kwargs.get("dtype", torch.int64), device="cpu")
         return func(*args, **kwargs)
-
-
-class _ShortRanges(TorchFunctionMode):
-    """A context in which ``torch.arange`` returns one element on the CPU, so that tables computed from it are small.
-
-    Such tables are not weights. On the meta device they would import sympy and PyTorch's compiler, which takes longer
-    than loading a model.
-    """
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.arange:
-            return torch.zeros(1, dtype=(kwargs or {}).get("dtype", torch.int64), device="cpu")
-        return func(*args, **(kwargs or {}))
 
 
 def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, stored: int) -> dict[str, Shape]:
@@ -402,7 +399,7 @@ def _expected_shapes(config: BundleConfig, source_size: int, target_size: int, s
             reason = f"model.{name} = {value}, but model.safetensors has {stored} weights"
             raise _config_error(config.folder, ValueError(reason))
     try:
-        with torch.device("meta"), _WithoutRandomValues(), _ShortRanges():
+        with torch.device("meta"), _Initialization(shapes_only=True):
             model = build_model(config.model, source_size, target_size)
     except ConfigError as error:
         path = config.folder / "config.json"

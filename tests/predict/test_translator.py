@@ -24,10 +24,9 @@ from headway.predict import (
     Translator,
     find_candidates,
     load_translator,
-    prepare_requests,
+    plan,
 )
-from headway.predict.merge_parts import merge_parts
-from headway.predict.prepare_requests import TranslationPlan
+from headway.predict.plan import TranslationPlan, merge_parts
 from headway.predict.segment import Part
 from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import Tokenizer
@@ -234,7 +233,7 @@ class TestLongTexts:
             seen.append(language)
             return [], ""
 
-        monkeypatch.setattr(prepare_requests, "split_text", split_text)
+        monkeypatch.setattr(plan, "split_text", split_text)
         for language in (None, "ja"):
             monkeypatch.setattr(
                 type(limited.bundle.token_template), "fill", lambda *_, **__: SpecialTokens((), (2,), ())

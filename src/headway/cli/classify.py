@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.line_io import LineReader, Report, convert_lines, one_line, text_batches
+from headway.cli.line_io import LineReader, Report, line_job, one_line, text_batches
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -51,9 +51,6 @@ def classify(
     name, batches = text_batches(text, source)
     classifier = load_classifier(model)
 
-    def convert(sources: Sequence[Source]) -> list[Classification | HeadwayError]:
-        return classifier.classify_each([each.text for each in sources])
-
     def write(_: int, line: Source | HeadwayError, found: Classification | HeadwayError) -> str:
         if isinstance(found, HeadwayError) or isinstance(line, HeadwayError):
             return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if form == "json" else "\n"
@@ -65,7 +62,9 @@ def classify(
 
     report = Report(name, on_error, lambda found: ["truncated"] * found.truncated)
     reader = LineReader(name, "text")
-    convert_lines(batches, reader, report, convert, write, what="classifying", source=source, output=output)
+    with line_job(batches, reader, report, what="classifying", source=source, output=output) as job:
+        for sources in job.sources():
+            job.write(classifier.classify_each([each.text for each in sources]), write)
 
 
 def label_line(found: Classification, why: Explanation | None = None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from headway.cli import options
 from headway.cli.classify import read_labeled_file
 from headway.cli.decoding import chosen_options
 from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.translate import load_translator_or_ensemble, open_translator
+from headway.cli.translate import load_translator_or_ensemble
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def compare(
     """
     from headway.decode.options import DecodingOptions
     from headway.evaluate import compare_labels, compare_translations
+    from headway.predict import TranslatorPool
 
     if (reference is None) == (data is None):
         raise ConfigError("give the references with --reference F, or for classifiers labeled texts with --data F.tsv")
@@ -94,7 +96,7 @@ def compare(
         for system in models:
             assert source is not None
             load = partial(load_translator_or_ensemble, system, None, precision=precision)
-            with open_translator(load, workers) as model:
+            with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as model:
                 translate = partial(model.translate_each, options=search, target_language=to, source_language=from_)
                 what = f"translating with {system}"
                 found = convert_all(read[str(source)], translate, what=what, source=source, workers=workers)

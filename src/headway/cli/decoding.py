@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
@@ -34,13 +34,12 @@ class DecodingCommand(TyperCommand):
         """Return the function's own parameters, followed by the decoding options."""
         return [*super().get_params(ctx), *_parameters()]
 
-    def invoke(self, ctx: Any) -> Any:
-        """Store the options of decoding, and call the function with the others."""
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, and store the options of decoding apart from the function's own."""
+        rest = super().parse_args(ctx, args)
         token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in _parameters()})
-        try:
-            return super().invoke(ctx)
-        finally:
-            _GIVEN.reset(token)
+        ctx.call_on_close(partial(_GIVEN.reset, token))
+        return rest
 
 
 def chosen_options() -> DecodingOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from headway.cli import options
 from headway.cli.classify import label_line, read_labeled_file
 from headway.cli.decoding import chosen_options
 from headway.cli.line_io import Report, convert_all, input_lines, input_name, one_line, output_file
-from headway.cli.translate import load_translator_or_ensemble, open_translator, translation_flags
+from headway.cli.translate import load_translator_or_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def _evaluate_translator(
     from_: str | None,
 ) -> None:
     from headway.evaluate import evaluate as score
+    from headway.predict import TranslatorPool
 
     search = chosen_options()
     sources, references = list(input_lines(source)), list(input_lines(reference))
@@ -100,7 +102,7 @@ def _evaluate_translator(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    with open_translator(load, workers) as translator:
+    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         begin = time.perf_counter()
         translate = partial(translator.translate_each, options=search, target_language=to, source_language=from_)
         found = convert_all(sources, translate, what="translating", source=source, workers=workers)

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from headway.predict import Source
 
 __all__ = [
+    "LineJob",
     "LineReader",
     "Report",
     "convert_all",
-    "convert_lines",
     "input_lines",
     "input_name",
+    "line_job",
     "one_line",
     "output_file",
     "read_line_batches",
@@ -152,41 +153,72 @@ def show_progress(what: str, source: Path | None, *, prints: bool = False) -> It
 Result = TypeVar("Result")
 
 
-def convert_lines(
+@contextmanager
+def line_job(
     batches: Iterable[list[bytes]],
     reader: LineReader,
     report: Report,
-    convert: Callable[[Sequence[Source]], Iterable[Result | HeadwayError]],
-    write: Callable[[int, Source | HeadwayError, Result | HeadwayError], str],
     *,
     what: str,
     source: Path | None,
     output: Path | None,
-) -> None:
-    """Convert the lines of an input, batch by batch, and write the results in the order of the lines.
+) -> Iterator[LineJob]:
+    """Open the output for the lines of an input, show progress, and report at the end.
 
     Args:
         batches: The lines of the input.
         reader: Parses them.
         report: Counts the results, and raises or reports the errors of lines.
-        convert: Returns one result or error for each line that could be read.
-        write: Formats the output for a line, given its number, its source and its result. If the line could not be
-            read, its error takes the place of both.
         what: Name of the job, for the progress.
         source: The input file; None for standard input.
         output: The output file; None for standard output.
     """
     with show_progress(what, source, prints=output is None) as advance, output_file(output) as file:
-        for batch in batches:
-            first = report.lines + 1
-            lines = reader.sources(batch, first)
-            converted = iter(convert([line for line in lines if not isinstance(line, HeadwayError)]))
-            results = [line if isinstance(line, HeadwayError) else next(converted) for line in lines]
-            report.add(results)
-            file.writelines(map(write, count(first), lines, results))
-            file.flush()
-            advance(len(batch), sum(map(len, batch)) + len(batch))
+        yield LineJob(batches, reader, report, file, advance)
     report.finish()
+
+
+class LineJob:
+    """Reads lines batch by batch, and writes what becomes of them in the same order (see :func:`line_job`)."""
+
+    def __init__(
+        self,
+        batches: Iterable[list[bytes]],
+        reader: LineReader,
+        report: Report,
+        file: IO[str],
+        advance: Callable[[int, int], None],
+    ) -> None:
+        self._batches, self._reader, self._report, self._file, self._advance = batches, reader, report, file, advance
+        self._lines: list[Source | HeadwayError] = []  # of the current batch
+        self._bytes = 0
+
+    def sources(self) -> Iterator[list[Source]]:
+        """Yield the lines of each batch that could be read; :meth:`write` must follow before the next batch."""
+        for batch in self._batches:
+            self._lines = self._reader.sources(batch, self._report.lines + 1)
+            self._bytes = sum(map(len, batch)) + len(batch)
+            yield [line for line in self._lines if not isinstance(line, HeadwayError)]
+
+    def write(
+        self,
+        converted: Iterable[Result | HeadwayError],
+        lines_of: Callable[[int, Source | HeadwayError, Result | HeadwayError], str],
+    ) -> None:
+        """Write the results of the current batch.
+
+        Args:
+            converted: One result or error for each line that could be read.
+            lines_of: Formats the output for a line, given its number, its source and its result. If the line could not
+                be read, its error takes the place of both.
+        """
+        found = iter(converted)
+        results = [line if isinstance(line, HeadwayError) else next(found) for line in self._lines]
+        first = self._report.lines + 1
+        self._report.add(results)
+        self._file.writelines(map(lines_of, count(first), self._lines, results))
+        self._file.flush()
+        self._advance(len(results), self._bytes)
 
 
 def convert_all(

@@ -26,10 +26,10 @@ def shortlist(
     from headway.bundle import Bundle
     from headway.cli.line_io import input_lines
     from headway.errors import ConfigError
-    from headway.interop.onnx import is_onnx_folder
+    from headway.interop.onnx import STEP_FILE
     from headway.predict.shortlisting import learn_shortlist, shortlist_coverage, write_shortlist
 
-    if is_onnx_folder(model):
+    if (model / STEP_FILE).is_file():
         raise ConfigError(f"{model}: an ONNX model has its whole vocabulary in its graph; use the original model")
     bundle = Bundle.load(model)
     sources, targets = list(input_lines(source)), list(input_lines(target))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,14 +16,14 @@ import typer
 
 from headway.cli import options
 from headway.cli.decoding import chosen_options
-from headway.cli.line_io import LineReader, Report, convert_lines, one_line, text_batches
+from headway.cli.line_io import LineReader, Report, line_job, one_line, text_batches
 
 if TYPE_CHECKING:
     from headway.decode.options import DecodingOptions
     from headway.errors import HeadwayError
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
-__all__ = ["load_translator_or_ensemble", "open_translator", "translate", "translation_flags"]
+__all__ = ["load_translator_or_ensemble", "translate", "translation_flags"]
 
 _UNMET_SHOWN = 5  # glossary entries
 
@@ -99,6 +99,7 @@ def translate(
     Lines from a pipe are translated as they arrive.
     """
     from headway.errors import ConfigError
+    from headway.predict import Glossary, TranslatorPool
 
     search = chosen_options()
     name, batches = text_batches(text, source, workers)
@@ -106,11 +107,7 @@ def translate(
         raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
-    terms = None
-    if glossary is not None:
-        from headway.predict import Glossary
-
-        terms = Glossary.load(glossary)
+    terms = None if glossary is None else Glossary.load(glossary)
     load = partial(
         load_translator_or_ensemble,
         model,
@@ -122,28 +119,22 @@ def translate(
         shortlist=shortlist,
     )
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
-    with open_translator(load, workers) as translator:
-        used = _GlossaryReport()
+    report = Report(name, on_error, translation_flags)
+    used = _GlossaryReport()
+    with (
+        TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator,
+        line_job(batches, reader, report, what="translating", source=source, output=output) as job,
+    ):
         writer = _Writer(translator, form, listed=search.n_best > 1 and not mbr)
-
-        def convert(sources: Sequence[Source]) -> Sequence[Translation | HeadwayError]:
+        for sources in job.sources():
             found = translator.translate_each(
                 sources, search, target_language=to, source_language=from_, alignment=alignment, glossary=terms
             )
-            found = [_by_agreement(each, search) for each in found] if mbr else found
-            used.add(found)
-            return found
-
-        convert_lines(
-            batches,
-            reader,
-            Report(name, on_error, translation_flags),
-            convert,
-            lambda number, _, found: writer.lines(number, found),
-            what="translating",
-            source=source,
-            output=output,
-        )
+            if mbr:
+                found = [_by_agreement(each, search) for each in found]
+            if terms is not None:
+                used.add(found)
+            job.write(found, writer.lines)
     used.print()
 
 
@@ -169,13 +160,6 @@ def load_translator_or_ensemble(
         shortlist=shortlist,
     )
     return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
-
-
-def open_translator(load: Callable[[], Translator], workers: int) -> AbstractContextManager[TextTranslator]:
-    """Return the translator that ``load`` makes (one worker), or a pool of ``workers`` processes that each load one."""
-    from headway.predict import TranslatorPool
-
-    return nullcontext(load()) if workers == 1 else TranslatorPool(load, workers)
 
 
 def translation_flags(found: Translation) -> list[str]:
@@ -226,7 +210,7 @@ class _Writer:
     def __init__(self, translator: TextTranslator, form: options.Form, *, listed: bool) -> None:
         self._translator, self._form, self._listed = translator, form, listed
 
-    def lines(self, number: int, found: Translation | HeadwayError) -> str:
+    def lines(self, number: int, _: Source | HeadwayError, found: Translation | HeadwayError) -> str:
         """Return the output for line ``number`` of the input, with line ends; for an error an empty line."""
         from headway.errors import HeadwayError
 

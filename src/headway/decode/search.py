@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from threading import Barrier, BrokenBarrierError, Event
 from typing import Any
 
@@ -123,14 +124,11 @@ def search_all(
     tokens = min(max_tokens, max(_MIN_TOKENS, max_tokens // threads))
     sequences = max(1, min(max_sequences // threads, -(-len(requests) // threads)))
     batches = list(length_batches([request.source for request in requests], tokens, sequences))
-    stop = Event()
-
-    def find(batch: list[int]) -> list[list[Hypothesis]]:
-        return search(model, [requests[at] for at in batch], options, bos=bos, eos=eos, banned=banned, stop=stop)
-
-    results: list[list[Hypothesis]] = [[] for _ in requests]
+    one_batch = partial(search, model, options=options, bos=bos, eos=eos, banned=banned)
+    parts = [[requests[at] for at in batch] for batch in batches]
     threads = min(threads, len(batches))
-    found = map(find, batches) if threads < 2 else _map_in_threads(find, batches, threads, stop)
+    found = map(one_batch, parts) if threads < 2 else _search_in_threads(one_batch, parts, threads)
+    results: list[list[Hypothesis]] = [[] for _ in requests]
     for batch, hypotheses in zip(batches, found, strict=True):
         for at, each in zip(batch, hypotheses, strict=True):
             results[at] = each
@@ -140,11 +138,11 @@ def search_all(
 _Results = list[list[Hypothesis]]
 
 
-def _map_in_threads(
-    find: Callable[[list[int]], _Results], batches: Sequence[list[int]], threads: int, stop: Event
+def _search_in_threads(
+    one_batch: Callable[..., _Results], batches: Sequence[Sequence[Request]], threads: int
 ) -> Iterator[_Results]:
-    """Yield the result of ``find`` for each batch; an error or an interruption sets ``stop``, which ends the others."""
-    before, started = torch.get_num_threads(), Barrier(threads + 1)
+    """Yield the results of each batch. An error or an interruption stops the other threads."""
+    before, started, stop = torch.get_num_threads(), Barrier(threads + 1), Event()
 
     def start() -> None:
         torch.get_num_threads()  # the first call sets this thread's number to the default of new threads
@@ -154,7 +152,7 @@ def _map_in_threads(
 
     with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=start) as pool:
         # The longest come first, so that the threads end together.
-        futures = [pool.submit(find, batch) for batch in reversed(batches)]
+        futures = [pool.submit(one_batch, batch, stop=stop) for batch in reversed(batches)]
         try:
             started.wait()
             torch.set_num_threads(before)  # the workers' setting has become the default of new threads, too

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 BundleT = TypeVar("BundleT", Bundle, ClassifierBundle)
 
 __all__ = [
+    "STEP_FILE",
     "SUPPORTED",
     "WEIGHTS_FILE",
     "OnnxModel",
     "OnnxState",
     "export",
-    "is_onnx_folder",
     "open_session",
     "refuse_different_logits",
     "require",
@@ -57,7 +57,8 @@ __all__ = [
 ]
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
-_ENCODER, _STEP, WEIGHTS_FILE = "encoder.onnx", "decoder_step.onnx", "model.safetensors"
+_ENCODER, WEIGHTS_FILE = "encoder.onnx", "model.safetensors"
+STEP_FILE = "decoder_step.onnx"  # only folders that :func:`export` wrote have it
 SUPPORTED: Supported = {  # of Transformers and classifiers
     **SIZES,
     **TRAINING,
@@ -101,7 +102,7 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
         saved, stored, signature = save_float32(bundle, aside, _use(limit))
         model = transformer_of(saved, "ONNX")
         facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
-        for name, graph in ((_ENCODER, encoder_graph), (_STEP, decoder_step_graph)):
+        for name, graph in ((_ENCODER, encoder_graph), (STEP_FILE, decoder_step_graph)):
             save_graph(graph(model, stored, limit), aside / name, facts)
         _compare(OnnxModel.load(aside), model)
 
@@ -119,11 +120,6 @@ def save_graph(graph: onnx.ModelProto, path: Path, facts: dict[str, str]) -> Non
 
     onnx.helper.set_model_props(graph, facts)
     onnx.save_model(graph, path)
-
-
-def is_onnx_folder(folder: Path) -> bool:
-    """Return whether ``folder`` was written by :func:`export`."""
-    return (folder / _STEP).is_file()
 
 
 @dataclass
@@ -173,12 +169,12 @@ class OnnxModel:
             BundleError: Not such a folder, or something in it is missing, damaged, newer or of another export.
         """
         require("onnxruntime")
-        paths = folder / _ENCODER, folder / _STEP
+        paths = folder / _ENCODER, folder / STEP_FILE
         for path in paths:
             if not path.is_file():
                 raise BundleError(
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
-                    f"{_STEP} and {WEIGHTS_FILE}"
+                    f"{STEP_FILE} and {WEIGHTS_FILE}"
                 )
         _, signature = stored_tensors(
             folder / WEIGHTS_FILE
@@ -347,7 +343,7 @@ Without Headway:
 
 - `{_ENCODER}`, once a sentence: `source` (B, S), token ids that end in the end symbol (2), padded with 0; gives
   `memory_mask` and, for each decoder block N, `memory_keys.N` and `memory_values.N`.
-- `{_STEP}`, once a token: `tokens` (R), the newest of each row (1 at first), `positions` (R), how many came
+- `{STEP_FILE}`, once a token: `tokens` (R), the newest of each row (1 at first), `positions` (R), how many came
   before it, `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first, and what the encoder gave;
   returns `logits` (R, V) of the next token and `keys.N`, `values.N`, the next step's prefixes. The R rows are the B
   sentences' beams, equally many for each and neighbors; a row's prefix ends where the tensor ends."""

@@ -4,12 +4,12 @@ Translation, in the order of the work:
 
 - :mod:`~headway.predict.text_translator`: the interface, ``translate`` and ``translate_lines``.
 - :mod:`~headway.predict.translator`: Translator, the class that joins the steps below.
-- :mod:`~headway.predict.prepare_requests`: texts to search requests (:mod:`~headway.predict.segment` splits long texts,
-  :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases).
+- :mod:`~headway.predict.plan`: texts to search requests (:mod:`~headway.predict.segment` splits long texts,
+  :mod:`~headway.predict.phrases` tokenizes prefixes, terminology and banned phrases), and the candidates of a text's
+  parts to its translation.
 - :mod:`~headway.predict.glossary`: glossaries, and which of their entries apply to a text.
 - :mod:`~headway.predict.find_candidates`: search requests to candidates (:mod:`~headway.predict.quality` flags
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
-- :mod:`~headway.predict.merge_parts`: candidates of parts to the translation of a text.
 - :mod:`~headway.predict.pool`: translation in several processes.
 - :mod:`~headway.predict.rerank`: the order of given candidates, by scores or agreement.
 - :mod:`~headway.predict.shortlisting`: the shortlist in a model folder.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from headway.bundle import Bundle
@@ -13,7 +14,7 @@ from headway.errors import ConfigError
 from headway.hardware import return_freed_memory
 from headway.predict.alignment import attention_maps, hard_alignment
 from headway.predict.phrases import WordPhrase, groups, is_met, spelling_in
-from headway.predict.prepare_requests import PartRequest
+from headway.predict.plan import PartRequest
 from headway.predict.quality import find_flags
 from headway.predict.results import Alignment, Candidate, GlossaryTerm
 from headway.text.base import BOS, EOS, PAD, UNK
@@ -24,6 +25,8 @@ __all__ = ["CandidateFinder"]
 _LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
 _MANY = 512  # sentences from which on freed memory is returned to the system; for few, that takes as long as the search
 _RESPELLINGS = 4  # how often the search is repeated because a banned phrase appeared in another tokenization
+
+_Search = Callable[[Sequence[Request], DecodingOptions], list[list[Hypothesis]]]
 
 
 @dataclass(frozen=True)
@@ -54,17 +57,19 @@ class CandidateFinder:
         A search that is sure of its best hypothesis finishes few others. To give the guard a choice, a part
         whose best hypothesis is flagged is searched again with as many hypotheses as the beam has.
         """
-        parts = list(parts)
-        hypotheses = self._search([part.request for part in parts], self.options)
+        parts, search = list(parts), self._searcher()
+        hypotheses = search([part.request for part in parts], self.options)
         if any(part.source.banned for part in parts):
-            self._search_again_for_banned_phrases(parts, hypotheses)
+            self._search_again_for_banned_phrases(parts, hypotheses, search)
         found = [self._choose(part, each) for part, each in zip(parts, hypotheses, strict=True)]
         beam = self.options.beam_size
         if self.guard and self.options.sampling is None and self.options.n_best < beam:
             few = [at for at, each in enumerate(hypotheses) if 0 < len(each) < beam and _is_flagged(found[at][0])]
             more = self.options.model_copy(update={"n_best": beam})
-            for at, each in zip(few, self._search([parts[at].request for at in few], more), strict=True):
+            for at, each in zip(few, search([parts[at].request for at in few], more), strict=True):
                 found[at] = self._choose(parts[at], each)
+        if len(parts) > _MANY:
+            return_freed_memory()  # batches of many shapes fragment it
         return found
 
     def align(
@@ -85,7 +90,9 @@ class CandidateFinder:
         aligned = iter(replace(each, alignment=alignments[at]) for at, (_, each) in enumerate(flat))
         return [[next(aligned) for _ in candidates] for candidates in found]
 
-    def _search_again_for_banned_phrases(self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]]) -> None:
+    def _search_again_for_banned_phrases(
+        self, parts: list[PartRequest], hypotheses: list[list[Hypothesis]], search: _Search
+    ) -> None:
         """Replace the requests and hypotheses of parts whose hypotheses contain banned phrases."""
         for _ in range(_RESPELLINGS):
             again = {
@@ -93,7 +100,7 @@ class CandidateFinder:
                 for at, (part, found) in enumerate(zip(parts, hypotheses, strict=True))
                 if part.source.banned and (request := self._respelled(part, found[: self.options.n_best]))
             }
-            for at, found in zip(again, self._search(list(again.values()), self.options), strict=True):
+            for at, found in zip(again, search(list(again.values()), self.options), strict=True):
                 if found:  # otherwise the earlier hypotheses are kept, and report the phrases that they contain
                     hypotheses[at] = found
                     parts[at] = replace(parts[at], request=again[at])
@@ -153,7 +160,9 @@ class CandidateFinder:
                 finished=hypothesis.finished,
                 languages_differ=self.languages_differ,
             ),
-            unmet=tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
+            unmet=()
+            if not source.include
+            else tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
             glossary=None
             if part.terms is None
@@ -162,28 +171,24 @@ class CandidateFinder:
             ),
         )
 
-    def _search(self, requests: Sequence[Request], options: DecodingOptions) -> list[list[Hypothesis]]:
-        """Return the hypotheses of each request, best first, found in batches of similar length."""
+    def _searcher(self) -> _Search:
+        """Return the function that finds the hypotheses of requests, best first, in batches of similar length."""
         tokenizer = self.bundle.target_tokenizer
-        rows = max(options.beam_size, options.n_best)
-        if options.beam_size > tokenizer.vocab_size:
+        rows = max(self.options.beam_size, self.options.n_best)
+        if self.options.beam_size > tokenizer.vocab_size:
             raise ConfigError(
-                f"beam size {options.beam_size}: expected from 1 (greedy search) to {tokenizer.vocab_size}, the size "
-                "of the vocabulary; the paper uses 4"
+                f"beam size {self.options.beam_size}: expected from 1 (greedy search) to {tokenizer.vocab_size}, the "
+                "size of the vocabulary; the paper uses 4"
             )
-        found = search_all(
+        return partial(
+            search_all,
             self.model,
-            requests,
-            options,
             bos=BOS,
             eos=EOS,
             banned=(PAD, BOS, UNK, *(tokenizer.tag_id(tag) for tag in tokenizer.tags)),
             max_tokens=self.max_tokens,
             max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
-        if len(requests) > _MANY:
-            return_freed_memory()  # batches of many shapes fragment it
-        return found
 
 
 def _is_flagged(candidate: Candidate) -> bool:

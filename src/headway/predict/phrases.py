@@ -105,8 +105,6 @@ def include_phrases(tokenizer: TextTokenizer, source: Source) -> tuple[tuple[Phr
 
 def banned_ids(tokenizer: TextTokenizer, source: Source) -> tuple[Ids, ...]:
     """Return the token sequences that the target must not contain."""
-    if not source.banned:
-        return ()
     phrases = [Phrase(ids) for phrase in source.banned for ids in _spellings(tokenizer, WordPhrase.parse(phrase))]
     return tuple(phrase.tokens for phrase in _shortest(phrases, word_boundaries(tokenizer)))
 

@@ -1,4 +1,4 @@
-"""Translate text: prepare search requests, find candidates, and merge the parts of each text."""
+"""Translate text: plan search requests, find candidates, and merge the parts of each text."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.decode import DecodingOptions, Ensemble, SearchModel, alternatives, score_targets
+from headway.decode import DecodingOptions, Ensemble, alternatives, score_targets
 from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
 from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
-from headway.interop.onnx import OnnxModel, is_onnx_folder
+from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.nn.attention_observer import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary
-from headway.predict.merge_parts import merge_parts
-from headway.predict.prepare_requests import RequestBuilder, TranslationPlan, encode_each
+from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Alternative,
     Candidate,
@@ -86,7 +85,7 @@ class Translator(TextTranslator):
         self.guard = guard
         self.alignment_layer = alignment_layer
         self._requested_source_tokens = max_source_tokens
-        accelerate(bundle.model.to(self.device).eval())
+        bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
         slow = unsupported_reason(bundle.model)
         if slow and precision not in ("auto", "float32"):
@@ -94,9 +93,14 @@ class Translator(TextTranslator):
         if shortlist is not None and (slow or engine):
             raise ConfigError(f"a shortlist: {slow or 'a model in ONNX has its whole vocabulary in its graph'}")
         self._has_shortlist = shortlist is not None
-        # The model that scores, and that searches if attention is needed; any other search uses its converted form.
         self._model: Any = engine or bundle.model
-        self._search_model = _once(partial(for_search, self._model, precision, shortlist=shortlist))
+        # Forward passes need the accelerated model: scores, alignments, and searches that need attention or cannot use
+        # a converted model.
+        self._accelerated = _once(partial(accelerate, bundle.model))
+        self._forward_model = _once(lambda: engine) if engine else self._accelerated
+        self._search_model = self._forward_model
+        if not slow and engine is None:
+            self._search_model = _once(partial(for_search, bundle.model, precision, shortlist=shortlist))
 
     @classmethod
     def ensemble(cls, translators: Sequence[Translator]) -> Translator:
@@ -128,6 +132,7 @@ class Translator(TextTranslator):
                 raise ConfigError(f"model {number} of the ensemble is on {other.device}, the first on {first.device}")
         joined = copy.copy(first)
         joined._model = Ensemble([each._model for each in translators])
+        joined._forward_model = _once(lambda: Ensemble([each._forward_model() for each in translators]))
         joined._search_model = _once(lambda: Ensemble([each._search_model() for each in translators]))
         return joined
 
@@ -165,10 +170,14 @@ class Translator(TextTranslator):
         builder = RequestBuilder(self.bundle, special, options, self.max_source_tokens, positions, languages[0], terms)
         plans = builder.plans([Source(text) if isinstance(text, str) else text for text in texts])
         parts = [part for plan in plans if isinstance(plan, TranslationPlan) for part in plan.requests]
-        model = self._search_model_for(options)
+        if options.coverage_penalty and self._has_shortlist:
+            raise ConfigError("a coverage penalty is computed by the model as it was trained; leave the shortlist out")
+        needs_attention = options.coverage_penalty > 0 or attention_is_observed()
+        model = self._forward_model() if needs_attention else self._search_model()
         finder = CandidateFinder(self.bundle, model, options, special, _differ(*languages), self.max_tokens, self.guard)
         found = finder.find(parts)
         if alignment:
+            self._accelerated()
             found = finder.align(parts, found, self.alignment_layer)
         candidates = iter(found)
         return [
@@ -209,7 +218,7 @@ class Translator(TextTranslator):
         pairs = [self._framed(special, *pair) for pair in zip(source_ids, target_ids, strict=True)]
         good = [pair for pair in pairs if not isinstance(pair, HeadwayError)]
         rows = [source for source, _ in good], [target for _, target in good]
-        scores = iter(score_targets(self._model, *rows, bos=BOS, eos=EOS, max_tokens=self.max_tokens))
+        scores = iter(score_targets(self._forward_model(), *rows, bos=BOS, eos=EOS, max_tokens=self.max_tokens))
 
         def scored(target: list[int], scores: tuple[float, ...]) -> ScoredTarget:
             own = slice(len(special.target_prefix), None)
@@ -236,7 +245,7 @@ class Translator(TextTranslator):
         pair = self._framed(special, self.bundle.source_tokenizer.encode(source), tokenizer.encode(prefix.rstrip()))
         if isinstance(pair, HeadwayError):
             raise pair
-        found = alternatives(self._model, *pair, count, bos=BOS, eos=EOS)
+        found = alternatives(self._forward_model(), *pair, count, bos=BOS, eos=EOS)
         return [Alternative(tokenizer.display([each.token])[0], each.log_probability) for each in found]
 
     def words(self, candidate: Candidate) -> WordAlignment:
@@ -280,22 +289,13 @@ class Translator(TextTranslator):
         limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
         return ModelGlossary.of(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
-    def _search_model_for(self, options: DecodingOptions) -> SearchModel[Any]:
-        """Return the converted model, or the model itself if the search needs its attention."""
-        if options.coverage_penalty and self._has_shortlist:
-            raise ConfigError("a coverage penalty is computed by the model as it was trained; leave the shortlist out")
-        if options.coverage_penalty or attention_is_observed():
-            model: SearchModel[Any] = self._model
-            return model
-        return self._search_model()
 
-
-def _once(make: Callable[[], SearchModel[Any]]) -> Callable[[], SearchModel[Any]]:
+def _once(make: Callable[[], Any]) -> Callable[[], Any]:
     """Return a function that calls ``make`` when it is first called, and once for all threads."""
-    made: list[SearchModel[Any]] = []
+    made: list[Any] = []
     lock = Lock()
 
-    def get() -> SearchModel[Any]:
+    def get() -> Any:
         with lock:
             if not made:
                 made.append(make())
@@ -336,7 +336,7 @@ def load_translator(
             no shortlist although ``shortlist`` is true.
     """
     folder = Path(folder)
-    engine = OnnxModel.load(folder) if is_onnx_folder(folder) else None
+    engine = OnnxModel.load(folder) if (folder / STEP_FILE).is_file() else None
     if engine is not None and precision not in ("auto", "float32"):
         raise ConfigError(f"precision {precision!r}: {folder} is an ONNX folder, which runs in float32; leave it out")
     bundle = Bundle.load(folder)
