@@ -3,20 +3,25 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test test-all test-settings check soak lint format clean
+.PHONY: quickstart test suite test-all test-settings check soak lint format clean
 
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
 
-# The quick suite: one process for each core, one thread each. Files stay whole, so that module fixtures are made once.
-test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadfile
+# The checks of the source run beside the quick suite.
+test: $(VENV)/.ready
+	$(MAKE) --no-print-directory --jobs 2 lint suite
+
+# One process for each core, one thread each; a process that has finished takes over tests of another. Bytecode is
+# written even where the environment forbids it: otherwise each process that a test starts compiles every module again.
+suite: $(VENV)/.ready
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 check: test
 
-# What takes minutes: fuzzing and the longer comparisons.
+# What takes minutes: fuzzing, kills, torchrun, kernels compiled anew, and the quick form of all experiments.
 test-all: $(VENV)/.ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto -m slow
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 # The suite once in each setting that stands for other processors or environments (tests/settings.py lists them).
 test-settings: $(VENV)/.ready

@@ -1,13 +1,24 @@
+"""Fixtures and hooks of all tests.
+
+``--jaxtyping-packages`` (``pyproject.toml``) lets jaxtyping decorate every function of Headway while the tests run, so
+that wrong types and shapes fail. A check takes longer than most of our functions on tiny tensors, so each function is
+checked on its first calls in each test, and decorated when it is first called.
+"""
+
 from __future__ import annotations
 
+import functools
 import math
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -20,6 +31,34 @@ if TYPE_CHECKING:
 # A busy machine is no failure.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+_CHECKED_CALLS = 20
+_calls: Counter[CodeType] = Counter()
+_jaxtyped: Any = jaxtyping.jaxtyped
+
+
+def _jaxtyped_at_first(function: Any = None, *, typechecker: Any) -> Any:
+    """Decorate a function like :func:`jaxtyping.jaxtyped`, but check only its first calls in each test."""
+    if function is None:
+        return functools.partial(_jaxtyped_at_first, typechecker=typechecker)
+    if not isinstance(function, FunctionType):
+        return _jaxtyped(function, typechecker=typechecker)
+    code, checked = function.__code__, None
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        nonlocal checked
+        if torch.compiler.is_compiling() or _calls[code] >= _CHECKED_CALLS:
+            return function(*args, **kwargs)
+        _calls[code] += 1
+        if checked is None:
+            checked = _jaxtyped(function, typechecker=typechecker)
+        return checked(*args, **kwargs)
+
+    return wrapper
+
+
+jaxtyping.jaxtyped = _jaxtyped_at_first  # type: ignore[assignment]
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are selected by their marks
@@ -48,6 +87,12 @@ def _seeded() -> None:
     """Every test draws the same numbers, alone or among others."""
     random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _checked_anew() -> None:
+    """Every test checks the first calls of each function."""
+    _calls.clear()
 
 
 class _NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -39,8 +39,8 @@ def run(setting: str, arguments: list[str]) -> int:
     variables = dict(SETTINGS[setting])
     if "PYTHONPATH" in variables and os.environ.get("PYTHONPATH"):
         variables["PYTHONPATH"] += os.pathsep + os.environ["PYTHONPATH"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "loadfile", *arguments]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1", **variables}
+    command = [sys.executable, "-m", "pytest", "-n", "auto", "--dist", "worksteal", *arguments]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if setting == "sigint-ignored" else None
     try:
         return subprocess.run(command, cwd=TESTS.parent, env=environment, check=False).returncode

@@ -77,13 +77,12 @@ class Killer:
         target = min(begin + advance, max(self.steps - _LAST_STEPS, 0))
         before = set(self.unfinished())
         process, holder = self.start(), self.run / "lock.pid"
-        reached = [
-            lambda: holder.exists() and holder.read_text().strip() == str(process.pid),
-            lambda: self.saved() >= target,
-        ]
-        if inside:
-            reached.append(lambda: not before.issuperset(self.unfinished()))
-        alive = all(self.wait_for(each, process) for each in reached)
+        started = self.wait_for(
+            lambda: holder.exists() and holder.read_text().strip() == str(process.pid), process, 0.02
+        )
+        alive = started and self.wait_for(lambda: self.saved() >= target, process, 0.002)
+        if inside:  # a save takes some milliseconds
+            alive = alive and self.wait_for(lambda: not before.issuperset(self.unfinished()), process, 0.0002)
         if not inside:
             time.sleep(self.random.uniform(0, self.pause_s))
         process.kill()
@@ -107,15 +106,15 @@ class Killer:
             except FileNotFoundError:
                 continue
 
-    def wait_for(self, reached: Callable[[], object], process: subprocess.Popen[bytes]) -> bool:
-        """Whether that came to be before the process ended."""
+    def wait_for(self, reached: Callable[[], object], process: subprocess.Popen[bytes], pause_s: float) -> bool:
+        """Whether that came to be before the process ended; looked at every ``pause_s`` seconds."""
         deadline = time.monotonic() + PATIENCE_S
         while not reached():
             if process.poll() is not None:
                 return False
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nothing happens in {self.run}")
-            time.sleep(0.0002)
+            time.sleep(pause_s)
         return True
 
 

@@ -1,4 +1,4 @@
-"""Tiles of processors that are not here."""
+"""Tiles of processors that are not here. The tests that take long compile everything anew for one more processor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if not kernels.available():
 SCRIPT = Path(__file__).with_name("emulation.py")
 
 
-@pytest.mark.parametrize("processor", ["avx2", "avx2-vnni", "avx512", "avx512-vnni"])
+@pytest.mark.parametrize(
+    "processor",
+    ["avx2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("avx2-vnni", "avx512", "avx512-vnni"))],
+)
 def test_products_are_those_of_numpy(processor: str, tmp_path: Path) -> None:
     # Code compiled for another processor must not be found again, and the features are the emulated ones.
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "HEADWAY_CPU_FEATURES": ""}

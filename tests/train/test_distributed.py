@@ -485,6 +485,7 @@ class TestTorchrun:
                 agent.kill()
                 agent.wait()
 
+    @pytest.mark.slow
     def test_a_user_error_is_reported_once(self, corpus: Path, tmp_path: Path) -> None:
         command = self.command(tmp_path, recipe(corpus, training={"accumulate": 1}))
         command[command.index("--max-restarts=1")] = "--max-restarts=0"

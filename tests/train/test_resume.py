@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from soak import Killer, differences
 
+pytestmark = pytest.mark.slow
 STEPS = 60
 RECIPE = """
 [data]
