@@ -161,9 +161,9 @@ def test_rotation() -> None:
 def test_a_position_is_told_from_the_sum_of_embedding_and_encoding() -> None:
     """By hand: an embedding a hundred times the encodings hides them all, one of nothing hides none."""
     table = SinusoidalPositions(64)(torch.zeros(1, 200, 64))[0]
-    assert position_picture._told(table, 0.0, 0.0, 1) == {"right": 1.0, "near": 1.0}
-    assert position_picture._told(table, 100.0, 0.0, 1)["right"] < 0.1
-    assert position_picture._told(table, 0.0, 0.99, 1)["right"] < 0.5
+    assert position_picture._identified(table, 0.0, 0.0, 1) == {"right": 1.0, "near": 1.0}
+    assert position_picture._identified(table, 100.0, 0.0, 1)["right"] < 0.1
+    assert position_picture._identified(table, 0.0, 0.99, 1)["right"] < 0.5
 
 
 def test_the_words_follow_the_numbers(measured: dict[str, Numbers]) -> None:

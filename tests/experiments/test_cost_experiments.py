@@ -15,7 +15,7 @@ import torch
 from pictures import assert_legible
 
 from headway.errors import BundleError
-from headway.experiments import load_experiment, no_peeking
+from headway.experiments import layer_costs, load_experiment, no_peeking
 from headway.experiments.experiment import Numbers, Settings, plain
 from headway.experiments.figures import figure_style
 from headway.experiments.layer_measurements import (
@@ -26,8 +26,8 @@ from headway.experiments.layer_measurements import (
     make_layer,
     multiplications,
     path_length,
+    round_times,
     saved_activation_bytes,
-    seconds,
 )
 from headway.nn.attention import attention_weights
 
@@ -166,6 +166,11 @@ def test_numbers_that_decide(
     assert load_experiment(name).judge(numbers)[claim].outcome == outcome
 
 
+def test_a_range_of_equal_numbers_is_one_number() -> None:
+    assert layer_costs._range([2.0, 2.0000001]) == "2"
+    assert layer_costs._range([0.5, 0.125]) == "0.125 to 0.5"
+
+
 class TestLayers:
     def test_multiplications(self) -> None:
         """By hand for n = 3 and d = 4: two products of 3 x 4 x 3, two of 3 x 4 x 4, and so on."""
@@ -210,8 +215,20 @@ class TestLayers:
         assert saved_activation_bytes(make_layer("self-attention", 4), x) >= 4 * 50 * 50
         assert 4 * 50 * 4 <= saved_activation_bytes(make_layer("fused self-attention", 4), x) < 4 * 50 * 50
 
-    def test_time(self) -> None:
-        assert 0 < seconds("convolution", 4, 4, batch=1, repeats=1, device=torch.device("cpu")) < 10
+    def test_times_of_layers_that_take_turns(self) -> None:
+        turns: list[str] = []
+
+        class Layer(torch.nn.Linear):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                turns.append(name_of[self])
+                return super().forward(x)
+
+        layers = {"one": Layer(4, 4), "other": Layer(4, 4)}
+        name_of = {layer: name for name, layer in layers.items()}
+        times = round_times(layers, torch.randn(1, 5, 4), rounds=3)
+        assert turns == ["one", "other"] * 4  # the first round warms up
+        assert {name: len(each) for name, each in times.items()} == {"one": 3, "other": 3}
+        assert all(0 < each < 1e4 for values in times.values() for each in values)
 
 
 class TestDecoding:

@@ -30,8 +30,9 @@ from headway.experiments.experiment import (
     plain,
     run_experiment,
 )
-from headway.experiments.figures import figure_style, label, log_scale, panels, save, shared_legend
+from headway.experiments.figures import figure_style, label, panels, shared_legend
 from headway.experiments.report import write_report
+from headway.inspection.picture_files import save
 
 NASTY = '<b title="&">it\'s</b>'
 
@@ -343,7 +344,7 @@ class TestDrawing:
             picture, (axes, other) = panels("Title", 1, 2, size=(8, 3))
             axes.plot([1, 10, 100], [1e-8, 1, 20_000], label="one")
             other.plot([1, 3], [1, 3], label="two")
-            log_scale(axes, "x", "y")
+            label(axes, "Powers", "x (units)", "y (units)", log="xy")
             shared_legend(picture, axes, other)
             save(picture, tmp_path / "a.svg")
             save(picture, tmp_path / "b.svg")

@@ -19,7 +19,7 @@ from headway.experiments.label_smoothing import identity_error
 from headway.experiments.training import (
     bleu_of,
     encoded,
-    loaded,
+    load_model,
     resolved,
     train_variant,
     translated,
@@ -119,7 +119,7 @@ def test_encoded_pairs_end_in_the_end_symbol(make_translator: Callable[..., Tran
 
 
 def test_loaded_models_are_ready(quick: Settings) -> None:
-    bundle = loaded(train_variant(quick, experiment_corpus(quick), 1, SHORT).folder)
+    bundle = load_model(train_variant(quick, experiment_corpus(quick), 1, SHORT).folder)
     assert not bundle.model.training
 
 
@@ -138,7 +138,7 @@ def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest
         assert bleu_of(quick, trained, text.test[1:6]) < 100  # as many, but others
     assert asked == [5, 5]
     (trained.folder / "model.safetensors").write_bytes(b"other weights")
-    monkeypatch.setattr(training, "loaded", lambda _: None)
+    monkeypatch.setattr(training, "load_model", lambda _: None)
     bleu_of(quick, trained, text.test[:5])
     assert asked == [5, 5, 5]
 

@@ -15,7 +15,9 @@ projections; and what happens to a key's weight as the key grows?
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,7 +25,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, heat_map, label, panels
+from headway.experiments.figures import heat_map, label, lines, panels
 from headway.nn.attention import attention_weights, scaled_dot_product_attention
 
 EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtype=torch.float64)
@@ -45,26 +47,20 @@ def measure(settings: Settings) -> Numbers:
     weights = attention_weights(EXAMPLE, EXAMPLE)
     results = scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
     repeats = 200 if settings.quick else 5_000
-    worst, own, growth = 0.0, dict[str, list[float]](), list[dict[str, list[float]]]()
-    for seed in settings.seeds:
-        generator = torch.Generator().manual_seed(seed)
-        worst = max(worst, _single_key_error(generator, repeats))
-        for name, share in _own_shares(generator, repeats).items():
-            own.setdefault(name, []).append(share)
-        growth.append(_growth(generator, repeats * 10))
+    generators = [torch.Generator().manual_seed(seed) for seed in settings.seeds]
+    errors = [_single_key_error(generator, repeats) for generator in generators]
+    shares = [_own_shares(generator, repeats) for generator in generators]
     steps = [
         {"vector": name, "x": x, "scores": s, "weights": w, "result": r}
-        for name, x, s, w, r in zip(
-            NAMES, EXAMPLE.tolist(), scores.tolist(), weights.tolist(), results.tolist(), strict=True
-        )
+        for name, x, s, w, r in zip(NAMES, EXAMPLE, scores, weights, results, strict=True)
     ]
     return {
-        "weights": weights.tolist(),
-        "results": results.tolist(),
-        "single_key_error": worst,
-        "own": own,
+        "weights": weights,
+        "results": results,
+        "single_key_error": max(errors),
+        "own": {name: [each[name] for each in shares] for name in shares[0]},
         "lengths": LENGTHS,
-        "growth": growth,
+        "growth": [_growth(generator, repeats * 10) for generator in generators],
         "tables": {"The example, step by step (scores X Xᵀ; weights softmax(scores / √3); result weights X)": steps},
     }
 
@@ -82,10 +78,10 @@ def _own_shares(generator: torch.Generator, repeats: int) -> dict[str, float]:
     for width in WIDTHS:
         x = torch.randn(repeats, KEYS, width, generator=generator, dtype=torch.float64)
         query, key = (_projected(x, generator) for _ in range(2))
-        for kind, weights in (
-            ("no projections", attention_weights(x, x)),
-            ("random projections", attention_weights(query, key)),
-        ):
+        for kind, weights in {
+            "no projections": attention_weights(x, x),
+            "random projections": attention_weights(query, key),
+        }.items():
             own = weights.diagonal(dim1=-2, dim2=-1)
             shares[f"{kind}, {width}"] = float((own > 0.5).double().mean())
     return shares
@@ -102,16 +98,17 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
     query = torch.randn(repeats, 1, WIDTH, generator=generator, dtype=torch.float64)
     key = torch.randn(repeats, KEYS, WIDTH, generator=generator, dtype=torch.float64)
     agrees = (query[:, 0] * key[:, 0]).sum(-1) > 0
-    found: dict[str, list[float]] = {"all": [], "positive": [], "negative": []}
     weights = []
     for length in LENGTHS:
         grown = torch.cat([key[:, :1] * length, key[:, 1:]], dim=1)
         weights.append(attention_weights(query, grown)[:, 0, 0])
-        for name, rows in (("all", slice(None)), ("positive", agrees), ("negative", ~agrees)):
-            found[name].append(float(weights[-1][rows].mean()))
     doubled, single = weights[LENGTHS.index(2.0)], weights[LENGTHS.index(1.0)]
-    found["gain"] = [float((doubled > single).double().mean())]
-    return found
+    return {
+        "all": [float(each.mean()) for each in weights],
+        "positive": [float(each[agrees].mean()) for each in weights],
+        "negative": [float(each[~agrees].mean()) for each in weights],
+        "gain": [float((doubled > single).double().mean())],
+    }
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -126,23 +123,22 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _judge_own(numbers: Numbers) -> Verdict:
     own, *others = numbers["weights"][0]
-    reason = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}"
     words = "its own weight is the largest, but below one half"
     if own > 0.5:
         words = "its own weight is above one half"
     elif own < max(others):
         words = f"another vector has the largest weight, and {1 - own:.0%} of the result is not its own"
-    return decide(f"{reason}: {words}", supported=own > 0.5, refuted=own < max(others))
+    reason = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}: {words}"
+    return decide(reason, supported=own > 0.5, refuted=own < max(others))
 
 
 def _judge_growth(numbers: Numbers) -> Verdict:
-    means = [each["all"] for each in numbers["growth"]]
-    start = numbers["lengths"].index(1.0)
-    rises = [all(a < b for a, b in zip(mean[start:], mean[start + 1 :], strict=False)) for mean in means]
+    start, average = numbers["lengths"].index(1.0), _means(numbers, "all")
+    rises = [all(a < b for a, b in pairwise(each["all"][start:])) for each in numbers["growth"]]
     gain = fmean(each["gain"][0] for each in numbers["growth"])
     reason = (
         f"as a key's length grows from 1 to {numbers['lengths'][-1]:g}, its mean weight over random queries changes "
-        f"from {_mean(means, start):.3f} to {_mean(means, -1):.3f}. But only {gain:.0%} of the queries give more "
+        f"from {average[start]:.3f} to {average[-1]:.3f}. But only {gain:.0%} of the queries give more "
         "weight to a key of twice the length: those whose score with it is positive. The others give less"
     )
     if all(rises):
@@ -150,30 +146,30 @@ def _judge_growth(numbers: Numbers) -> Verdict:
     return decide(reason, supported=all(rises), refuted=not any(rises))
 
 
-def _mean(rows: list[list[float]], place: int) -> float:
-    return fmean(row[place] for row in rows)
+def _means(numbers: Numbers, kind: str) -> list[float]:
+    """Return the mean weight over seeds at each length of the key."""
+    return [fmean(values) for values in zip(*(each[kind] for each in numbers["growth"]), strict=True)]
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, how often the own weight exceeds one half, and a key's weight as it grows."""
     picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
-    weights = numbers["weights"]
-    texts = [[f"{weight:.4f}" for weight in row] for row in weights]
-    style = {"vmin": 0, "vmax": 1, "aspect": "equal"}
-    heat_map(example, weights, texts, rows=NAMES, columns=NAMES, dark=0.6, cell=lambda *_: {"fontsize": 15}, **style)
+    texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
+    style: Any = {"cell": lambda *_: {"fontsize": 15}, "vmin": 0, "vmax": 1, "aspect": "equal"}
+    heat_map(example, numbers["weights"], texts, rows=NAMES, columns=NAMES, dark=0.6, **style)
     label(example, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
-    for color, kind in zip(COLORS, ("no projections", "random projections"), strict=False):
-        shares = [numbers["own"][f"{kind}, {width}"] for width in WIDTHS]
-        own.plot(WIDTHS, [100 * fmean(each) for each in shares], "o-", color=color, label=kind)
+    shares = {
+        kind: [100 * fmean(numbers["own"][f"{kind}, {width}"]) for width in WIDTHS]
+        for kind in ("no projections", "random projections")
+    }
+    lines(own, WIDTHS, shares, marker="o")
     own.set_xscale("log", base=2)
     own.set_ylim(-3, 103)
     label(own, "Own weight above one half", "width d_k (units)", f"share of {KEYS} random vectors (%)", ticks=WIDTHS)
     own.legend(loc="center right")
     kinds = {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}
-    for color, (name, words) in zip(COLORS, kinds.items(), strict=False):
-        rows = [each[name] for each in numbers["growth"]]
-        means = [_mean(rows, place) for place in range(len(numbers["lengths"]))]
-        growth.plot(numbers["lengths"], means, "o-", color=color, label=words)
+    means = {words: _means(numbers, name) for name, words in kinds.items()}
+    lines(growth, numbers["lengths"], means, marker="o")
     growth.axhline(1 / KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{KEYS}")
     growth.set_ylim(bottom=0)
     length = "length of the key (relative to its original length)"
@@ -188,11 +184,8 @@ def explain(numbers: Numbers) -> str:
     result = ", ".join(f"{each:.3f}" for each in numbers["results"][0])
     narrow, wide = (100 * fmean(numbers["own"][f"no projections, {width}"]) for width in (WIDTHS[1], WIDTHS[-1]))
     projected = numbers["own"][f"random projections, {WIDTHS[-1]}"]
-    lengths, growth = numbers["lengths"], numbers["growth"]
-    start, end = (
-        {kind: _mean([each[kind] for each in growth], at) for kind in ("positive", "negative", "all")}
-        for at in (lengths.index(1.0), -1)
-    )
+    means = {kind: _means(numbers, kind) for kind in ("positive", "negative", "all")}
+    start, end = ({kind: each[at] for kind, each in means.items()} for at in (numbers["lengths"].index(1.0), -1))
     return (
         "Three vectors attend to themselves: a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot "
         "products with each: a·a = 2, a·b = 3, a·c = 1. Divided by √3, exponentiated and divided by their sum they are "
@@ -205,9 +198,9 @@ def explain(numbers: Numbers) -> str:
         f"than half at d_k = {WIDTHS[1]}, {wide:.0f} % at {WIDTHS[-1]}. With independent random projections of query "
         f"and key, as at the start of training, it is {100 * fmean(projected):.0f} % there.\n\n"
         "A longer key multiplies its score: a positive score grows, a negative one falls further. From length 1 to "
-        f"{lengths[-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for queries with "
-        f"a positive score, from {start['negative']:.3f} to {end['negative']:.3f} for the others, and from "
-        f"{start['all']:.3f} to {end['all']:.3f} over all: exp() is convex, so the two need not cancel."
+        f"{numbers['lengths'][-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for "
+        f"queries with a positive score, from {start['negative']:.3f} to {end['negative']:.3f} for the others, and "
+        f"from {start['all']:.3f} to {end['all']:.3f} over all: exp() is convex, so the two need not cancel."
     )
 
 

@@ -19,27 +19,20 @@ input, so that other load on the machine affects them equally. Memory is what is
 
 from __future__ import annotations
 
-import time
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
-from headway.experiments.comparison import (
-    column,
-    difference,
-    judge_equivalent,
-    judge_greater,
-    mean_with_spread,
-    median_interval,
-    strip_plot,
-)
+from headway.experiments import comparison
+from headway.experiments.comparison import by_variant, column, difference, judge_greater, quality
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, label, panels
-from headway.experiments.layer_measurements import saved_activation_bytes
+from headway.experiments.figures import label, panels
+from headway.experiments.layer_measurements import round_times, saved_activation_bytes
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
 
@@ -62,7 +55,6 @@ MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
 MIN_MEMORY_RATIO = 1.1  # "more space-efficient" saves at least a tenth; memory does not vary
 MIN_BLEU_DIFFERENCE = 1.0  # "similar" is closer, as seeds of one recipe differ by about that; "outperforms" is further
-TIMED_ROUNDS = {"quick": 15, "full": 25}
 
 CLAIMS = (
     Claim("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1", quoted=True),
@@ -84,9 +76,8 @@ def measure(settings: Settings) -> Numbers:
     table = [
         {
             "function": name,
-            "BLEU": mean_with_spread(runs, "bleu", variant=name),
-            "loss (nats a token)": mean_with_spread(runs, "loss", variant=name),
-            "layer time (ms)": median(costs[name]["ms"]),
+            **quality(runs, name),
+            "layer time (ms)": np.median(costs[name]["ms"]),
             "layer memory (MiB)": costs[name]["mib"],
             "training (min)": fmean(column(runs, "minutes", variant=name)),
         }
@@ -98,7 +89,7 @@ def measure(settings: Settings) -> Numbers:
 def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the milliseconds of every round, and the MiB, of a layer with each function, in float32."""
     device = "cuda" if torch.cuda.is_available() and not settings.quick else "cpu"
-    rows, length, width = (16, 16, 32) if settings.quick else (64, 32, 128)
+    rows, length, width, rounds = (16, 16, 32, 15) if settings.quick else (64, 32, 128, 25)
     with torch.random.fork_rng():
         torch.manual_seed(settings.seeds[0])
         x = torch.randn(rows, length, width, device=device)
@@ -106,40 +97,35 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
             name: accelerate(MultiHeadAttention(width, **{"num_heads": 4, **keys})).to(device)
             for name, keys in VARIANTS.items()
         }
-    costs: dict[str, dict[str, Any]] = {
-        name: {"ms": [], "mib": saved_activation_bytes(layer, x) / 2**20} for name, layer in layers.items()
+    times = round_times(layers, x, rounds)
+    return {
+        name: {"ms": times[name], "mib": saved_activation_bytes(layer, x) / 2**20} for name, layer in layers.items()
     }
-    for number in range(TIMED_ROUNDS["quick" if settings.quick else "full"] + 1):
-        for name, layer in layers.items():
-            begin = time.perf_counter()
-            layer(x).sum().backward()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            if number:  # the first round warms up
-                costs[name]["ms"].append((time.perf_counter() - begin) * 1e3)
-    return costs
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by time and memory of one layer, and by BLEU over seeds."""
-    bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in VARIANTS}
-    what, least = "BLEU of additive minus unscaled dot product", MIN_BLEU_DIFFERENCE
-    similar = judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=least)
+    bleu, least = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
+    what = "BLEU of additive minus unscaled dot product"
     wide = difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
-    better = judge_greater(wide, f"with one head, {what}", noticeable=least)
     best = max(MORE_SOPHISTICATED, key=lambda name: fmean(bleu[name]))
-    gain = judge_greater(
-        difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
-        f"BLEU of the best other function ({best}) minus scaled dot product, corrected for "
-        f"{len(MORE_SOPHISTICATED)} comparisons",
-        noticeable=least,
+    return (
+        _judge_cost(numbers["costs"]),
+        comparison.judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=least),
+        judge_greater(wide, f"with one head, {what}", noticeable=least),
+        judge_greater(
+            difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
+            f"BLEU of the best other function ({best}) minus scaled dot product, corrected for "
+            f"{len(MORE_SOPHISTICATED)} comparisons",
+            noticeable=least,
+        ),
+        _judge_non_linearity(bleu),
     )
-    return _judge_cost(numbers["costs"]), similar, better, gain, _judge_non_linearity(bleu)
 
 
 def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
     """Compare times round by round, since both functions saw the same load within a round."""
-    ratios = median_interval([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
+    ratios = comparison.median_interval([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
     reason = (
         f"additive attention takes {ratios} times as long as the paper's scaled dot product (median over rounds; "
@@ -158,7 +144,7 @@ def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
     reason = "BLEU minus that of the scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
     least = MIN_BLEU_DIFFERENCE
     away = any(each.low > least or each.high < -least for each in found.values())
-    within = all(abs(edge) <= least for each in found.values() for edge in (each.low, each.high))
+    within = all(-least <= each.low and each.high <= least for each in found.values())
     words = f"none is certainly more than {least:g} away from 0, and not all are within"
     if away:
         words = f"at least one is certainly more than {least:g} away from 0"
@@ -169,18 +155,18 @@ def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw quality beside cost, with the functions in the same rows."""
-    picture, (quality, time_panel, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
-    strip_plot(quality, {name: column(numbers["runs"], "bleu", variant=name) for name in VARIANTS})
-    label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
-    values = [numbers["costs"][name] for name in VARIANTS]
-    for axes, lengths in ((time_panel, [median(each["ms"]) for each in values]), (memory, [v["mib"] for v in values])):
-        bars = axes.barh(range(len(values)), lengths, color=COLORS[0], height=0.6)
+    picture, (bleu, time, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
+    comparison.strip_plot(bleu, by_variant(numbers["runs"], "bleu"))
+    label(bleu, "Quality (dots: seeds)", "BLEU of the test set", "")
+    for axes, key in ((time, "ms"), (memory, "mib")):
+        lengths = [float(np.median(numbers["costs"][name][key])) for name in VARIANTS]
+        bars = axes.barh(range(len(lengths)), lengths, height=0.6)
         axes.bar_label(bars, fmt="%.3g", padding=3)
-        axes.set_yticks(range(len(values)), [])
-        axes.set_ylim(quality.get_ylim())
+        axes.set_yticks(range(len(lengths)), [])
+        axes.set_ylim(bleu.get_ylim())
         axes.set_xlim(0, 1.15 * max(lengths))
         axes.grid(visible=False, axis="y")
-    label(time_panel, "Time of one attention layer", "ms, forward and backward (median)", "")
+    label(time, "Time of one attention layer", "ms, forward and backward (median)", "")
     label(memory, "Memory of one attention layer", "MiB saved for the backward pass", "")
     return picture
 

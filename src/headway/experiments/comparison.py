@@ -19,21 +19,6 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from headway.experiments.experiment import Verdict, decide
-from headway.experiments.figures import COLORS
-
-__all__ = [
-    "Difference",
-    "column",
-    "difference",
-    "interval",
-    "interval_half_width",
-    "judge_equivalent",
-    "judge_greater",
-    "mean_with_spread",
-    "median_interval",
-    "strip_plot",
-    "student_t",
-]
 
 _CONFIDENCE = 0.95
 
@@ -71,9 +56,8 @@ def interval_half_width(values: Sequence[float]) -> float:
 
 def interval(values: Sequence[float]) -> Difference:
     """Return the mean with its 95 % interval."""
-    return Difference(
-        fmean(values), fmean(values) - interval_half_width(values), fmean(values) + interval_half_width(values)
-    )
+    mean, reach = fmean(values), interval_half_width(values)
+    return Difference(mean, mean - reach, mean + reach)
 
 
 def median_interval(values: Sequence[float]) -> Difference:
@@ -129,6 +113,12 @@ def column(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> list[f
     return [float(row[name]) for row in runs if all(row[key] == value for key, value in where.items())]
 
 
+def by_variant(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> dict[str, list[float]]:
+    """Return a :func:`column` for each variant."""
+    variants = dict.fromkeys(row["variant"] for row in runs)
+    return {variant: column(runs, name, variant=variant, **where) for variant in variants}
+
+
 def mean_with_spread(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> str:
     """Format the mean of a :func:`column`, and the standard deviation if there are several values, for a table."""
     values = column(runs, name, **where)
@@ -136,14 +126,20 @@ def mean_with_spread(runs: Sequence[Mapping[str, Any]], name: str, **where: Any)
     return f"{fmean(values):.4g}{spread}"
 
 
+def quality(runs: Sequence[Mapping[str, Any]], variant: str) -> dict[str, str]:
+    """Return the cells of a table that say how good a variant is."""
+    columns = {"BLEU": "bleu", "loss (nats a token)": "loss"}
+    return {shown: mean_with_spread(runs, name, variant=variant) for shown, name in columns.items()}
+
+
 def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
     """Draw one row per name: a dot for each value, the mean as a line, and its 95 % interval as a bar."""
     for row, each in enumerate(values.values()):
         reach = interval_half_width(each)
         if math.isfinite(reach):
-            axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color=COLORS[0], alpha=0.18, linewidth=0)
-        axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], color=COLORS[0])
-        axes.plot(each, [row] * len(each), "o", color=COLORS[1], markersize=6, alpha=0.8, linestyle="none")
+            axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color="C0", alpha=0.18, linewidth=0)
+        axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], "C0")
+        axes.plot(each, [row] * len(each), "C1o", alpha=0.8)
         axes.annotate(f"{fmean(each):.3g}", (fmean(each), row - 0.27), ha="center", va="bottom", fontweight="bold")
     axes.set_yticks(range(len(values)), list(values))
     axes.set_ylim(len(values) - 0.4, -0.75)

@@ -13,11 +13,10 @@ its numbers are reused.
 from __future__ import annotations
 
 import json
-import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -29,24 +28,11 @@ from matplotlib.figure import Figure
 from headway.data.store import ContentHashes, fingerprint
 from headway.errors import DataError
 from headway.experiments.code_hash import code_hash
-from headway.experiments.figures import figure_style, save
+from headway.experiments.figures import figure_style
 from headway.hardware import processor_name
-from headway.storage import atomic_write
+from headway.inspection.picture_files import save
+from headway.storage import atomic_write_text
 from headway.train.environment import commit
-
-__all__ = [
-    "OURS",
-    "Claim",
-    "Experiment",
-    "ExperimentRecord",
-    "Numbers",
-    "Outcome",
-    "Settings",
-    "Verdict",
-    "decide",
-    "plain",
-    "run_experiment",
-]
 
 Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]
@@ -54,8 +40,6 @@ Numbers = dict[str, Any]
 
 OURS = "ours"
 """The source of a claim that none of the sources makes."""
-
-_PICTURES = ("svg", "png")
 
 
 @dataclass(frozen=True)
@@ -117,8 +101,7 @@ class Settings:
         if path.is_file():
             return _read(path)
         numbers: Numbers = plain(compute())
-        with atomic_write(path) as aside:
-            aside.write_text(json.dumps(numbers, indent=1) + "\n", encoding="utf-8")
+        atomic_write_text(path, json.dumps(numbers, indent=1) + "\n")
         return numbers
 
     def content(self, *paths: Path) -> str:
@@ -175,51 +158,47 @@ class ExperimentRecord:
     where: dict[str, str]
     date: str
     seconds: float
-    command: str = field(default="")
+    command: str
 
 
 def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, command: str = "") -> ExperimentRecord:
     """Measure ``experiment``, or reuse the numbers of an earlier run, and write its files to ``folder``."""
     path = folder / f"{experiment.name}.json"
     how = _how(experiment, settings)
-    before = _earlier(path, how, settings.say)
-    if before is None:
+    measured = _earlier(path, how, settings.say)
+    if measured is None:
         begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
         numbers = plain(experiment.measure(settings))
-        seconds, where = time.perf_counter() - begin, _where()
+        seconds = time.perf_counter() - begin
+        measured = {"numbers": numbers, "where": _where(), "date": date, "seconds": seconds, "command": command}
     else:
-        settings.say(f"{experiment.name}: taking the numbers of {before['date']} ({path})")
-        numbers, date, seconds = before["numbers"], before["date"], before["seconds"]
-        where, command = before["where"], before["command"]
-    verdicts = experiment.judge(numbers)
+        settings.say(f"{experiment.name}: taking the numbers of {measured['date']} ({path})")
+        numbers = measured["numbers"]
+    verdicts, explanation = experiment.judge(numbers), experiment.explain(numbers)
     assert len(verdicts) == len(experiment.claims), f"{experiment.name}: a verdict for each claim"
-    explanation = experiment.explain(numbers)
-    found = (experiment.name, experiment.title, experiment.claims, verdicts, explanation)
-    record = ExperimentRecord(*found, numbers, how, where, date, seconds, command)
-    with atomic_write(path) as aside:  # before drawing, which may fail: measuring took the time
-        aside.write_text(json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    record = ExperimentRecord(
+        experiment.name, experiment.title, experiment.claims, verdicts, explanation, how=how, **measured
+    )
+    # Save before drawing, which may fail: measuring took the time.
+    atomic_write_text(path, json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n")
     with figure_style():
         picture = experiment.draw(numbers)
-        for kind in _PICTURES:
+        for kind in ("svg", "png"):
             save(picture, folder / f"{experiment.name}.{kind}")
     return record
 
 
 def plain(value: Any) -> Any:
-    """Convert ``value`` to what JSON would return: lists for tuples, strings for keys, None for NaN and infinity."""
-    match value:
-        case Mapping():
-            return {str(key): plain(each) for key, each in value.items()}
-        case str() | bool() | int() | None:
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case Sequence():
-            return [plain(each) for each in value]
-        case _ if hasattr(value, "tolist"):  # tensors and arrays
-            return plain(value.tolist())
-        case _:
-            raise TypeError(f"{type(value).__name__}: numbers are what JSON holds")
+    """Convert ``value`` to what JSON returns: lists for tuples and tensors, strings for keys, None for NaN and
+    infinity.
+    """
+    return json.loads(json.dumps(value, default=_to_list), parse_constant=lambda _: None)
+
+
+def _to_list(value: Any) -> Any:
+    if hasattr(value, "tolist"):  # a tensor, an array or one of their scalars
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__}: numbers are what JSON holds")
 
 
 def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
@@ -245,16 +224,15 @@ def _where() -> dict[str, str]:
 
 
 def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return the record of an earlier run under the same conditions, or say what has changed and return None."""
-    if not path.is_file():
-        return None
-    before = _read(path)
-    if not {"numbers", "how", "where", "date", "seconds", "command"} <= before.keys():
+    """Return what an earlier run measured under the same conditions, or say what has changed and return None."""
+    before = _read(path) if path.is_file() else {}
+    measured = {name: before.get(name) for name in ("numbers", "where", "date", "seconds", "command")}
+    if None in measured.values() or "how" not in before:
         return None
     if changed := [name for name, value in how.items() if before["how"].get(name) != value]:
         say(f"{path}: measuring again, because this has changed since {before['date']}: {', '.join(changed)}")
         return None
-    return before
+    return measured
 
 
 def _read(path: Path) -> Numbers:

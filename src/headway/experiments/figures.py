@@ -1,6 +1,7 @@
 """The common style of the experiments' figures, large enough to be read from the back of a lecture hall.
 
-Heat maps use perceptually uniform color scales. Figures keep a white background on light and dark pages.
+Heat maps use perceptually uniform color scales. Figures keep a white background on light and dark pages. The colors of
+:data:`headway.inspection.picture_files.COLORS` are called "C0", "C1" and so on.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal
+from typing import Any
 
 from cycler import cycler
 from matplotlib.axes import Axes
@@ -17,20 +18,9 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from headway.inspection import picture_files
-from headway.inspection.picture_files import COLORS, DASHES, MARKERS, PLOT, save
+from headway.inspection.picture_files import COLORS, MARKERS, PLOT
 
-__all__ = [
-    "COLORS",
-    "DASHES",
-    "MARKERS",
-    "figure_style",
-    "heat_map",
-    "label",
-    "log_scale",
-    "panels",
-    "save",
-    "shared_legend",
-]
+Number = int | float
 
 _STYLE: dict[str, Any] = {
     **PLOT,
@@ -54,23 +44,56 @@ def figure_style() -> AbstractContextManager[None]:
     return picture_files.figure_style(_STYLE)
 
 
-def panels(
-    title: str, rows: int = 1, columns: int = 1, *, size: tuple[int | float, int | float]
-) -> tuple[Figure, list[Axes]]:
+def panels(title: str, rows: int = 1, columns: int = 1, *, size: tuple[Number, Number]) -> tuple[Figure, list[Axes]]:
     """Return a titled figure of ``size`` inches and its panels, row by row."""
     picture = Figure(figsize=size, layout="constrained")
     picture.suptitle(title, x=0.01, ha="left")
     return picture, list(picture.subplots(rows, columns, squeeze=False).flat)
 
 
-def label(axes: Axes, title: str, x: str, y: str, *, ticks: Sequence[int | float] | None = None) -> None:
-    """Set the title and axis labels (with units) of a panel. ``ticks``: mark only these x values, as plain numbers."""
+def label(axes: Axes, title: str, x: str, y: str, *, log: str = "", ticks: Sequence[Number] | None = None) -> None:
+    """Set the title and the axis labels (with units) of a panel. Call it after plotting.
+
+    Args:
+        axes: The panel.
+        title: The title of the panel.
+        x: The label of the x axis.
+        y: The label of the y axis.
+        log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100 or 10⁻⁸.
+        ticks: Mark only these x values, as plain numbers.
+    """
     axes.set_title(title)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
+    for side in log:
+        getattr(axes, f"set_{side}scale")("log")
+        axis = getattr(axes, f"{side}axis")
+        low, high = getattr(axes, f"get_{side}lim")()
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 200 * low else (1.0,), numticks=8))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(FuncFormatter(_tick))
     if ticks is not None:
         axes.set_xticks(list(ticks), [f"{tick:g}" for tick in ticks])
         axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _tick(value: float, _: object) -> str:
+    exponent = round(math.log10(value)) if value > 0 else 0
+    return f"{value:,g}" if -3 <= exponent <= 4 else power_of_ten(exponent)
+
+
+def power_of_ten(exponent: int) -> str:
+    """Write a power of ten with a raised exponent."""
+    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+
+
+def lines(
+    axes: Axes, x: Sequence[Number], curves: Mapping[str, Sequence[Number]], order: Sequence[str] = (), **style: Any
+) -> None:
+    """Draw one line for each name. Its place in ``order`` (default: in ``curves``) decides its color and marker."""
+    for name, values in curves.items():
+        at = list(order or curves).index(name)
+        axes.plot(x, values, **{"color": f"C{at}", "marker": MARKERS[at], "label": name, **style})
 
 
 def heat_map(
@@ -109,29 +132,8 @@ def heat_map(
     return drawn
 
 
-def log_scale(axes: Axes, *sides: Literal["x", "y"]) -> None:
-    """Make axes logarithmic, with ticks written as 0.01, 100 or 10⁻⁸. Call it after plotting."""
-    for side in sides:
-        getattr(axes, f"set_{side}scale")("log")
-        axis = getattr(axes, f"{side}axis")
-        low, high = getattr(axes, f"get_{side}lim")()
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 200 * low else (1.0,), numticks=8))
-        axis.set_minor_locator(NullLocator())
-        axis.set_major_formatter(FuncFormatter(lambda value, _: _power(value)))
-
-
-def _power(value: float) -> str:
-    exponent = round(math.log10(value)) if value > 0 else 0
-    if -3 <= exponent <= 4:
-        return f"{value:,g}"
-    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-
-
 def shared_legend(picture: Figure, *panels: Axes) -> None:
     """Draw one legend for several panels below the figure."""
-    found: dict[str, Any] = {}
-    for axes in panels:
-        handles, labels = axes.get_legend_handles_labels()
-        found |= dict(zip(labels, handles, strict=True))
-    labels, handles = list(found), list(found.values())
-    picture.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4))
+    handles = [handle for axes in panels for handle in axes.get_legend_handles_labels()[0]]
+    unique = {handle.get_label(): handle for handle in handles}
+    picture.legend(handles=list(unique.values()), loc="outside lower center", ncols=min(len(unique), 4))

@@ -7,11 +7,10 @@ The paper varies this in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32
 from __future__ import annotations
 
 from statistics import fmean
-from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import column, difference, judge_greater, mean_with_spread, strip_plot
+from headway.experiments.comparison import by_variant, difference, judge_greater, quality, strip_plot
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import label, panels
@@ -29,53 +28,41 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure BLEU with one head, the common recipe's four, and so many that each has only a few units."""
     text, many = experiment_corpus(settings), 16 if settings.quick else 32
+    counts = {ONE: 1, MIDDLE: 4, MANY: many}
+    runs = sweep(settings, text, {ONE: {"model": {"num_heads": 1}}, MIDDLE: {}, MANY: {"model": {"num_heads": many}}})
+    table = [{"heads": count, **quality(runs, name)} for name, count in counts.items()]
     width = resolved(settings, text, settings.seeds[0]).model.d_model
-    variants: dict[str, dict[str, Any]] = {
-        ONE: {"model": {"num_heads": 1}},
-        MIDDLE: {},
-        MANY: {"model": {"num_heads": many}},
-    }
-    runs = sweep(settings, text, variants)
-    table = [
-        {
-            "heads": {ONE: 1, MIDDLE: 4, MANY: many}[name],
-            "BLEU": mean_with_spread(runs, "bleu", variant=name),
-            "loss (nats a token)": mean_with_spread(runs, "loss", variant=name),
-        }
-        for name in variants
-    ]
     return {"runs": runs, "many": many, "width": width, "tables": {"Means over seeds, with standard deviations": table}}
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Compare one head, and too many, with the best of the other settings."""
-    return _judge_worse(numbers, ONE), _judge_worse(numbers, MANY)
+    bleu = _by_heads(numbers, "bleu")
+    one, _, many = bleu
+    return _judge_worse(bleu, one), _judge_worse(bleu, many)
 
 
-def _judge_worse(numbers: Numbers, setting: str) -> Verdict:
-    names = _names(numbers)
-    bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in names}
-    others = [name for name in names if name != setting]
+def _judge_worse(bleu: dict[str, list[float]], setting: str) -> Verdict:
+    others = [name for name in bleu if name != setting]
     best = max(others, key=lambda name: fmean(bleu[name]))
     return judge_greater(
         difference(bleu[best], bleu[setting], len(others)),
-        f"BLEU of the best other setting ({names[best]}) minus {names[setting]}, corrected for {len(others)} "
-        "comparisons",
+        f"BLEU of the best other setting ({best}) minus {setting}, corrected for {len(others)} comparisons",
         noticeable=MIN_BLEU_DIFFERENCE,
     )
 
 
-def _names(numbers: Numbers) -> dict[str, str]:
-    """Return the label of each setting."""
-    return {ONE: ONE, MIDDLE: MIDDLE, MANY: f"{numbers['many']} heads"}
+def _by_heads(numbers: Numbers, key: str) -> dict[str, list[float]]:
+    """Return the values of each setting, which is named by its number of heads."""
+    found = by_variant(numbers["runs"], key)
+    return {ONE: found[ONE], MIDDLE: found[MIDDLE], f"{numbers['many']} heads": found[MANY]}
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU and loss against the number of heads."""
     picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
-    names = _names(numbers)
-    for axes, key in ((bleu, "bleu"), (loss, "loss")):
-        strip_plot(axes, {shown: column(numbers["runs"], key, variant=name) for name, shown in names.items()})
+    strip_plot(bleu, _by_heads(numbers, "bleu"))
+    strip_plot(loss, _by_heads(numbers, "loss"))
     label(bleu, "Quality (dots: seeds)", "BLEU of the test set (higher is better)", "")
     label(loss, "Loss of the development set", "nats per target token (lower is better)", "")
     loss.set_yticks(loss.get_yticks(), [])

@@ -24,13 +24,14 @@ from jaxtyping import Float, Int
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from headway.bundle import Bundle
-from headway.experiments.comparison import column, difference, judge_greater, mean_with_spread, strip_plot
+from headway.experiments.comparison import by_variant, column, difference, judge_greater, mean_with_spread, strip_plot
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, label, panels
-from headway.experiments.training import encoded, loaded, sweep, train_variant
+from headway.experiments.figures import label, panels
+from headway.experiments.training import encoded, load_model, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
 from headway.text.base import BOS
 
@@ -54,14 +55,14 @@ def measure(settings: Settings) -> Numbers:
     text = experiment_corpus(settings)
     runs = sweep(settings, text, VARIANTS)
     for row in runs:
-        bundle = loaded(train_variant(settings, text, row["seed"], VARIANTS[row["variant"]]).folder)
+        bundle = load_model(train_variant(settings, text, row["seed"], VARIANTS[row["variant"]]).folder)
         row |= {"perplexity": math.exp(row["loss"]), **_confidence(bundle, text.test)}
-    columns = {"perplexity": "perplexity", "entropy": "entropy (nats)", "confidence": "confidence", "bleu": "BLEU"}
+    columns = {"perplexity": "perplexity", "entropy": "entropy (nats)", "confidence": "confidence"}
+    columns |= {"bleu": "BLEU", "accuracy": "accuracy"}
     table = [
         {
             "": name,
             **{shown: mean_with_spread(runs, key, variant=name) for key, shown in columns.items()},
-            "accuracy": mean_with_spread(runs, "accuracy", variant=name),
             "identity missed by (nats)": max(column(runs, "identity_error", variant=name)),
         }
         for name in VARIANTS
@@ -72,21 +73,20 @@ def measure(settings: Settings) -> Numbers:
 @torch.inference_mode()
 def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
     """Return, for each reference token, the largest probability, whether it is the token's, and the entropy."""
-    sure, right, entropy, error = [], [], [], 0.0
+    found = []
     for logits, targets in _predictions(bundle, pairs):
         p = logits.softmax(-1)
         top, best = p.max(-1)
-        sure.append(top)
-        right.append(best == targets)
-        entropy.append(-(p * p.clamp(min=1e-30).log()).sum(-1))
-        error = max(error, identity_error(logits, targets))
-    confidence = torch.cat(sure).cpu().numpy()
+        entropy = -(p * p.clamp(min=1e-30).log()).sum(-1)
+        error = torch.full_like(top, identity_error(logits, targets))
+        found.append(torch.stack([top, (best == targets).float(), entropy, error]))
+    confidence, accuracy, entropy, error = torch.cat(found, dim=1).cpu()
     return {
         "confidence": float(confidence.mean()),
-        "accuracy": float(torch.cat(right).float().mean()),
-        "entropy": float(torch.cat(entropy).mean()),
-        "histogram": (np.histogram(confidence, BINS, (0, 1))[0] / len(confidence)).tolist(),
-        "identity_error": error,
+        "accuracy": float(accuracy.mean()),
+        "entropy": float(entropy.mean()),
+        "histogram": np.histogram(confidence, BINS, (0, 1))[0] / len(confidence),
+        "identity_error": float(error.max()),
     }
 
 
@@ -101,26 +101,23 @@ def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> 
 
 def _predictions(bundle: Bundle, pairs: tuple[Pair, ...]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
     """Yield logits and reference tokens, EOS included, for some pairs at a time."""
-    device = next(bundle.model.parameters()).device
     rows = sorted(encoded(bundle, pairs), key=lambda pair: len(pair[1]))
     for start in range(0, len(rows), 32):
-        sources, targets = zip(*rows[start : start + 32], strict=True)
-        source, target = (_padded(side).to(device) for side in (sources, targets))
+        source, target = (
+            pad_sequence([torch.tensor(ids) for ids in side], batch_first=True).to(bundle.model.device)
+            for side in zip(*rows[start : start + 32], strict=True)
+        )
         shifted = F.pad(target[:, :-1], (1, 0), value=BOS)
         real = target != bundle.model.pad
         yield bundle.model(source, shifted)[real].float(), target[real]
-
-
-def _padded(rows: tuple[list[int], ...]) -> Int[Tensor, "B S"]:
-    return torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Compare smoothed with unsmoothed models over seeds; judge the identity by its largest error at any token."""
 
     def compared(key: str, what: str) -> Verdict:
-        found = difference(column(numbers["runs"], key, variant=SMOOTHED), column(numbers["runs"], key, variant=HARD))
-        return judge_greater(found, f"{what}, smoothed minus not smoothed")
+        found = by_variant(numbers["runs"], key)
+        return judge_greater(difference(found[SMOOTHED], found[HARD]), f"{what}, smoothed minus not smoothed")
 
     worst = max(column(numbers["runs"], "identity_error"))
     identity = decide(
@@ -142,20 +139,14 @@ def draw(numbers: Numbers) -> Figure:
     edges = np.linspace(0, 1, BINS + 1)
     for number, name in enumerate((HARD, SMOOTHED)):
         histograms = [row["histogram"] for row in numbers["runs"] if row["variant"] == name]
-        peaks.stairs(
-            100 * np.mean(histograms, axis=0),
-            edges,
-            color=COLORS[number],
-            fill=not number,
-            alpha=0.35 if not number else 1.0,
-            linewidth=2.5,
-            label=name.split(" (")[0],
-        )
+        style: Any = {"linewidth": 2.5} if number else {"fill": True, "alpha": 0.35, "linewidth": 2.5}
+        shares = 100 * np.mean(histograms, axis=0)
+        peaks.stairs(shares, edges, color=f"C{number}", label=name.split(" (")[0], **style)
     peaks.legend(loc="upper left")
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
     label(peaks, "Confidence of the model", "probability of the most probable token", "% of all tokens")
     for axes, key in ((perplexity, "perplexity"), (bleu, "bleu")):
-        strip_plot(axes, {name.split(" (")[0]: column(numbers["runs"], key, variant=name) for name in VARIANTS})
+        strip_plot(axes, {name.split(" (")[0]: each for name, each in by_variant(numbers["runs"], key).items()})
     label(perplexity, "Perplexity (lower is better)", "perplexity of the development set", "")
     label(bleu, "BLEU (higher is better)", "BLEU of the test set", "")
     bleu.set_yticks(bleu.get_yticks(), [])
@@ -165,7 +156,7 @@ def draw(numbers: Numbers) -> Figure:
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     sure, right = (
-        {name: fmean(column(numbers["runs"], key, variant=name)) for name in VARIANTS}
+        {name: fmean(values) for name, values in by_variant(numbers["runs"], key).items()}
         for key in ("confidence", "accuracy")
     )
     return (

@@ -13,6 +13,7 @@ faster in time, and how does a layer compare as models use it, with its four pro
 from __future__ import annotations
 
 import math
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -21,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, MARKERS, heat_map, label, log_scale, panels, shared_legend
+from headway.experiments.figures import heat_map, label, lines, panels, shared_legend
 from headway.experiments.layer_measurements import (
     KERNEL,
     KINDS,
@@ -31,8 +32,8 @@ from headway.experiments.layer_measurements import (
     make_layer,
     multiplications,
     path_length,
+    round_times,
     saved_activation_bytes,
-    seconds,
 )
 
 PATHS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
@@ -70,9 +71,7 @@ def measure(settings: Settings) -> Numbers:
     short = (4, 8, 16, 32) if settings.quick else (4, 8, 16, 32, 64, 128)
     counts = [
         {"layer": kind, "n": n, "d": d, "counted": multiplications(kind, n, d), "formula": formula(kind, n, d)}
-        for kind in KINDS
-        for n in (16, 64)
-        for d in (32, 128)
+        for kind, n, d in product(KINDS, (16, 64), (32, 128))
     ]
     depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in KINDS}
     paths = {kind: {str(n): path_length(kind, n, 4) for n in short} for kind in PATHS}
@@ -80,11 +79,10 @@ def measure(settings: Settings) -> Numbers:
     batch, repeats = (2, 3) if settings.quick else (16, 5)
     for n in lengths:
         settings.say(f"layer-costs: timing n = {n}")
-        times += [
-            {"n": n, "d": d}
-            | {kind: 1e3 * seconds(kind, n, d, batch=batch, repeats=repeats, device=device) for kind in KINDS}
-            for d in widths
-        ]
+        for d in widths:
+            layers = {kind: make_layer(kind, d).to(device) for kind in KINDS}
+            rounds = round_times(layers, torch.randn(batch, n, d, device=device, requires_grad=True), repeats)
+            times.append({"n": n, "d": d} | {kind: min(rounds[kind]) for kind in KINDS})
     kept = {
         kind: {
             str(n): saved_activation_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True))
@@ -92,34 +90,27 @@ def measure(settings: Settings) -> Numbers:
         }
         for kind in MEMORIES
     }
-    caption = (
-        f"Time of a forward and a backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})"
-    )
-    return {
-        "counts": counts,
-        "depths": depths,
-        "paths": paths,
-        "times": times,
-        "kept": kept,
-        "batch": batch,
-        "tables": {
-            caption: [{"n < d": row["n"] < row["d"], **row} for row in times],
-            "Multiplications of one sequence": counts,
-            "Longest path, in layers (recurrent: steps)": [
-                {"layer": kind} | {f"n = {n}": each[n] for n in each} for kind, each in paths.items()
-            ],
-            "Depth of the graph, in operations": [
-                {"layer": kind} | {f"n = {n}": each[n] for n in each} for kind, each in depths.items()
-            ],
-        },
+    tables = {
+        f"Time of a forward and a backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})": [
+            {"n < d": row["n"] < row["d"], **row} for row in times
+        ],
+        "Multiplications of one sequence": counts,
+        "Longest path, in layers (recurrent: steps)": _over_n(paths),
+        "Depth of the graph, in operations": _over_n(depths),
     }
+    measured = {"counts": counts, "depths": depths, "paths": paths, "times": times, "kept": kept}
+    return {**measured, "batch": batch, "tables": tables}
+
+
+def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
+    """Return a table with one row for each layer and one column for each n."""
+    return [{"layer": kind} | {f"n = {n}": value for n, value in each.items()} for kind, each in values.items()]
 
 
 def _exponent(values: dict[str, int]) -> float:
     """Return the power of n with which the last two values grow."""
     (n0, v0), (n1, v1) = list(values.items())[-2:]
-    exponent: float = math.log(v1 / v0, int(n1) / int(n0))
-    return exponent
+    return math.log(v1 / v0, int(n1) / int(n0))
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
@@ -158,7 +149,7 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
         "dilated convolution": math.log(n, KERNEL),
         "restricted self-attention": n / (WINDOW // 2),
     }
-    off = max(max(paths[kind][str(n)] - value, value - paths[kind][str(n)]) for kind, value in expected.items())
+    off = max(abs(paths[kind][str(n)] - value) for kind, value in expected.items())
     others = max(abs(each) for kind, each in sequential.items() if kind != "recurrent")
     good = sequential["recurrent"] > 0.8 and others < 0.2
     return decide(
@@ -170,15 +161,28 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
     )
 
 
-def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
+def _ratios(counts: list[dict[str, Any]], kind: str) -> dict[bool, list[float]]:
+    """Return the layer's multiplications over those of the recurrent layer, for n < d (True) and for n >= d."""
     found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
-    pairs = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for each, n, d in found if each == kind}
-    below, above = ([ratio for (n, d), ratio in pairs.items() if (n < d) is side] for side in (True, False))
+    ratios: dict[bool, list[float]] = {True: [], False: []}
+    for each, n, d in found:
+        if each == kind:
+            ratios[n < d].append(found[kind, n, d] / found[RECURRENT, n, d])
+    return ratios
+
+
+def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
+    ratios = _ratios(counts, kind)
     reason = (
-        f"{words} takes {min(below):.3g} to {max(below):.3g} times the multiplications of the recurrent layer where "
-        f"n < d, {min(above):.3g} to {max(above):.3g} times elsewhere"
+        f"{words} takes {_range(ratios[True])} times the multiplications of the recurrent layer where n < d, "
+        f"{_range(ratios[False])} times elsewhere"
     )
-    return decide(reason, supported=max(below) < 1, refuted=min(below) >= 1)
+    return decide(reason, supported=max(ratios[True]) < 1, refuted=min(ratios[True]) >= 1)
+
+
+def _range(values: list[float]) -> str:
+    low, high = f"{min(values):.3g}", f"{max(values):.3g}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _judge_times(times: list[dict[str, Any]]) -> Verdict:
@@ -218,33 +222,19 @@ def draw(numbers: Numbers) -> Figure:
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
     rows = [row for row in numbers["times"] if row["d"] == width]
-    _draw_over_n(time, {kind: {str(row["n"]): row[kind] for row in rows} for kind in KINDS})
-    title = f"Time, d = {width}, {numbers['batch']} sequences"
-    label(time, title, "length n (tokens)", "forward and backward (ms)", ticks=[row["n"] for row in rows])
-    _draw_faster(picture, faster, numbers["times"])
-    lengths = [int(n) for n in numbers["paths"]["recurrent"]]
-    _draw_over_n(path, numbers["paths"])
-    label(path, "Longest path", "length n (tokens)", "layers (recurrent: steps)", ticks=lengths)
+    times = {kind: {row["n"]: row[kind] for row in rows} for kind in KINDS}
     kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
-    _draw_over_n(memory, kilobytes)
-    lengths = [int(n) for n in kilobytes["recurrent"]]
-    label(
-        memory,
-        "Memory of one sequence, d = 64",
-        "length n (tokens)",
-        "saved for the backward pass (KiB)",
-        ticks=lengths,
-    )
+    for axes, values, title, unit in (
+        (time, times, f"Time, d = {width}, {numbers['batch']} sequences", "forward and backward (ms)"),
+        (path, numbers["paths"], "Longest path", "layers (recurrent: steps)"),
+        (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
+    ):
+        lengths = [int(n) for n in values[RECURRENT]]
+        lines(axes, lengths, {kind: list(each.values()) for kind, each in values.items()}, order=_LINES)
+        label(axes, title, "length n (tokens)", unit, log="xy", ticks=lengths)
+    _draw_faster(picture, faster, numbers["times"])
     shared_legend(picture, time, path, memory)
     return picture
-
-
-def _draw_over_n(axes: Axes, values: dict[str, dict[str, Any]]) -> None:
-    """Draw one line per layer, in the same color and style in every panel."""
-    for kind, each in values.items():
-        place = _LINES.index(kind)
-        axes.plot([int(n) for n in each], list(each.values()), marker=MARKERS[place], color=COLORS[place], label=kind)
-    log_scale(axes, "x", "y")
 
 
 _LINES = (*KINDS, "fused self-attention", "dilated convolution")
@@ -276,13 +266,12 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
 def explain(numbers: Numbers) -> str:
     """Explain what the table leaves out."""
     longest = max(row["n"] for row in numbers["times"])
-    found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in numbers["counts"]}
-    whole = [found[WHOLE, n, d] / found[RECURRENT, n, d] for kind, n, d in found if kind == WHOLE]
+    whole = [ratio for ratios in _ratios(numbers["counts"], WHOLE).values() for ratio in ratios]
     faster = _faster(numbers["times"], WHOLE)
     return (
         "Table 1 compares the products of queries with keys and of weights with values, 2·n²·d "
         "multiplications, with the two matrices of a recurrent layer, 2·n·d². But a self-attention layer also "
-        f"projects: 4·n·d² more, whatever n is. Counted, the whole layer takes {min(whole):.3g} to {max(whole):.3g} "
+        f"projects: 4·n·d² more, whatever n is. Counted, the whole layer takes {_range(whole)} "
         f"times the multiplications of the recurrent one; measured, it is faster in {faster:.0%} of all pairs of n and "
         "d. What operations do not tell is that those of the recurrent layer wait for one another: it makes n small "
         "products in turn, self-attention a few large ones.\n\n"

@@ -13,7 +13,7 @@ query, key, value and output. n is the length, d the width.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -22,19 +22,6 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from headway.nn.attention import MultiHeadAttention, attention_weights
-
-__all__ = [
-    "KERNEL",
-    "KINDS",
-    "WINDOW",
-    "formula",
-    "graph_depth",
-    "make_layer",
-    "multiplications",
-    "path_length",
-    "saved_activation_bytes",
-    "seconds",
-]
 
 KERNEL = 3  # width k of the convolution
 WINDOW = 8  # neighborhood r of restricted self-attention
@@ -135,34 +122,37 @@ def multiplications(kind: str, n: int, d: int) -> int:
     return int(counter.get_total_flops()) // 2
 
 
-def seconds(kind: str, n: int, d: int, *, batch: int, repeats: int, device: torch.device) -> float:
-    """Return the shortest time of a forward and a backward pass over ``batch`` sequences."""
-    layer, x = make_layer(kind, d).to(device), torch.randn(batch, n, d, device=device, requires_grad=True)
-    finish: Callable[[], object] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    times = []
-    for _ in range(repeats + 1):  # the first is a warm-up
-        finish()
-        begin = time.perf_counter()
-        layer(x).sum().backward()
-        finish()
-        times.append(time.perf_counter() - begin)
-    return min(times[1:])
+def round_times(layers: Mapping[str, nn.Module], x: Float[Tensor, "B N D"], rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each layer's forward and backward pass in each round, after a round that warms up.
+
+    The layers take turns on the same input, so that other load on the machine affects them equally.
+    """
+    times: dict[str, list[float]] = {name: [] for name in layers}
+    for number in range(rounds + 1):
+        for name, layer in layers.items():
+            begin = time.perf_counter()
+            layer(x).sum().backward()
+            if x.is_cuda:
+                torch.cuda.synchronize()
+            if number:
+                times[name].append((time.perf_counter() - begin) * 1e3)
+    return times
 
 
 def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
     """Return the bytes that autograd saves for the backward pass: with the output, without input and weights."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (x, *layer.parameters())}
-    kept: dict[int, Tensor] = {}  # references keep addresses unique
+    saved: list[Tensor] = []  # references keep addresses unique
 
     def note(tensor: Tensor) -> Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.detach()
+        saved.append(tensor.detach())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        result = layer(x)
-    note(result)  # the next layer's input
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+        saved.append(layer(x))  # the output is the next layer's input
+    sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
+    for tensor in (x, *layer.parameters()):
+        sizes.pop(tensor.untyped_storage().data_ptr(), None)
+    return sum(sizes.values())
 
 
 def graph_depth(kind: str, n: int, d: int) -> int:

@@ -7,59 +7,48 @@ four and six sentences are longer than nearly all rows seen in training.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import fmean
-from typing import Any
 
 from matplotlib.axes import Axes
 
 from headway.experiments.comparison import column, mean_with_spread
 from headway.experiments.corpus import JOINED, experiment_corpus, joined_by
 from headway.experiments.experiment import Numbers, Settings
-from headway.experiments.figures import COLORS, MARKERS
-from headway.experiments.training import bleu_of, encoded, loaded, train_variant
-
-__all__ = ["COUNTS", "LONGEST_SEEN", "TWICE", "length_curves", "length_sweep", "retained"]
+from headway.experiments.figures import lines
+from headway.experiments.training import Changes, bleu_of, encoded, load_model, train_variant
 
 COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
 LONGEST_SEEN, TWICE = JOINED, 2 * JOINED
-_QUICK: dict[str, dict[str, Any]] = {
-    "data": {"max_tokens": 512},
-    "training": {"steps": 60},
-}  # longer rows are harder to learn
+_QUICK: Changes = {"data": {"max_tokens": 512}, "training": {"steps": 60}}  # longer rows are harder to learn
 
 
-def length_sweep(settings: Settings, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Numbers:
+def length_sweep(settings: Settings, variants: Mapping[str, Changes]) -> Numbers:
     """Measure BLEU of each variant, seed and length of :data:`COUNTS`, and the mean row length in source tokens."""
     text = experiment_corpus(settings, join=True)
     more = _QUICK if settings.quick else {}
     rows, weights = [], dict[str, int]()
-    for seed in settings.seeds:
-        for name, changes in variants.items():
-            trained = train_variant(settings, text, seed, {**more, **changes})
-            for count in COUNTS:
-                score = bleu_of(settings, trained, joined_by(text.test, count))
-                rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
-            bundle = loaded(trained.folder)
-            weights[name] = sum(each.numel() for each in bundle.model.parameters())
-    tokens = {
-        count: fmean(len(source) for source, _ in encoded(bundle, joined_by(text.test, count))) for count in COUNTS
-    }
+    for seed, (name, changes) in product(settings.seeds, variants.items()):
+        trained = train_variant(settings, text, seed, {**more, **changes})
+        for count in COUNTS:
+            score = bleu_of(settings, trained, joined_by(text.test, count))
+            rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
+        bundle = load_model(trained.folder)
+        weights[name] = sum(each.numel() for each in bundle.model.parameters())
+    tokens = [fmean(len(source) for source, _ in encoded(bundle, joined_by(text.test, count))) for count in COUNTS]
     table = [
         {
             "sentences in a row": count,
-            "source tokens (mean)": tokens[count],
+            "source tokens (mean)": length,
             **{name: mean_with_spread(rows, "bleu", variant=name, sentences=count) for name in variants},
         }
-        for count in COUNTS
+        for count, length in zip(COUNTS, tokens, strict=True)
     ]
-    caption = f"BLEU over seeds, with standard deviations; rows of more than {LONGEST_SEEN} were not trained on"
-    sizes = [{"model": name, "weights": count} for name, count in weights.items()]
-    return {
-        "runs": rows,
-        "tokens": [tokens[count] for count in COUNTS],
-        "weights": weights,
-        "tables": {caption: table, "Size of the models": sizes},
+    tables = {
+        f"BLEU over seeds, with standard deviations; rows of more than {LONGEST_SEEN} were not trained on": table,
+        "Size of the models": [{"model": name, "weights": count} for name, count in weights.items()],
     }
+    return {"runs": rows, "tokens": tokens, "weights": weights, "tables": tables}
 
 
 def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:
@@ -80,12 +69,12 @@ def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None
     axes.annotate(
         "longer than trained on", (COUNTS[-1] + 0.25, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top"
     )
-    for number, name in enumerate(variants):
-        each = [column(numbers["runs"], "bleu", variant=name, sentences=count) for count in COUNTS]
-        color = COLORS[number]
-        axes.plot(COUNTS, [fmean(values) for values in each], color=color, marker=MARKERS[number], label=name)
-        for count, values in zip(COUNTS, each, strict=True):
-            axes.plot([count] * len(values), values, "o", color=color, alpha=0.35, markersize=4)
+    bleu = {
+        name: [column(numbers["runs"], "bleu", variant=name, sentences=count) for count in COUNTS] for name in variants
+    }
+    lines(axes, COUNTS, {name: [fmean(values) for values in each] for name, each in bleu.items()})
+    for number, each in enumerate(bleu.values()):
+        axes.plot(COUNTS, each, f"C{number}o", alpha=0.35, markersize=4)
     ticks = [f"{count}\n({tokens:.0f})" for count, tokens in zip(COUNTS, numbers["tokens"], strict=True)]
     axes.set_xticks(COUNTS, ticks)
     axes.set_xlim(COUNTS[0] - 0.3, COUNTS[-1] + 0.3)

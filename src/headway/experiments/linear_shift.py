@@ -18,9 +18,10 @@ A pair's wavelength is measured from the table: 2 pi divided by the angle betwee
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
-from statistics import fmean
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
@@ -28,14 +29,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, DASHES, MARKERS, heat_map, label, log_scale, panels
+from headway.experiments.figures import heat_map, label, lines, panels
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0
 WIDTHS = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SHOWN = (16, 64, 128)  # widths in the panel of wavelengths
 SHIFTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
-TOLD = (16, 128, 512)  # widths in the verdict's text
+REPORTED = (16, 128, 512)  # widths in the verdict's text
 PICTURE = (16, 3)  # width and shift of the matrix that is drawn
 
 CLAIMS = (
@@ -50,14 +51,14 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure errors over widths and shifts, the control, and the wavelength of every pair."""
     positions = 256 if settings.quick else 8192
+    widths = WIDTHS[:: 4 if settings.quick else 1]
     errors = {
         str(width): {
             kind: [_rotation_error(width, shift, positions, kind) for shift in SHIFTS]
             for kind in ("float64", "float32")
         }
-        for width in WIDTHS[:: 4 if settings.quick else 1]
+        for width in widths
     }
-    control = [_control(seed, width=64, positions=1024) for seed in settings.seeds]
     wavelengths = {str(width): _wavelengths(width) for width in WIDTHS}
     rows = [
         {
@@ -69,43 +70,42 @@ def measure(settings: Settings) -> Numbers:
             "as 10000^((d-2)/d) · 2π (positions)": BASE ** ((width - 2) / width) * 2 * math.pi,
             "10000 · 2π (positions)": BASE * 2 * math.pi,
         }
-        for width in WIDTHS
-        if str(width) in errors
+        for width in widths
     ]
     return {
         "shifts": SHIFTS,
         "errors": errors,
-        "control": control,
+        "control": [_control(seed, width=64, positions=1024) for seed in settings.seeds],
         "wavelengths": wavelengths,
-        "rotation": rotation(*PICTURE).tolist(),
+        "rotation": rotation(*PICTURE),
         "tables": {f"Shifts of 1 to {SHIFTS[-1]} over {positions} positions": rows},
     }
 
 
+def _frequencies(width: int) -> Float[Tensor, " K"]:
+    return BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
 def rotation(width: int, shift: int) -> Float[Tensor, "D D"]:
     """Return R_k in float64: the block-diagonal matrix that maps PE(pos) to PE(pos + shift)."""
-    angles = shift * BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    matrix = torch.zeros(width, width, dtype=torch.float64)
-    for place, angle in enumerate(angles.tolist()):
-        block = [[math.cos(angle), math.sin(angle)], [-math.sin(angle), math.cos(angle)]]
-        matrix[2 * place : 2 * place + 2, 2 * place : 2 * place + 2] = torch.tensor(block, dtype=matrix.dtype)
+    angles = shift * _frequencies(width)
+    blocks = torch.stack([angles.cos(), angles.sin(), -angles.sin(), angles.cos()], dim=-1).view(-1, 2, 2)
+    matrix: Tensor = torch.block_diag(*blocks)  # type: ignore[no-untyped-call]
     return matrix
 
 
-def _exact(width: int, start: int, length: int) -> Float[Tensor, "T D"]:
-    """Return the table of encodings in float64."""
-    frequencies = BASE ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    angles = torch.arange(start, start + length, dtype=torch.float64)[:, None] * frequencies
-    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-
-
 def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
-    """Return the largest entry of R_k PE(pos) - PE(pos + k) over all positions."""
-    if kind == "float64":
-        before, after = _exact(width, 0, positions), _exact(width, shift, positions)
-        return float((before @ rotation(width, shift).T - after).abs().max())
-    table = sinusoids(positions + shift, width)
-    return float((table[:positions] @ rotation(width, shift).float().T - table[shift:]).abs().max())
+    """Return the largest entry of R_k PE(pos) - PE(pos + k) over all positions.
+
+    The table of encodings is exact in float64; in float32 it is the table that models use.
+    """
+    if kind == "float32":
+        table = sinusoids(positions + shift, width)
+    else:
+        angles = torch.arange(positions + shift, dtype=torch.float64)[:, None] * _frequencies(width)
+        table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    rotated = table[:positions] @ rotation(width, shift).T.to(table.dtype)
+    return float((rotated - table[shift:]).abs().max())
 
 
 def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]:
@@ -116,15 +116,14 @@ def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]
         "sinusoids": sinusoids(length, width).double(),
         "random vectors": torch.randn(length, width, generator=generator, dtype=torch.float64),
     }
-    residuals = dict[str, list[float]]()
+    residuals: dict[str, list[float]] = {kind: [] for kind in tables}
     for kind, table in tables.items():
         before = table[:positions]
         inverse = torch.linalg.pinv(before)  # stable although long wavelengths make columns nearly equal
-        shifted = [table[shift : shift + positions] for shift in SHIFTS]
-        residuals[kind] = [
-            float(((before @ (inverse @ after) - after).square().mean() / after.square().mean()).sqrt())
-            for after in shifted
-        ]
+        for shift in SHIFTS:
+            after = table[shift : shift + positions]
+            error = before @ (inverse @ after) - after
+            residuals[kind].append(float((error.square().mean() / after.square().mean()).sqrt()))
     return residuals
 
 
@@ -140,40 +139,40 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def _judge_shift(numbers: Numbers) -> Verdict:
-    exact, single = (
-        max(error for each in numbers["errors"].values() for error in each[kind]) for kind in ("float64", "float32")
-    )
-    fitted, random = (
-        [value for each in numbers["control"] for value in each[kind]] for kind in ("sinusoids", "random vectors")
-    )
+    exact, single = (_all(numbers["errors"].values(), kind) for kind in ("float64", "float32"))
+    fitted, random = (_all(numbers["control"], kind) for kind in ("sinusoids", "random vectors"))
     reason = (
-        f"R_k PE(pos) differs from PE(pos+k) by at most {exact:.1g} in float64 and {single:.1g} with a model's "
-        f"float32 table. The relative error of a fitted linear map is {min(random):.0%} for random vectors and "
+        f"R_k PE(pos) differs from PE(pos+k) by at most {max(exact):.1g} in float64 and {max(single):.1g} with a "
+        f"model's float32 table. The relative error of a fitted linear map is {min(random):.0%} for random vectors and "
         f"{max(fitted):.1g} for sinusoids"
     )
-    wrong, told_apart = exact > 1e-9 or single > 1e-4, min(random) >= 0.1
+    wrong, told_apart = max(exact) > 1e-9 or max(single) > 1e-4, min(random) >= 0.1
     if not wrong and not told_apart:
         reason += ": the measurement cannot distinguish them"
     return decide(reason, supported=told_apart and not wrong, refuted=wrong)
+
+
+def _all(rows: Iterable[Mapping[str, list[float]]], name: str) -> list[float]:
+    return [value for row in rows for value in row[name]]
 
 
 def _judge_ratios(numbers: Numbers) -> Verdict:
     off = 0.0
     for waves in numbers["wavelengths"].values():
         ratios = [after / before for before, after in pairwise(waves)]
-        off = max(off, max(abs(ratio / ratios[0] - 1) for ratio in ratios))
+        off = max(off, *(abs(ratio / ratios[0] - 1) for ratio in ratios))
     reason = f"within each width, the ratio of neighboring wavelengths is constant to {off:.1g}"
     return decide(reason, supported=off < 1e-5)
 
 
 def _judge_ends(numbers: Numbers) -> Verdict:
-    ends = {
-        width: (waves[0] / (2 * math.pi), waves[-1] / (2 * math.pi)) for width, waves in numbers["wavelengths"].items()
-    }
+    turns = {width: [wave / (2 * math.pi) for wave in waves] for width, waves in numbers["wavelengths"].items()}
     reason = "; ".join(
-        f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items() if int(width) in TOLD
+        f"d = {width}: {each[0]:.4g} · 2π to {each[-1]:,.0f} · 2π"
+        for width, each in turns.items()
+        if int(width) in REPORTED
     )
-    off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
+    off = max(max(abs(each[0] - 1), abs(each[-1] / BASE - 1)) for each in turns.values())
     if off >= 0.01:
         reason += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
     return decide(reason, supported=off < 0.01)
@@ -187,40 +186,34 @@ def draw(numbers: Numbers) -> Figure:
     width, shift = PICTURE
     label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
     _draw_errors(error, numbers)
-    for color, marker, name in zip(COLORS, MARKERS, SHOWN, strict=False):
-        lengths = [wave / (2 * math.pi) for wave in numbers["wavelengths"][str(name)]]
-        waves.plot(range(len(lengths)), lengths, marker=marker, color=color, label=f"d = {name}")
-    log_scale(waves, "y")
+    names = [f"d = {width}" for width in SHOWN]
+    for name, width in zip(names, SHOWN, strict=True):
+        lengths = [wave / (2 * math.pi) for wave in numbers["wavelengths"][str(width)]]
+        lines(waves, range(len(lengths)), {name: lengths}, order=names)
     waves.axhline(BASE, color="#777777", linestyle=":", label="10000 · 2π")
     waves.legend(loc="lower right")
-    label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)")
+    label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)", log="y")
     ends = [each[-1] / (2 * math.pi) for each in numbers["wavelengths"].values()]
-    longest.plot(WIDTHS, ends, "o-", color=COLORS[0], label="measured")
-    longest.plot(
-        WIDTHS, [BASE ** ((d - 2) / d) for d in WIDTHS], "x", color="black", markersize=11, label="10000^((d−2)/d)"
-    )
+    expected = [BASE ** ((width - 2) / width) for width in WIDTHS]
+    longest.plot(WIDTHS, ends, "o-", label="measured")
+    longest.plot(WIDTHS, expected, "x", color="black", markersize=11, label="10000^((d−2)/d)")
     longest.axhline(BASE, color="#777777", linestyle=":", label="10000, as the paper says")
     longest.set_ylim(0, 1.1 * BASE)
-    log_scale(longest, "x")
     longest.legend(loc="lower right")
-    label(longest, "The longest wavelength", "width d (units)", "wavelength (2π positions)", ticks=WIDTHS)
+    label(longest, "The longest wavelength", "width d (units)", "wavelength (2π positions)", log="x", ticks=WIDTHS)
     return picture
 
 
 def _draw_errors(axes: Axes, numbers: Numbers) -> None:
-    shifts = numbers["shifts"]
-    kinds = {"float64": "R_k in float64", "float32": "R_k with a float32 table"}
-    for color, dash, (kind, words) in zip(COLORS, DASHES, kinds.items(), strict=False):
-        worst = [max(each[kind][place] for each in numbers["errors"].values()) for place in range(len(shifts))]
-        axes.plot(shifts, [max(value, 1e-17) for value in worst], dash, marker="o", color=color, label=words)
-    for color, kind, marker in zip(COLORS[2:], ("sinusoids", "random vectors"), "s^", strict=False):
-        rows = [each[kind] for each in numbers["control"]]
-        means = [fmean(values) for values in zip(*rows, strict=True)]
-        axes.plot(shifts, means, "--", marker=marker, color=color, label=f"fitted map: {kind}")
-    log_scale(axes, "x", "y")
+    shifts, errors, control = numbers["shifts"], numbers["errors"].values(), numbers["control"]
+    for kind, name, style in (("float64", "R_k in float64", "C0o-"), ("float32", "R_k with a float32 table", "C1o--")):
+        axes.plot(shifts, np.max([each[kind] for each in errors], axis=0).clip(1e-17), style, label=name)
+    for kind, style in (("sinusoids", "C2s--"), ("random vectors", "C3^--")):
+        axes.plot(shifts, np.mean([each[kind] for each in control], axis=0), style, label=f"fitted map: {kind}")
+    x, y = "shift k (positions)", "error (entries are at most 1)"
+    label(axes, "Error of the linear map", x, y, log="xy", ticks=shifts[::2])
     axes.set_ylim(1e-17, 1e2)
     axes.legend(loc="center right", bbox_to_anchor=(1, 0.72))
-    label(axes, "Error of the linear map", "shift k (positions)", "error (entries are at most 1)", ticks=shifts[::2])
 
 
 def explain(numbers: Numbers) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, heat_map, label, log_scale, panels
+from headway.experiments.figures import heat_map, label, panels
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.text.base import BOS, EOS
@@ -61,13 +61,13 @@ def _models(full: bool) -> dict[str, nn.Module]:
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
     config = TransformerConfig.parse(sizes, "no-peeking")
     found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCABULARY, VOCABULARY)}
-    if full:
-        for name, changes in {
-            "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
-            "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
-            "Transformer, additive score": {"score": "additive"},
-        }.items():
-            found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCABULARY, VOCABULARY)
+    more = {
+        "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
+        "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
+        "Transformer, additive score": {"score": "additive"},
+    }
+    for name, changes in more.items() if full else ():
+        found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCABULARY, VOCABULARY)
     for name, changes in {
         "GRU without attention": {"attention": "none"},
         "GRU with attention (Bahdanau)": {"attention": "bahdanau"},
@@ -90,7 +90,7 @@ def measure(settings: Settings) -> Numbers:
         for name, model in _models(not settings.quick).items():
             influence = _influence(model, source, target)
             each = found.setdefault(name, {"influence": [], "earlier": [], "later": [], "padding": []})
-            each["influence"].append(influence.tolist())
+            each["influence"].append(influence)
             each["earlier"].append(float(influence.triu(1).max()))  # row: output, column: replaced token
             each["later"].append(float(influence.diagonal()[1:].min()))
             each["padding"].append(_padding_influence(model, source, target))
@@ -110,9 +110,7 @@ def _batch() -> tuple[Tensor, Tensor]:
     """Draw padded sources of different lengths that end in EOS, and targets that start with BOS."""
     source = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, SOURCE))
     for row in range(ROWS):
-        end = SOURCE - 1 - row
-        source[row, end] = EOS
-        source[row, end + 1 :] = 0
+        source[row, SOURCE - 1 - row :] = torch.tensor([EOS, *[0] * row])
     target = torch.randint(FIRST_WORD, VOCABULARY, (ROWS, TARGET))
     target[:, 0] = BOS
     return source, target
@@ -139,12 +137,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Require that the logits of sound models do not change and those of the broken models do."""
     models = numbers["models"]
     return (
-        _judged(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),
-        _judged(models, "padding", NO_PADDING, "with more padding a logit changes by"),
+        _judge_leak(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),
+        _judge_leak(models, "padding", NO_PADDING, "with more padding a logit changes by"),
     )
 
 
-def _judged(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
+def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
     sound = {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
     worst = max(sound, key=sound.__getitem__)
     caught = min(models[broken][what])
@@ -168,21 +166,19 @@ def draw(numbers: Numbers) -> Figure:
     ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
     for each, name, grid in zip(axes, shown, grids, strict=False):
         zeros = [["0" if value <= EXACT else "" for value in row] for row in grid.tolist()]
-        image = heat_map(
-            each, grid.sqrt().tolist(), zeros, vmin=0, vmax=most**0.5, cell=lambda *_: {"color": "#777777"}
-        )
+        style: Any = {"cell": lambda *_: {"color": "#777777"}, "vmin": 0, "vmax": most**0.5}
+        image = heat_map(each, grid.sqrt().tolist(), zeros, **style)
         colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])
         label(each, name, "replaced target token (position)", "output (position)")
-    names = list(numbers["models"])
-    changes = [max(numbers["models"][name]["padding"]) for name in names]
     bars = axes[3]
-    bars.barh([fill(name, 18) for name in names], [max(change, 1e-9) for change in changes], color=COLORS[0])
+    changes = {fill(name, 18): max(1e-9, *each["padding"]) for name, each in numbers["models"].items()}
+    bars.barh(list(changes), list(changes.values()))
     bars.axvline(EXACT, color="#777777", linestyle=":")
     bars.set_xlim(1e-9, 100)
-    log_scale(bars, "x")
     bars.invert_yaxis()
-    label(bars, "Effect of more padding (left of the line: rounding)", "largest change of a logit (nats)", "model")
+    title = "Effect of more padding (left of the line: rounding)"
+    label(bars, title, "largest change of a logit (nats)", "model", log="x")
     return picture
 
 

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, MARKERS, heat_map, label, panels
+from headway.experiments.figures import heat_map, label, lines, panels
 from headway.nn.dropout import Dropout
 from headway.nn.positions import SinusoidalPositions
 
@@ -42,46 +42,39 @@ def measure(settings: Settings) -> Numbers:
     """Measure distances and products of encodings, and how many positions are identified after dropout."""
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
-    embeddings = {KINDS[0]: 0.0, KINDS[1]: 1.0}  # their standard deviations
-    told = {
-        kind: {str(rate): [_told(table, size, rate, seed) for seed in settings.seeds] for rate in RATES}
-        for kind, size in embeddings.items()
+    found = {
+        kind: {str(rate): [_identified(table, size, rate, seed) for seed in settings.seeds] for rate in RATES}
+        for kind, size in zip(KINDS, (0.0, 1.0), strict=True)  # the embeddings' standard deviation
     }
     torch.manual_seed(settings.seeds[0])
-    dropped = Dropout(PAPER_RATE).train()(table[:SHOWN])
-    nearest = _nearest(table)
+    clean = table[:SHOWN]
+    dropped = Dropout(PAPER_RATE).train()(clean)
     likeness = table.double() @ table.double().T
     bands = [likeness.diagonal(distance) for distance in range(SHOWN)]
     rows = [
         {
             "dropped out": kind,
             "dropout": float(rate),
-            "positions told (%)": 100 * _mean(found, "right"),
-            f"to {NEAR} positions (%)": 100 * _mean(found, "near"),
+            "positions told (%)": 100 * _mean(shares, "right"),
+            f"to {NEAR} positions (%)": 100 * _mean(shares, "near"),
         }
-        for kind, each in told.items()
-        for rate, found in each.items()
+        for kind, each in found.items()
+        for rate, shares in each.items()
     ]
     return {
         "positions": positions,
-        "clean": table[:SHOWN].tolist(),
-        "dropped": dropped.tolist(),
-        "zeros": float((dropped == 0)[table[:SHOWN] != 0].float().mean()),
-        "nearest": nearest,
+        "clean": clean,
+        "dropped": dropped,
+        "zeros": float((dropped == 0)[clean != 0].float().mean()),
+        "nearest": float(torch.pdist(table).min()),
         "likeness": [float(band.mean()) for band in bands],
         "likeness_spread": max(float(band.max() - band.min()) for band in bands),
-        "told": told,
+        "told": found,
         "tables": {f"{positions} positions, d = {WIDTH}": rows},
     }
 
 
-def _nearest(table: Float[Tensor, "N D"]) -> float:
-    """Return the smallest distance between two positions."""
-    distances = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
-    return float((distances + torch.diag(torch.full((len(table),), torch.inf))).min())
-
-
-def _told(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
+def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
     """Return the share of positions identified, exactly or nearly, from encodings plus embeddings of deviation
     ``size``.
     """
@@ -97,48 +90,44 @@ def _mean(found: list[dict[str, float]], what: str) -> float:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
-    own = decide(
-        f"the two nearest of {numbers['positions']} positions are {numbers['nearest']:.3f} apart (each vector has "
-        f"length {(WIDTH / 2) ** 0.5:.0f})",
-        supported=numbers["nearest"] > 0.01,
+    nearest, spread, positions = numbers["nearest"], numbers["likeness_spread"], numbers["positions"]
+    own = (
+        f"the two nearest of {positions} positions are {nearest:.3f} apart (each vector has length "
+        f"{(WIDTH / 2) ** 0.5:.0f})"
     )
-    spread = numbers["likeness_spread"]
-    alike = decide(
+    alike = (
         f"at a fixed distance the dot product of two encodings varies by {spread:.1g} at most "
-        f"(it is {numbers['likeness'][0]:.0f} at distance 0)",
-        supported=spread < 1e-3,
+        f"(it is {numbers['likeness'][0]:.0f} at distance 0)"
     )
-    return own, alike, _judge_dropout(numbers)
-
-
-def _judge_dropout(numbers: Numbers) -> Verdict:
     whole, dropped = (numbers["told"][KINDS[1]][str(rate)] for rate in (0.0, PAPER_RATE))
     lost = [before["right"] - after["right"] for before, after in zip(whole, dropped, strict=True)]
     reason = (
-        f"the sum identifies {_mean(whole, 'right'):.1%} of {numbers['positions']} positions without dropout and "
+        f"the sum identifies {_mean(whole, 'right'):.1%} of {positions} positions without dropout and "
         f"{_mean(dropped, 'right'):.1%} with {PAPER_RATE} ({_mean(dropped, 'near'):.1%} to within {NEAR} positions): a "
         f"loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({LOSS:.0%} would be large). Random "
-        f"guessing identifies {1 / numbers['positions']:.2%}"
+        f"guessing identifies {1 / positions:.2%}"
     )
-    return decide(reason, supported=max(lost) < LOSS, refuted=min(lost) > LOSS)
+    return (
+        decide(own, supported=nearest > 0.01),
+        decide(alike, supported=spread < 1e-3),
+        decide(reason, supported=max(lost) < LOSS, refuted=min(lost) > LOSS),
+    )
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the encodings with and without dropout, similarity over distance, and identified positions over dropout."""
     picture, (clean, dropped, likeness, told) = panels("Positional encoding as a picture", 2, 2, size=(16, 10.5))
-    for axes, name, title in (
-        (clean, "clean", "Without dropout"),
-        (dropped, "dropped", f"With dropout of {PAPER_RATE}"),
-    ):
+    titles = {"clean": "Without dropout", "dropped": f"With dropout of {PAPER_RATE}"}
+    for axes, (name, title) in zip((clean, dropped), titles.items(), strict=True):
         image = heat_map(axes, numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, interpolation="nearest")
         picture.colorbar(image, ax=axes, label="value (no unit)")
         label(axes, title, "dimension (even: sine, odd: cosine)", "position (tokens)")
-    likeness.plot(range(len(numbers["likeness"])), numbers["likeness"], color=COLORS[0])
+    likeness.plot(range(len(numbers["likeness"])), numbers["likeness"])
     label(likeness, "Similarity of two positions", "distance (positions)", "dot product (no unit)")
     likeness.set_ylim(bottom=0)
-    for color, marker, (kind, each) in zip(COLORS, MARKERS, numbers["told"].items(), strict=False):
-        means = [100 * _mean(found, "right") for found in each.values()]
-        told.plot([float(rate) for rate in each], means, marker=marker, color=color, label=kind)
+    found = numbers["told"]
+    means = {kind: [100 * _mean(shares, "right") for shares in each.values()] for kind, each in found.items()}
+    lines(told, [float(rate) for rate in found[KINDS[0]]], means)
     told.legend(loc="lower left", bbox_to_anchor=(0.12, 0.12))
     told.axvline(PAPER_RATE, color="#777777", linestyle=":")
     told.annotate("the paper's 0.1", (PAPER_RATE, 8), xytext=(5, 0), textcoords="offset points", color="#555555")
@@ -150,19 +139,19 @@ def draw(numbers: Numbers) -> Figure:
 def explain(numbers: Numbers) -> str:
     """Explain how to read the picture."""
     half = next((d for d, value in enumerate(numbers["likeness"]) if value < 0.75 * numbers["likeness"][0]), None)
-    told = {
-        kind: [_mean(each[str(rate)], "right") for rate in (0.0, PAPER_RATE)] for kind, each in numbers["told"].items()
-    }
+    alone, together = (
+        [_mean(numbers["told"][kind][str(rate)], "right") for rate in (0.0, PAPER_RATE)] for kind in KINDS
+    )
     return (
         "Each row is a position, each column a dimension. On the left, sines and cosines have a period of "
         "2π ≈ 6.3 positions; to the right the period grows until a column hardly changes over the rows shown (cosines "
         "stay near 1 and sines near 0, which gives the stripes). Fast columns distinguish neighbors, slow ones "
         "distinguish early from late positions, like the digits of a number.\n\n"
         f"Dropout zeroes a random tenth of the entries (here {numbers['zeros']:.1%}; white speckles) and multiplies "
-        f"the rest by 1/0.9. From encodings alone, {told[KINDS[0]][0]:.0%} of the positions are "
-        f"identified without dropout and {told[KINDS[0]][1]:.0%} with it. In a model, dropout acts on the sum of "
+        f"the rest by 1/0.9. From encodings alone, {alone[0]:.0%} of the positions are "
+        f"identified without dropout and {alone[1]:.0%} with it. In a model, dropout acts on the sum of "
         "embedding and encoding, so both lose the same entries, and the embedding, which is larger than the encoding, "
-        f"acts as noise: {told[KINDS[1]][0]:.0%} are identified without dropout and {told[KINDS[1]][1]:.0%} with it. "
+        f"acts as noise: {together[0]:.0%} are identified without dropout and {together[1]:.0%} with it. "
         "Confusions are between neighboring positions. A trained model may do better than the nearest encoding. "
         + (f"Similarity falls by a quarter within {half} positions, then slowly and in waves." if half else "")
     )

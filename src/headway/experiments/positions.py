@@ -33,7 +33,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 SEEN = tuple(count for count in COUNTS if count <= LONGEST_SEEN)
 BEYOND = tuple(count for count in COUNTS if count > LONGEST_SEEN)
 NEARLY = 1.0  # BLEU; closer is "nearly identical"
-REACHES = 0.8  # "extrapolates": keeps at least this share of its BLEU at twice the longest rows of training
+MIN_SHARE_KEPT = 0.8  # "extrapolates": keeps at least this share of its BLEU at twice the longest rows of training
 
 CLAIMS = (
     Claim("the two versions produced nearly identical results", "paper, 3.5, and table 3 (E)", quoted=True),
@@ -69,7 +69,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     further, order = difference(beyond[SINUSOIDAL], beyond[LEARNED]), difference(seen[SINUSOIDAL], seen[NONE])
     return (
         judge_equivalent(alike, f"{within}, learned minus sinusoidal", within=NEARLY),
-        judge_greater(interval(kept), share, than=REACHES),
+        judge_greater(interval(kept), share, than=MIN_SHARE_KEPT),
         judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", noticeable=NEARLY),
         judge_greater(order, f"{within}, sinusoidal minus none", noticeable=NEARLY),
     )
@@ -83,9 +83,8 @@ def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU over length, and its mean over the lengths of training."""
-    picture, (curves, seen) = panels(
-        "Positions, within the lengths of training and beyond", columns=2, size=(15.0, 5.0)
-    )
+    title = "Positions, within the lengths of training and beyond"
+    picture, (curves, seen) = panels(title, columns=2, size=(15.0, 5.0))
     length_curves(curves, numbers, list(VARIANTS))
     label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
     strip_plot(seen, {name: _mean(numbers, name, SEEN) for name in VARIANTS})
@@ -107,6 +106,5 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "positions", "Sinusoidal against learned positions", CLAIMS, measure, judge, draw, explain, data=MULTI30K
-)
+TITLE = "Sinusoidal against learned positions"
+EXPERIMENT = Experiment("positions", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)

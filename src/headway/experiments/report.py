@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.experiments.experiment import ExperimentRecord
-from headway.storage import atomic_write
-
-__all__ = ["write_report"]
+from headway.storage import atomic_write_text
 
 _LONG = 12  # longer tables are collapsed
 _MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
@@ -45,8 +43,7 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
         f"<title>Every claim, measured</title><style>\n{style}</style></head>\n"
         f"<body>\n{chr(10).join(body)}\n</body></html>\n"
     )
-    with atomic_write(path) as aside:
-        aside.write_text(page, encoding="utf-8")
+    atomic_write_text(path, page)
 
 
 def _counts(records: Sequence[ExperimentRecord]) -> str:
@@ -94,15 +91,17 @@ def _section(record: ExperimentRecord, figure: Path) -> str:
 
 
 def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    numeric = {column: all(isinstance(row.get(column), (int, float, type(None))) for row in rows) for column in columns}
-    head = "".join(f"<th{_kind(numeric[column])} scope=col>{escape(column)}</th>" for column in columns)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td{_kind(numeric[column])}>{escape(_written(row.get(column)))}</td>" for column in columns)
-        + "</tr>"
+    columns = dict.fromkeys(column for row in rows for column in row)
+    kinds = {
+        column: "number" if all(isinstance(row.get(column), int | float | None) for row in rows) else "text"
+        for column in columns
+    }
+    head = "".join(f'<th class="{kind}" scope=col>{escape(column)}</th>' for column, kind in kinds.items())
+    lines = (
+        "".join(f'<td class="{kind}">{escape(_written(row.get(column)))}</td>' for column, kind in kinds.items())
         for row in rows
     )
+    body = "".join(f"<tr>{cells}</tr>" for cells in lines)
     table = (
         f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
@@ -110,10 +109,6 @@ def _table(caption: str, rows: Sequence[Mapping[str, Any]]) -> str:
     if len(rows) <= _LONG:
         return table
     return f"<details><summary>{escape(caption)}: {len(rows)} rows</summary>{table}</details>"
-
-
-def _kind(numeric: bool) -> str:
-    return ' class="number"' if numeric else ' class="text"'
 
 
 def _written(value: Any) -> str:

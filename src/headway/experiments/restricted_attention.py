@@ -11,7 +11,6 @@ which other experiments share.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -19,20 +18,15 @@ import torch
 from matplotlib.figure import Figure
 
 from headway.engine.accelerate import accelerate
-from headway.experiments.comparison import (
-    column,
-    difference,
-    judge_equivalent,
-    judge_greater,
-    mean_with_spread,
-    strip_plot,
-)
+from headway.experiments.comparison import by_variant, difference, judge_equivalent, judge_greater, quality, strip_plot
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
-from headway.experiments.layer_measurements import WINDOW, saved_activation_bytes
+from headway.experiments.figures import label, lines, panels, shared_legend
+from headway.experiments.layer_measurements import WINDOW, round_times, saved_activation_bytes
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
+
+Costs = dict[str, dict[str, dict[str, float]]]  # by layer and length: "ms" and "kib"
 
 PLAIN, FUSED, RESTRICTED = "self-attention", "accelerated self-attention", "restricted self-attention"
 ALL = "all positions"
@@ -53,50 +47,35 @@ def measure(settings: Settings) -> Numbers:
     variants: dict[str, dict[str, Any]] = {ALL: {}}
     variants |= {f"r = {size}": {"model": {"encoder_window": size, "decoder_window": size}} for size in SIZES}
     runs = sweep(settings, experiment_corpus(settings), variants)
-    quality = [
-        {
-            "window": name,
-            "BLEU": mean_with_spread(runs, "bleu", variant=name),
-            "loss (nats a token)": mean_with_spread(runs, "loss", variant=name),
-        }
-        for name in variants
+    layers = [
+        {"layer": name, "n": int(n), "shortest time (ms)": each["ms"], "memory (KiB)": each["kib"]}
+        for name, by_length in costs.items()
+        for n, each in by_length.items()
     ]
-    return {
-        "runs": runs,
-        "costs": costs,
-        "tables": {
-            "Means over seeds, with standard deviations": quality,
-            f"One sequence through a layer, forward and backward, r = {WINDOW}": [
-                {"layer": name, "n": int(n), "shortest time (ms)": each["ms"], "memory (KiB)": each["kib"]}
-                for name, by_length in costs.items()
-                for n, each in by_length.items()
-            ],
-        },
+    tables = {
+        "Means over seeds, with standard deviations": [{"window": name, **quality(runs, name)} for name in variants],
+        f"One sequence through a layer, forward and backward, r = {WINDOW}": layers,
     }
+    return {"runs": runs, "costs": costs, "tables": tables}
 
 
-def _costs(settings: Settings) -> dict[str, dict[str, dict[str, float]]]:
+def _costs(settings: Settings) -> Costs:
     """Return the shortest milliseconds, and the KiB, of each layer at each length, in float32 on a CPU."""
     lengths, rounds = ((256, 512, 1024), 15) if settings.quick else ((512, 1024, 2048, 4096), 11)
-    costs: dict[str, dict[str, dict[str, float]]] = {PLAIN: {}, FUSED: {}, RESTRICTED: {}}
     with torch.random.fork_rng():
         torch.manual_seed(settings.seeds[0])
-        window = (WINDOW // 2, (WINDOW - 1) // 2)
         layers = {
             PLAIN: MultiHeadAttention(64, 4),
             FUSED: accelerate(MultiHeadAttention(64, 4)),
-            RESTRICTED: accelerate(MultiHeadAttention(64, 4, window=window)),
+            RESTRICTED: accelerate(MultiHeadAttention(64, 4, window=(WINDOW // 2, (WINDOW - 1) // 2))),
         }
+        costs: Costs = {name: {} for name in layers}
         for n in lengths:
             settings.say(f"restricted-attention: timing n = {n}")
-            x, times = torch.randn(1, n, 64, requires_grad=True), dict[str, list[float]]()
-            for _ in range(rounds + 1):
-                for name, layer in layers.items():
-                    begin = time.perf_counter()
-                    layer(x).sum().backward()
-                    times.setdefault(name, []).append((time.perf_counter() - begin) * 1e3)
-            for name, layer in layers.items():  # the first round warms up
-                costs[name][str(n)] = {"ms": min(times[name][1:]), "kib": saved_activation_bytes(layer, x) / 1024}
+            x = torch.randn(1, n, 64, requires_grad=True)
+            times = round_times(layers, x, rounds)
+            for name, layer in layers.items():
+                costs[name][str(n)] = {"ms": min(times[name]), "kib": saved_activation_bytes(layer, x) / 1024}
     return costs
 
 
@@ -108,22 +87,17 @@ def _power(by_length: dict[str, dict[str, float]], key: str) -> float:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge the powers of n, and BLEU over seeds."""
-    bleu = {name: column(numbers["runs"], "bleu", variant=name) for name in (ALL, f"r = {WINDOW}", f"r = {SIZES[-1]}")}
-    unrestricted, middle, least = bleu.values()
+    bleu, noticed = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
+    middle, least = (difference(bleu[ALL], bleu[f"r = {size}"]) for size in (WINDOW, SIZES[-1]))
+    what = "BLEU without a window minus r ="
     return (
         _judge_growth(numbers["costs"]),
-        judge_equivalent(
-            difference(unrestricted, middle), f"BLEU without a window minus r = {WINDOW}", within=MIN_BLEU_DIFFERENCE
-        ),
-        judge_greater(
-            difference(unrestricted, least),
-            f"BLEU without a window minus r = {SIZES[-1]}",
-            noticeable=MIN_BLEU_DIFFERENCE,
-        ),
+        judge_equivalent(middle, f"{what} {WINDOW}", within=noticed),
+        judge_greater(least, f"{what} {SIZES[-1]}", noticeable=noticed),
     )
 
 
-def _judge_growth(costs: dict[str, dict[str, dict[str, float]]]) -> Verdict:
+def _judge_growth(costs: Costs) -> Verdict:
     powers = {name: (_power(costs[name], "ms"), _power(costs[name], "kib")) for name in (PLAIN, RESTRICTED)}
     longest = list(costs[PLAIN])[-1]
     ratios = [costs[name][longest]["ms"] / costs[RESTRICTED][longest]["ms"] for name in (PLAIN, FUSED)]
@@ -141,20 +115,18 @@ def _judge_growth(costs: dict[str, dict[str, dict[str, float]]]) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw time and memory against n, and BLEU against r."""
-    picture, (duration, memory, quality) = panels("Restricted self-attention", columns=3, size=(16.0, 5.5))
+    picture, (time, memory, bleu) = panels("Restricted self-attention", columns=3, size=(16.0, 5.5))
     costs = numbers["costs"]
     lengths = [int(n) for n in costs[PLAIN]]
-    titles = {"ms": "Time of one layer", "kib": "Memory of one layer"}
-    for axes, key, unit in ((duration, "ms", "forward and backward (ms)"), (memory, "kib", "saved for backward (KiB)")):
-        for place, (name, by_length) in enumerate(costs.items()):
-            values = [each[key] for each in by_length.values()]
-            axes.plot(lengths, values, marker=MARKERS[place], color=COLORS[place], label=name)
-        log_scale(axes, "x", "y")
-        label(axes, titles[key], "length n (tokens)", unit, ticks=lengths)
-    names = [ALL, *(f"r = {size}" for size in SIZES)]
-    strip_plot(quality, {name: column(numbers["runs"], "bleu", variant=name) for name in names})
-    label(quality, "Quality (dots: seeds)", "BLEU of the test set", "")
-    shared_legend(picture, duration, memory)
+    for axes, key, title, unit in (
+        (time, "ms", "Time of one layer", "forward and backward (ms)"),
+        (memory, "kib", "Memory of one layer", "saved for backward (KiB)"),
+    ):
+        lines(axes, lengths, {name: [each[key] for each in by_length.values()] for name, by_length in costs.items()})
+        label(axes, title, "length n (tokens)", unit, log="xy", ticks=lengths)
+    strip_plot(bleu, by_variant(numbers["runs"], "bleu"))
+    label(bleu, "Quality (dots: seeds)", "BLEU of the test set", "")
+    shared_legend(picture, time, memory)
     return picture
 
 

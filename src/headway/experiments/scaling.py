@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import math
 from statistics import fmean
-from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, MARKERS, label, log_scale, panels, shared_legend
+from headway.experiments.figures import label, panels, shared_legend
+from headway.inspection.picture_files import MARKERS
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
 KEYS = 64
@@ -45,15 +46,14 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure every quantity for each d_k, with and without the factor, one value per seed."""
     queries = 200 if settings.quick else 20_000
-    names = ("variance", "mean", "entropy", "gradient", "low", "high", "vanished")
-    found: dict[str, Any] = {kind: {name: {str(width): [] for width in WIDTHS} for name in names} for kind in KINDS}
+    found: dict[str, dict[str, dict[str, list[float]]]] = {kind: {} for kind in KINDS}
     for seed in settings.seeds:
         generator = torch.Generator().manual_seed(seed)
         for width in WIDTHS:
             scores = torch.cat([_scores(width, min(200, queries), generator) for _ in range(-(-queries // 200))])
             for kind in KINDS:
                 for name, value in _quantities(scores / math.sqrt(width) if kind == "with" else scores).items():
-                    found[kind][name][str(width)].append(value)
+                    found[kind].setdefault(name, {}).setdefault(str(width), []).append(value)
     rows = [
         {
             "d_k": width,
@@ -66,13 +66,8 @@ def measure(settings: Settings) -> Numbers:
         for width in WIDTHS
         for kind in KINDS
     ]
-    return {
-        "keys": KEYS,
-        "queries": queries,
-        "widths": WIDTHS,
-        **found,
-        "tables": {f"{KEYS} keys, mean over seeds": rows},
-    }
+    tables = {f"{KEYS} keys, mean over seeds": rows}
+    return {"keys": KEYS, "queries": queries, "widths": WIDTHS, **found, "tables": tables}
 
 
 def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
@@ -101,67 +96,62 @@ def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the variance over d_k, the median gradient at the largest d_k, and what scaling changes."""
-    widths, plain, scaled = [str(width) for width in numbers["widths"]], numbers["without"], numbers["with"]
-    ratios = [fmean(plain["variance"][width]) / int(width) for width in widths]
-    off = max(abs(fmean(plain["mean"][width])) / math.sqrt(int(width)) for width in widths)
+    widths, plain, scaled = numbers["widths"], _means(numbers, "without"), _means(numbers, "with")
+    ratios = [variance / width for variance, width in zip(plain["variance"], widths, strict=True)]
+    off = max(abs(mean) / math.sqrt(width) for mean, width in zip(plain["mean"], widths, strict=True))
+    gradients = {kind: np.array(list(numbers[kind]["gradient"].values())) for kind in KINDS}  # widths x seeds
     # |q|^2 / d_k, of which the variance is an average, has a variance of 2 / d_k.
-    error = math.sqrt(2 / (numbers["queries"] * len(plain["variance"][widths[0]])))
-    variance = decide(
-        f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges from "
-        f"{min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
-        supported=max(off, *(abs(ratio - 1) for ratio in ratios)) < 4 * error,
+    error = math.sqrt(2 / (numbers["queries"] * gradients["without"].shape[1]))
+    falls: list[float] = (gradients["without"][-1] / gradients["without"].max(0)).tolist()
+    spread = float((gradients["with"][2:].max(0) / gradients["with"][2:].min(0)).max())
+    ratio = scaled["gradient"][-1] / max(plain["gradient"][-1], 1e-300)
+    times = f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"
+    return (
+        decide(
+            f"the mean divided by √d_k is at most {off:.2g} (standard error up to {error:.2g}); variance / d_k ranges "
+            f"from {min(ratios):.3f} to {max(ratios):.3f} over d_k = {widths[0]} to {widths[-1]}",
+            supported=max(off, *(abs(each - 1) for each in ratios)) < 4 * error,
+        ),
+        decide(
+            f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its largest; "
+            f"{plain['vanished'][-1]:.0%} of the queries have one below 0.001",
+            supported=max(falls) < 0.01,
+            refuted=min(falls) > 0.5,
+        ),
+        decide(
+            f"with scaling, the median norm varies by a factor of at most {spread:.2f} between d_k = {widths[2]} "
+            f"and {widths[-1]}, where it is {times} the unscaled one; the variance stays at "
+            f"{scaled['variance'][-1]:.3f}, the entropy at {scaled['entropy'][-1]:.2f} of "
+            f"{math.log(numbers['keys']):.2f} nats",
+            supported=spread < 1.2 and ratio > 2,
+            refuted=ratio <= 1,
+        ),
     )
-    best = [max(plain["gradient"][width][seed] for width in widths) for seed in range(len(plain["gradient"]["1"]))]
-    falls = [last / top for last, top in zip(plain["gradient"][widths[-1]], best, strict=True)]
-    gradient = decide(
-        f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its largest; "
-        f"{fmean(plain['vanished'][widths[-1]]):.0%} of the queries have one below 0.001",
-        supported=max(falls) < 0.01,
-        refuted=min(falls) > 0.5,
-    )
-    spread = [max(values) / min(values) for values in zip(*(scaled["gradient"][w] for w in widths[2:]), strict=True)]
-    ratio = fmean(scaled["gradient"][widths[-1]]) / max(fmean(plain["gradient"][widths[-1]]), 1e-300)
-    scale = decide(
-        f"with scaling, the median norm varies by a factor of at most {max(spread):.2f} between d_k = {widths[2]} "
-        f"and {widths[-1]}, where it is {_times(ratio)} the unscaled one; the variance stays at "
-        f"{fmean(scaled['variance'][widths[-1]]):.3f}, the entropy at {fmean(scaled['entropy'][widths[-1]]):.2f} of "
-        f"{math.log(numbers['keys']):.2f} nats",
-        supported=max(spread) < 1.2 and ratio > 2,
-        refuted=ratio <= 1,
-    )
-    return variance, gradient, scale
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:.3g} times" if ratio < 1e4 else f"10^{math.log10(ratio):.0f} times"
+def _means(numbers: Numbers, kind: str) -> dict[str, list[float]]:
+    """Return the mean over seeds of each quantity at each width."""
+    return {name: [fmean(values) for values in each.values()] for name, each in numbers[kind].items()}
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw variance, entropy and gradient against d_k, with and without the factor."""
     picture, (variance, entropy, gradient) = panels("Why the scores are divided by √d_k", 1, 3, size=(16, 6))
-    widths = numbers["widths"]
-    for color, marker, kind in zip(COLORS[1::-1], MARKERS, KINDS, strict=False):
-        style: Any = {"color": color, "marker": marker, "label": f"scores {WORDS[kind]}"}
-        values = {name: [fmean(each[str(width)]) for width in widths] for name, each in numbers[kind].items()}
-        variance.plot(widths, values["variance"], **style)
-        entropy.plot(widths, values["entropy"], **style)
-        gradient.plot(widths, [max(each, _FLOOR) for each in values["gradient"]], **style)
-        low, high = ([max(each, _FLOOR) for each in values[end]] for end in ("low", "high"))
+    widths, equal = numbers["widths"], math.log(numbers["keys"])
+    for color, marker, kind in zip(("C1", "C0"), MARKERS, KINDS, strict=False):
+        values = _means(numbers, kind)
+        low, middle, high = (np.maximum(values[name], _FLOOR) for name in ("low", "gradient", "high"))
+        for axes, each in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
+            axes.plot(widths, each, color=color, marker=marker, label=f"scores {WORDS[kind]}")
         gradient.fill_between(widths, low, high, color=color, alpha=0.15)
-    entropy.axhline(
-        math.log(numbers["keys"]), color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})"
-    )
+    entropy.axhline(equal, color="#777777", linestyle=":", label=f"equal weights (ln {numbers['keys']})")
     entropy.set_ylim(bottom=0)
-    entropy_title, gradient_axis = f"Entropy of the softmax ({numbers['keys']} keys)", "median, 10 to 90 % of queries"
-    for axes, title, y in (
-        (variance, "Variance of the scores", "variance (score²)"),
-        (entropy, entropy_title, "entropy (nats)"),
-        (gradient, "Size of the softmax's gradient", f"‖∂p/∂s‖: {gradient_axis}"),
+    for axes, title, y, log in (
+        (variance, "Variance of the scores", "variance (score²)", "xy"),
+        (entropy, f"Entropy of the softmax ({numbers['keys']} keys)", "entropy (nats)", "x"),
+        (gradient, "Size of the softmax's gradient", "‖∂p/∂s‖: median, 10 to 90 % of queries", "xy"),
     ):
-        log_scale(axes, "x")
-        label(axes, title, "width d_k (units)", y, ticks=widths)
-    log_scale(variance, "y")
-    log_scale(gradient, "y")
+        label(axes, title, "width d_k (units)", y, log=log, ticks=widths)
     shared_legend(picture, entropy)
     return picture
 
@@ -171,11 +161,12 @@ _FLOOR = 1e-12  # gradients below it are drawn there
 
 def explain(numbers: Numbers) -> str:
     """Explain why the gradient is small."""
-    first, last = str(numbers["widths"][0]), str(numbers["widths"][-1])
+    first, last = numbers["widths"][0], numbers["widths"][-1]
+    found = {kind: _means(numbers, kind) for kind in KINDS}
     entropy, gradient, variance = (
-        {kind: fmean(numbers[kind][what][last]) for kind in KINDS} for what in ("entropy", "gradient", "variance")
+        {kind: found[kind][what][-1] for kind in KINDS} for what in ("entropy", "gradient", "variance")
     )
-    lone = {kind: fmean(numbers[kind]["gradient"][first]) for kind in KINDS}
+    lone = {kind: found[kind]["gradient"][0] for kind in KINDS}
     return (
         "A score q·k is a sum of d_k products, each of mean 0 and variance 1, so its variance is d_k and its typical "
         f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(variance['without']):.3g}, and "

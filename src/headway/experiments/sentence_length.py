@@ -16,10 +16,10 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import column, difference, interval, interval_half_width, judge_greater
+from headway.experiments.comparison import by_variant, difference, interval, interval_half_width, judge_greater
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import COLORS, label, panels, shared_legend
+from headway.experiments.figures import label, panels, shared_legend
 from headway.experiments.length_sweep import LONGEST_SEEN, length_curves, length_sweep, retained
 
 FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
@@ -53,7 +53,7 @@ def measure(settings: Settings) -> Numbers:
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by BLEU in the longest rows of training, and by its share of the BLEU of single sentences."""
     kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
-    long = {name: column(numbers["runs"], "bleu", variant=name, sentences=LONGEST_SEEN) for name in NAMES}
+    long = by_variant(numbers["runs"], "bleu", sentences=LONGEST_SEEN)
     at, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
     more, better = difference(kept[ATTENDING], kept[FIXED]), difference(long[TRANSFORMER], long[ATTENDING])
     return (
@@ -72,7 +72,7 @@ def draw(numbers: Numbers) -> Figure:
         values = retained(numbers, name, LONGEST_SEEN, 1)
         reach = interval_half_width(values) if len(values) > 1 else 0.0
         share = 100 * fmean(values)
-        kept.bar(number, share, color=COLORS[number], width=0.6)
+        kept.bar(number, share, width=0.6)
         kept.errorbar(number, share, yerr=100 * reach, color="black", capsize=5)
         kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")
     label(kept, f"Share kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
@@ -83,16 +83,13 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def _sizes(numbers: Numbers) -> str:
-    return ", ".join(f"{numbers['weights'][name]:,} ({name})" for name in NAMES)
-
-
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
+    sizes = ", ".join(f"{numbers['weights'][name]:,} ({name})" for name in NAMES)
     return (
         "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
         "that translates long rows as well as short ones has a flat line. All models were trained on rows of one to "
-        f"{LONGEST_SEEN} sentences; rows in the shaded part are longer. The models have {_sizes(numbers)} weights."
+        f"{LONGEST_SEEN} sentences; rows in the shaded part are longer. The models have {sizes} weights."
         "\n\nThe bars on the right show the share of its quality on single sentences that a model keeps, so that a "
         "model which is worse at every length is not mistaken for one that forgets. Black lines are 95 % intervals of "
         "the mean over seeds.\n\nAll models were trained for the same small number of steps. Which model is better "

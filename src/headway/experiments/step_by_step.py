@@ -19,15 +19,15 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headway.bundle import Bundle, load_bundle
-from headway.decode import DecodingOptions, Hypothesis, Request
-from headway.errors import ConfigError
+from headway.bundle import Bundle
+from headway.decode import DecodingOptions, Hypothesis
 from headway.evaluate import bleu
 from headway.experiments.comparison import interval, judge_greater
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, MARKERS, heat_map, label, panels
-from headway.experiments.training import model_folders, searched, source_ids, target_text
+from headway.experiments.figures import heat_map, label, panels
+from headway.experiments.training import load_model, model_folders, searched, source_ids, target_text
+from headway.inspection.picture_files import MARKERS
 from headway.text.base import BOS, EOS
 
 BEST = 5
@@ -56,69 +56,56 @@ def measure(settings: Settings) -> Numbers:
     """Run all searches with every model, and trace one example step by step with the first."""
     text = experiment_corpus(settings)
     pairs = text.test[:30] if settings.quick else text.test
-    found, example = [], dict[str, Any]()
+    sources, targets = zip(*pairs, strict=True)
+    found, example = list[dict[str, Any]](), dict[str, Any]()
     for folder in model_folders(settings, text):
-        bundle = load_bundle(folder)
-        if not isinstance(bundle, Bundle):
-            raise ConfigError(f"{folder}: a classifier; step-by-step decodes, so it needs a translation model")
-        bundle.model.to("cuda" if torch.cuda.is_available() else "cpu")
+        bundle = load_model(folder)
         settings.say(f"step-by-step: searching {len(pairs)} translations")
-        results = {name: _searched(bundle, pairs, options) for name, options in SEARCHES.items()}
-        found.append(_compared(bundle, pairs, results))
+        results = {
+            name: searched(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
+        }
+        texts = {name: [target_text(bundle, each) for each in best] for name, best in results.items()}
+        found.append(
+            {
+                "logs": {name: [each.log_probability for each in best] for name, best in results.items()},
+                "bleu": {name: bleu(each, targets).value for name, each in texts.items()},
+                **_dependence(bundle, sources, results["greedy"]),
+            }
+        )
         example = example or _example(bundle, pairs, results)
     rows = [
-        {"model": number, "search": name, "log-probability, mean (nats)": statistics.mean(each["logs"][name])}
-        | {"BLEU": each["bleu"][name]}
+        {
+            "model": number,
+            "search": name,
+            "log-probability, mean (nats)": statistics.mean(each["logs"][name]),
+            "BLEU": each["bleu"][name],
+        }
         for number, each in enumerate(found, start=1)
         for name in SEARCHES
     ]
-    return {
-        "found": found,
-        "example": example,
-        "tables": {
-            f"Searches over {len(pairs)} sentences": rows,
-            f"Greedy, step by step: {example['source']}": _table(example["greedy"]),
-            f"Beam, step by step: {example['source']}": _table(example["beam"]),
-        },
+    tables = {
+        f"Searches over {len(pairs)} sentences": rows,
+        f"Greedy, step by step: {example['source']}": _table(example["greedy"]),
+        f"Beam, step by step: {example['source']}": _table(example["beam"]),
     }
-
-
-def _searched(bundle: Bundle, pairs: Sequence[Pair], options: DecodingOptions) -> list[Hypothesis]:
-    prefix = bundle.token_template.fill().target_prefix
-    sources = source_ids(bundle, [source for source, _ in pairs])
-    return searched(
-        bundle, [Request(source=tuple(ids), limit=len(ids) + 50, prefix=prefix) for ids in sources], options
-    )
-
-
-def _compared(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypothesis]]) -> dict[str, Any]:
-    targets = [target for _, target in pairs]
-    texts = {name: [target_text(bundle, each) for each in found] for name, found in results.items()}
-    return {
-        "logs": {name: [each.log_probability for each in found] for name, found in results.items()},
-        "bleu": {name: bleu(each, targets).value for name, each in texts.items()},
-        **_dependence(bundle, pairs, results["greedy"]),
-    }
+    return {"found": found, "example": example, "tables": tables}
 
 
 @torch.inference_mode()
-def _dependence(bundle: Bundle, pairs: Sequence[Pair], found: Sequence[Hypothesis]) -> dict[str, float]:
+def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothesis]) -> dict[str, float]:
     """Compare step-by-step decoding with one full pass, and replace the last token, for ten sentences."""
     differences, changes = [0.0], []
     model: Any = bundle.model
-    device = next(model.parameters()).device
-    for (source, _), hypothesis in list(zip(pairs, found, strict=True))[:10]:
+    for source, hypothesis in list(zip(source_ids(bundle, sources), found, strict=True))[:10]:
         if not hypothesis.tokens:
             continue
-        ids = torch.tensor(source_ids(bundle, [source]), device=device)
-        target = torch.tensor([[BOS, *hypothesis.tokens]], device=device)
+        ids, target = (torch.tensor([each], device=model.device) for each in (source, [BOS, *hypothesis.tokens]))
         whole = model(ids, target).log_softmax(-1)[0]
-        state = model.start(ids.tolist())
+        state = model.start([source])
         steps = [model.step(state, token).logits().log_softmax(-1)[0] for token in target.T]
         differences.append(float((torch.stack(steps) - whole).abs().max()))
-        other = target.clone()
-        other[0, -1] = whole[-2].topk(2).indices[-1]  # the second-best token
-        after = model(ids, other).softmax(-1)[0, -1]
+        target[0, -1] = whole[-2].topk(2).indices[-1]  # the second-best token
+        after = model(ids, target).softmax(-1)[0, -1]
         changes.append(float((after - whole[-1].exp()).abs().sum() / 2))
     return {"difference": max(differences), "change": statistics.mean(changes) if changes else 0.0}
 
@@ -129,10 +116,9 @@ def _example(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypo
     greedy, beam = results["greedy"], results["beam"]
     differ = [
         at
-        for at in range(len(pairs))
-        if 2 < len(greedy[at].tokens) < SHOWN_STEPS
-        and 2 < len(beam[at].tokens) < SHOWN_STEPS
-        and beam[at].log_probability > greedy[at].log_probability + 1e-3
+        for at, (one, other) in enumerate(zip(greedy, beam, strict=True))
+        if all(2 < len(each.tokens) < SHOWN_STEPS for each in (one, other))
+        and other.log_probability > one.log_probability + 1e-3
     ]
     at = min(differ, key=lambda place: len(greedy[place].tokens) + len(beam[place].tokens), default=0)
     source, target = pairs[at]
@@ -148,11 +134,10 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
     """Return the input, the chosen token and the most probable tokens of each step."""
     show = bundle.target_tokenizer.display
     model: Any = bundle.model
-    device = next(model.parameters()).device
     state = model.start(source_ids(bundle, [source]))
     fed, steps = BOS, []
     for chosen in (*hypothesis.tokens, EOS)[:SHOWN_STEPS]:
-        weights = model.step(state, torch.tensor([fed], device=device)).logits().softmax(-1)[0]
+        weights = model.step(state, torch.tensor([fed], device=model.device)).logits().softmax(-1)[0]
         values, indices = weights.topk(BEST)
         steps.append(
             {
@@ -183,6 +168,11 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     return _judge_steps(found), _judge_probability(found), bleu_gain
 
 
+def _gains(found: list[dict[str, Any]]) -> list[float]:
+    """Return the log-probability that beam search gains in each sentence, over all models."""
+    return [b - g for each in found for g, b in zip(each["logs"]["greedy"], each["logs"]["beam"], strict=True)]
+
+
 def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
     difference, change = max(each["difference"] for each in found), min(each["change"] for each in found)
     reason = (
@@ -194,7 +184,7 @@ def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
 
 
 def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
-    gains = [b - g for each in found for g, b in zip(each["logs"]["greedy"], each["logs"]["beam"], strict=True)]
+    gains = _gains(found)
     better, worse = (sum(sign * gain > 1e-3 for gain in gains) / len(gains) for sign in (1, -1))
     mean = statistics.mean(gains)
     reason = (
@@ -216,15 +206,14 @@ def draw(numbers: Numbers) -> Figure:
         _draw_steps(axes, each["steps"])
         label(axes, f"{name}, log P = {each['log']:.3f}\n{each['text']}", "rank (framed: chosen)", "input token")
     logs = [each["logs"] for each in numbers["found"]]
-    for number, (each, color, marker) in enumerate(zip(logs, COLORS, MARKERS, strict=False), start=1):
-        both.plot(each["greedy"], each["beam"], marker, color=color, alpha=0.6, label=f"model {number}")
+    for number, (each, marker) in enumerate(zip(logs, MARKERS, strict=False), start=1):
+        both.plot(each["greedy"], each["beam"], marker, alpha=0.6, label=f"model {number}")
     ends = [min(min(each["greedy"]) for each in logs), 0]
     both.plot(ends, ends, ":", color="#777777", label="equal")
     both.legend()
     title = "Every sentence (above the line: beam search is better)"
     label(both, title, "log P of greedy (nats)", "log P of beam 4 (nats)")
-    gains = [b - g for each in logs for g, b in zip(each["greedy"], each["beam"], strict=True)]
-    gain.hist(gains, bins=40, color=COLORS[0])
+    gain.hist(_gains(numbers["found"]), bins=40)
     gain.axvline(0, color="#777777", linestyle=":")
     label(gain, "What beam search gains", "log P of beam 4 minus greedy (nats)", "number of sentences")
     return picture

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,22 +41,8 @@ from headway.train.prepare import Preparation
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 
-__all__ = [
-    "Trained",
-    "bleu_of",
-    "encoded",
-    "loaded",
-    "model_folders",
-    "resolved",
-    "result_key",
-    "searched",
-    "source_ids",
-    "sweep",
-    "target_text",
-    "train_variant",
-    "translated",
-    "vocabulary_size",
-]
+Changes = Mapping[str, Mapping[str, Any]]
+"""Keys of the recipe that a variant changes, by section."""
 
 _FULL: dict[str, dict[str, Any]] = {
     "data": {"max_tokens": 2048},
@@ -69,6 +56,7 @@ _QUICK: dict[str, dict[str, Any]] = {
     "optimizer": {"schedule": "linear", "learning_rate": 1e-2, "warmup_steps": 12, "clip_norm": 1.0},
     "training": {"steps": 60, "device": "cpu", "precision": "float32"},
 }
+NO_CHANGES: Changes = {}
 _GREEDY = DecodingOptions(beam_size=1)
 _DECODED_TOKENS = 4096  # source tokens per decoding batch
 
@@ -90,41 +78,32 @@ class Trained:
     seconds: float
 
 
-def resolved(
-    settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
-) -> Recipe:
-    """Return the common recipe with ``changes``, a mapping of sections to keys."""
-    steps = {**(_QUICK if settings.quick else _FULL)["training"], **(changes or {}).get("training", {})}["steps"]
-    parts: list[Mapping[str, Mapping[str, Any]]] = [
-        text.recipe(),
-        {
-            "training": {"seed": seed, "compile": "off", "log_every": max(steps // 5, 1)},
-            "validation": {"metric": "loss", "every": steps},
-            "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
-        },
-        _QUICK if settings.quick else _FULL,
-        changes or {},
-    ]
+def resolved(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Recipe:
+    """Return the common recipe with ``changes``."""
+    common = _QUICK if settings.quick else _FULL
+    steps = {**common["training"], **changes.get("training", {})}["steps"]
+    frame: Changes = {
+        "training": {"seed": seed, "compile": "off", "log_every": max(steps // 5, 1)},
+        "validation": {"metric": "loss", "every": steps},
+        "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
+    }
     sections: dict[str, dict[str, Any]] = {}
-    for part in parts:
+    for part in (text.recipe(), frame, common, changes):
         for name, keys in part.items():
             sections[name] = {**sections.get(name, {}), **keys}
     if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
-        sections["model"] = dict((changes or {})["model"])
+        sections["model"] = dict(changes["model"])
     return parse_recipe(sections, "the experiment's recipe")
 
 
-def train_variant(
-    settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
-) -> Trained:
+def train_variant(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Trained:
     """Train the common recipe with ``changes``, or return the model that an earlier call trained.
 
     Raises:
         DivergenceError: The training diverged.
         KeyboardInterrupt: The training was interrupted. A second call resumes it.
     """
-    recipe = resolved(settings, text, seed, changes)
-    run = _run_folder(settings, text, recipe, changes)
+    recipe, run = _recipe_and_run(settings, text, seed, changes)
 
     def compute() -> Numbers:
         settings.say(f"training {run.name}")
@@ -132,49 +111,42 @@ def train_variant(
         if result.interrupted:
             raise KeyboardInterrupt
         assert result.model is not None
-        dev, last = _last(run, "dev"), _last(run, "train")
         shutil.rmtree(run / "checkpoints")  # checkpoints are never resumed again, and those of 60 runs take a gigabyte
+        dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
         return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
     found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
     return Trained(run, run / found["folder"], found["loss"], found["seconds"])
 
 
-def _run_folder(
-    settings: Settings, text: ExperimentCorpus, recipe: Recipe, changes: Mapping[str, Mapping[str, Any]] | None
-) -> Path:
-    words = [f"{key}={value}" for section in (changes or {}).values() for key, value in section.items()]
-    name = "-".join([text.folder.name.split("-")[0], *words])[:80]
-    return settings.work / "runs" / f"{name}-seed{recipe.training.seed}-{_key(recipe, settings.work)[:10]}"
-
-
-def vocabulary_size(
-    settings: Settings, text: ExperimentCorpus, seed: int, changes: Mapping[str, Mapping[str, Any]] | None = None
-) -> int:
-    """Return the target vocabulary size of a variant that has been trained."""
+def _recipe_and_run(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes) -> tuple[Recipe, Path]:
     recipe = resolved(settings, text, seed, changes)
-    run = _run_folder(settings, text, recipe, changes)
+    words = [f"{key}={value}" for section in changes.values() for key, value in section.items()]
+    name = "-".join([text.folder.name.split("-")[0], *words])[:80]
+    return recipe, settings.work / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work)[:10]}"
+
+
+def read_metrics(run: Path, kind: str) -> list[dict[str, Any]]:
+    """Return the lines of one kind in a run's metrics.jsonl."""
+    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def vocabulary_size(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> int:
+    """Return the target vocabulary size of a variant that has been trained."""
+    recipe, run = _recipe_and_run(settings, text, seed, changes)
     preparation = Preparation(recipe, run, Listener(), hashes=ContentHashes(settings.work / "inputs.json"))
     return preparation.tokenizers(read_examples).target.vocab_size
 
 
-def sweep(
-    settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Mapping[str, Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
+def sweep(settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Changes]) -> list[dict[str, Any]]:
     """Train each variant with each seed; return test BLEU, development loss and minutes of training."""
     rows = []
-    for seed in settings.seeds:  # seeds are the outer loop: every variant is trained with one seed first
-        for name, changes in variants.items():
-            trained = train_variant(settings, text, seed, changes)
-            rows.append(
-                {
-                    "variant": name,
-                    "seed": seed,
-                    "bleu": bleu_of(settings, trained, text.test),
-                    "loss": trained.loss,
-                    "minutes": trained.seconds / 60,
-                }
-            )
+    for seed, (name, changes) in product(settings.seeds, variants.items()):  # every variant with one seed first
+        trained = train_variant(settings, text, seed, changes)
+        score = bleu_of(settings, trained, text.test)
+        minutes = trained.seconds / 60
+        rows.append({"variant": name, "seed": seed, "bleu": score, "loss": trained.loss, "minutes": minutes})
     return rows
 
 
@@ -182,17 +154,11 @@ def _key(recipe: Recipe, work: Path) -> str:
     """Hash the recipe and the content of its files, independent of where they are."""
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
-    experiment_corpus = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
-    return fingerprint(sections, [hashes.of(folder / file) for corpus in experiment_corpus for file in corpus.files])
+    corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
+    return fingerprint(sections, [hashes.of(folder / file) for corpus in corpora for file in corpus.files])
 
 
-def _last(run: Path, kind: str) -> dict[str, Any]:
-    lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    last: dict[str, Any] = [line for line in lines if line["kind"] == kind][-1]
-    return last
-
-
-def loaded(folder: Path) -> Bundle:
+def load_model(folder: Path) -> Bundle:
     """Load the model of ``folder``, onto a GPU if there is one."""
     bundle = Bundle.load(folder)
     bundle.model.to("cuda" if torch.cuda.is_available() else "cpu")
@@ -201,9 +167,9 @@ def loaded(folder: Path) -> Bundle:
 
 def model_folders(settings: Settings, text: ExperimentCorpus) -> list[Path]:
     """Return the given model's folder, or those of the common recipe's models, one for each seed."""
-    return (
-        [settings.model] if settings.model else [train_variant(settings, text, seed).folder for seed in settings.seeds]
-    )
+    if settings.model:
+        return [settings.model]
+    return [train_variant(settings, text, seed).folder for seed in settings.seeds]
 
 
 def source_ids(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
@@ -219,8 +185,15 @@ def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list
     return list(zip(source_ids(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
 
 
-def searched(bundle: Bundle, requests: Sequence[Request], options: DecodingOptions) -> list[Hypothesis]:
-    """Return the best hypothesis of each request, found with the plain model, so that observers see its attention."""
+def searched(
+    bundle: Bundle, sources: Sequence[str], options: DecodingOptions, limit: Callable[[int], int]
+) -> list[Hypothesis]:
+    """Return the best hypothesis of each source, found with the plain model, so that observers see its attention.
+
+    ``limit`` returns the maximum length of a target from the length of its source. Sources are not split.
+    """
+    prefix = bundle.token_template.fill().target_prefix
+    requests = [Request(source=tuple(ids), limit=limit(len(ids)), prefix=prefix) for ids in source_ids(bundle, sources)]
     found = dict[int, Hypothesis]()
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].source))
     while order:
@@ -238,12 +211,9 @@ def target_text(bundle: Bundle, hypothesis: Hypothesis) -> str:
 
 
 def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
-    """Translate greedily with the plain model. Sources are not split."""
-    prefix = bundle.token_template.fill().target_prefix
-    requests = [
-        Request(source=tuple(ids), limit=len(ids) * 3 // 2 + 10, prefix=prefix) for ids in source_ids(bundle, sources)
-    ]
-    return [target_text(bundle, each) for each in searched(bundle, requests, _GREEDY)]
+    """Translate greedily with the plain model."""
+    found = searched(bundle, sources, _GREEDY, lambda length: length * 3 // 2 + 10)
+    return [target_text(bundle, each) for each in found]
 
 
 def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
@@ -251,7 +221,7 @@ def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> floa
 
     def compute() -> Numbers:
         settings.say(f"translating {len(pairs)} sources with {trained.run.name}")
-        texts = translated(loaded(trained.folder), [source for source, _ in pairs])
+        texts = translated(load_model(trained.folder), [source for source, _ in pairs])
         score = bleu(texts, [target for _, target in pairs])
         return {"BLEU": score.value, "signature": score.signature}
 

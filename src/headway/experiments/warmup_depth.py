@@ -16,8 +16,8 @@ peak learning rate: at the other experiments' 0.003, post-norm of this depth doe
 
 from __future__ import annotations
 
-import json
 import math
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
 
 from headway.errors import DivergenceError
 from headway.experiments.comparison import column, difference, interval, judge_greater, mean_with_spread, strip_plot
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import COLORS, MARKERS, label, panels
-from headway.experiments.training import train_variant, vocabulary_size
+from headway.experiments.figures import label, panels, power_of_ten
+from headway.experiments.training import read_metrics, train_variant, vocabulary_size
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import Norm
 from headway.nn.loss import label_smoothed_cross_entropy
@@ -49,11 +50,10 @@ CLAIMS = (
     Claim("Without warm-up, post-norm trains worse.", "Xiong et al. 2020, 3.2"),
     Claim("Pre-norm does as well without warm-up.", "Xiong et al. 2020, 4"),
     Claim(
-        "Without residual connections, the gradient vanishes before the first layer.",
-        f"{OURS}: a usual explanation",
+        "Without residual connections, the gradient vanishes before the first layer.", f"{OURS}: a usual explanation"
     ),
     Claim(
-        "That it does where there is no layer normalization either.",
+        "Without residual connections and without layer normalization, the gradient vanishes before the first layer.",
         f"{OURS}: He et al. 2016, 1, hold that normalization keeps gradients alive",
     ),
     Claim(
@@ -68,32 +68,25 @@ def measure(settings: Settings) -> Numbers:
     text = experiment_corpus(settings)
     runs = [
         {"norm": norm, "start": start, "seed": seed, **_trained(settings, text, seed, norm, start)}
-        for seed in settings.seeds
-        for norm, start in TRAININGS
+        for seed, (norm, start) in product(settings.seeds, TRAININGS)
     ]
     depths = (1, 2, 4, 8) if settings.quick else (1, 2, 4, 8, 16)
     gradients = [
         {"norm": norm, "residual": residual, "seed": seed}
         | {"sizes": [_first_gradient(norm, residual, depth, seed) for depth in depths]}
-        for seed in range(3 if settings.quick else DRAWS)
-        for norm in NORMS
-        for residual in (True, False)
+        for seed, norm, residual in product(range(3 if settings.quick else DRAWS), NORMS, (True, False))
     ]
     table = [
         {
             "norm": norm,
             "start": start,
             "loss (nats per token)": mean_with_spread(runs, "loss", norm=norm, start=start),
-            "gave up": sum(row["failed"] for row in runs if (row["norm"], row["start"]) == (norm, start)),
+            "gave up": int(sum(column(runs, "failed", norm=norm, start=start))),
         }
         for norm, start in TRAININGS
     ]
-    return {
-        "runs": runs,
-        "depths": depths,
-        "gradients": gradients,
-        "tables": {"Loss of the development set after training, over seeds with standard deviations": table},
-    }
+    tables = {"Loss of the development set after training, over seeds with standard deviations": table}
+    return {"runs": runs, "depths": depths, "gradients": gradients, "tables": tables}
 
 
 def _trained(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
@@ -110,8 +103,7 @@ def _trained(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, s
         trained = train_variant(settings, text, seed, changes)
     except DivergenceError:
         return {"loss": math.log(vocabulary_size(settings, text, seed, changes)), "failed": 1, "curve": []}
-    lines = map(json.loads, (trained.run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    curve = [[line["step"], line["loss"]] for line in lines if line["kind"] == "train"]
+    curve = [[line["step"], line["loss"]] for line in read_metrics(trained.run, "train")]
     return {"loss": trained.loss, "failed": 0, "curve": curve}
 
 
@@ -149,13 +141,14 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
     """Return log10 of the shallowest over the deepest stack's gradient, without residual connections, for each seed."""
-    rows = [row["sizes"] for row in numbers["gradients"] if row["norm"] == norm and not row["residual"]]
-    return [_log(sizes[0]) - _log(sizes[-1]) for sizes in rows]
+    sizes = _log_gradients(numbers, norm, residual=False)
+    return [float(lost) for lost in sizes[:, 0] - sizes[:, -1]]
 
 
-def _log(size: float | None) -> float:
-    """Return log10; of float32's smallest number if the value is 0 or overflowed."""
-    return math.log10(max(size or 0.0, 1e-45))
+def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np.float64]:
+    """Return log10 of the gradients, seeds x depths; that of float32's smallest number for 0 or an overflow."""
+    rows = [row["sizes"] for row in numbers["gradients"] if (row["norm"], row["residual"]) == (norm, residual)]
+    return np.log10([[max(size or 0.0, 1e-45) for size in sizes] for sizes in rows])
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -164,8 +157,10 @@ def draw(numbers: Numbers) -> Figure:
     for norm, axes in (("post", post), ("pre", pre)):
         _draw_curves(axes, numbers, norm)
     pre.sharey(post)
-    names = {(norm, start): f"{norm}-norm,\n{start}".replace(", ", ",\n") for norm, start in TRAININGS}
-    losses = {name: column(numbers["runs"], "loss", norm=norm, start=start) for (norm, start), name in names.items()}
+    losses = {
+        f"{norm}-norm,\n{start}".replace(", ", ",\n"): column(numbers["runs"], "loss", norm=norm, start=start)
+        for norm, start in TRAININGS
+    }
     strip_plot(final, losses)
     label(final, "After training (dots: seeds)", "loss of the development set (nats per token)", "")
     _draw_gradients(gradients, numbers)
@@ -177,53 +172,38 @@ def _draw_curves(axes: Axes, numbers: Numbers, norm: str) -> None:
         rows = [row["curve"] for row in numbers["runs"] if (row["norm"], row["start"]) == (norm, start)]
         for index, curve in enumerate(rows):
             points = np.reshape(curve, (-1, 2)).T
-            axes.plot(*points, color=COLORS[number], alpha=0.75, linewidth=1.5, label=None if index else start)
+            axes.plot(*points, f"C{number}", alpha=0.75, linewidth=1.5, label=None if index else start)
     axes.legend()
     label(axes, f"{norm.capitalize()}-norm (one line per seed)", "step", "training loss (nats per token)")
 
 
 def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
-    for number, norm in enumerate(NORMS):
-        for residual in (True, False):
-            rows = [
-                [_log(size) for size in row["sizes"]]
-                for row in numbers["gradients"]
-                if (row["norm"], row["residual"]) == (norm, residual)
-            ]
+    for norm, style in zip(NORMS, ("C2o", "C3s", "C4^"), strict=True):
+        for residual, dash in ((True, "-"), (False, "--")):
+            means = 10 ** _log_gradients(numbers, norm, residual=residual).mean(0)
             name = f"{'no ' if norm == 'none' else f'{norm}-'}norm, {'' if residual else 'no '}residual"
-            style: Any = {"marker": MARKERS[number], "color": COLORS[2 + number], "label": name}
-            axes.plot(numbers["depths"], 10 ** np.mean(rows, axis=0), "-" if residual else "--", **style)
+            axes.plot(numbers["depths"], means, style + dash, label=name)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(_power_of_ten))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(round(math.log10(value)))))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize=9, handlelength=4)
-    title, x, y = (
-        "Gradient at the first layer",
-        "layers in encoder and in decoder",
-        "gradient norm, first encoder block",
-    )
-    label(axes, title, x, y, ticks=[float(depth) for depth in numbers["depths"]])
-
-
-def _power_of_ten(value: float, _: object) -> str:
-    return "10" + f"{math.log10(value):.0f}".translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    x, y = "layers in encoder and in decoder", "gradient norm, first encoder block"
+    label(axes, "Gradient at the first layer", x, y, ticks=numbers["depths"])
 
 
 def explain(numbers: Numbers) -> str:
     """Explain what is compared and how to read the figure."""
     failed = sum(row["failed"] for row in numbers["runs"])
-    gave_up = ""
-    if failed:
-        gave_up = f" {failed} of the trainings stopped because their gradients were infinite in many consecutive steps."
+    gave_up = f" {failed} of the trainings stopped because their gradients were infinite in many consecutive steps."
     return (
         "Top: the training loss with a learning rate that rises over the first quarter of all steps, with one that "
         "starts at its peak, and for post-norm also without residual connections."
-        f"{gave_up} Bottom left: the final losses.\n\nBottom right: gradients of untrained models. The deeper the "
-        "stack, the more layers separate the loss from the first encoder block. Both axes are logarithmic. Layer norm "
-        "gives the output of every layer the same scale; without it, nothing keeps gradients from vanishing or "
-        "exploding. That a gradient arrives does not mean that it is useful, which the training without residual "
-        "connections tests."
+        f"{gave_up if failed else ''} Bottom left: the final losses.\n\nBottom right: gradients of untrained models. "
+        "The deeper the stack, the more layers separate the loss from the first encoder block. Both axes are "
+        "logarithmic. Layer norm gives the output of every layer the same scale; without it, nothing keeps gradients "
+        "from vanishing or exploding. That a gradient arrives does not mean that it is useful, which the training "
+        "without residual connections tests."
     )
 
 

@@ -38,16 +38,10 @@ from headway.experiments.comparison import difference, interval, judge_greater
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import heat_map, label, panels
-from headway.experiments.training import encoded, loaded, model_folders, result_key, translated
+from headway.experiments.training import encoded, load_model, model_folders, result_key, translated
 from headway.models.transformer import Transformer
 from headway.nn.attention_observer import observe_attention, record_attention
-from headway.predict.alignment import (
-    alignment_module,
-    attention_maps,
-    default_alignment_layer,
-    to_word_alignment,
-    tokens_to_words,
-)
+from headway.predict import alignment
 from headway.text.base import BOS, EOS
 
 CHEAP = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
@@ -91,7 +85,7 @@ def measure(settings: Settings) -> Numbers:
         "BLEU that is lost without a head, mean over seeds": table,
         "share of dictionary links that a decoder layer's attention finds, mean over seeds": found,
     }
-    return {"runs": runs, "example": _maps(loaded(models[0]), _example(pairs)), "tables": tables}
+    return {"runs": runs, "example": _maps(load_model(models[0]), _example(pairs)), "tables": tables}
 
 
 def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
@@ -103,7 +97,7 @@ def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callab
     """Return BLEU with all heads and without each, and the share of dictionary links found by each layer's attention
     and by the diagonal.
     """
-    bundle = loaded(folder)
+    bundle = load_model(folder)
     if not isinstance(bundle.model, Transformer):
         raise ConfigError(f"{folder}: a {bundle.model.config.kind} model has no heads to remove; give a Transformer")
     sources, references = [source for source, _ in pairs], [target for _, target in pairs]
@@ -195,17 +189,19 @@ def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[
     """
     tokenizers, special = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.token_template.fill()
     rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
-    maps = attention_maps(bundle.model, [row[0] for row in rows], [row[1] for row in rows], bos=BOS, layer=layer)
+    maps = alignment.attention_maps(
+        bundle.model, [row[0] for row in rows], [row[1] for row in rows], bos=BOS, layer=layer
+    )
     # The special tokens around a sentence are not words.
     said = slice(len(special.target_prefix), None)
     for row, weights in zip(rows, maps, strict=True):
         read = slice(len(special.source_prefix), len(row[0]) - len(special.source_suffix))
         best = enumerate(weights[said, read].argmax(1).tolist())
         (_, sources), (_, targets) = (
-            tokens_to_words(each.display(ids), joined=each.kind != "whitespace")
+            alignment.tokens_to_words(each.display(ids), joined=each.kind != "whitespace")
             for each, ids in zip(tokenizers, (row[0][read], row[1][said]), strict=True)
         )
-        yield set(to_word_alignment(((source, target) for target, source in best), sources, targets))
+        yield set(alignment.to_word_alignment(((source, target) for target, source in best), sources, targets))
 
 
 def _example(pairs: Sequence[Pair]) -> Pair:
@@ -218,8 +214,8 @@ def _maps(bundle: Bundle, pair: Pair) -> Numbers:
     """Return the cross-attention of every head in the layer used for alignment, for one pair."""
     ((source, target),) = encoded(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
-    layer = default_alignment_layer(len(bundle.model.decoder.blocks))
-    with record_attention(alignment_module(bundle.model, layer)) as seen:
+    layer = alignment.default_alignment_layer(len(bundle.model.decoder.blocks))
+    with record_attention(alignment.alignment_module(bundle.model, layer)) as seen:
         device = bundle.model.device
         bundle.model(torch.tensor([source], device=device), torch.tensor([[BOS, *target[:-1]]], device=device))
     sides = (bundle.source_tokenizer, source), (bundle.target_tokenizer, target)
@@ -232,7 +228,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     runs = numbers["runs"]
     costs, cross = _costs(runs), np.array([row["kind"] == CROSS for row in runs[0]["heads"]])
     cheap, memory, itself = (each.mean((1, 2)).tolist() for each in (costs < CHEAP, costs[:, cross], costs[:, ~cross]))
-    links = [run["attention"][default_alignment_layer(len(run["attention"]))] for run in runs]
+    links = [run["attention"][alignment.default_alignment_layer(len(run["attention"]))] for run in runs]
     found = difference(links, [run["diagonal"] for run in runs])
     lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
