@@ -51,7 +51,7 @@ HOMES = {
     "matplotlib": ["inspection/", "experiments/"],
     "sentencepiece": ["text/sentencepiece.py"],
     "ctranslate2": ["interop/ctranslate2.py"],
-    "onnx": ["interop/onnx.py", "interop/onnx_graph.py", "interop/onnx_classifier.py"],
+    "onnx": ["interop/onnx.py", "interop/onnx_graph.py"],
     "onnxruntime": ["interop/onnx.py"],
     "zstandard": ["data/readers.py"],
     "numba": ["kernels/"],

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle, TaskConfig
 from headway.errors import BundleError, ConfigError
-from headway.interop import onnx_classifier
+from headway.interop import onnx_graph
 from headway.interop.exporting import export_to
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.predict.classifier import Classifier
@@ -144,7 +144,7 @@ def test_the_cards_example_runs_on_the_exported_folder(tmp_path: Path) -> None:
 
 
 def test_a_graph_that_computes_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_classifier, "position_table", lambda graph, *_: graph.constant(torch.zeros(99, 16)))
+    monkeypatch.setattr(onnx_graph, "_position_table", lambda graph, *_: graph.constant(torch.zeros(99, 16)))
     with pytest.raises(BundleError, match="compute other logits than the model"):
         export_to("onnx", made(), tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -31,11 +31,11 @@ from headway.interop.ctranslate2 import quantizations, write_ctranslate2
 from headway.interop.exporting import export_to
 from headway.interop.importing import import_huggingface
 from headway.interop.supported import transformer_of
+from headway.interop.tokenizer_exporting import token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
 from headway.text.base import BOS, EOS, PAD, UNK
-from headway.text.exporting import token_names
 from headway.text.tokenizer import Tokenizer
 
 SIZES: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 48, "encoder_layers": 2, "decoder_layers": 3}

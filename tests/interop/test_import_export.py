@@ -45,10 +45,10 @@ from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError, HeadwayError, MissingPackageError, OutputError
 from headway.interop.exporting import export_to
 from headway.interop.importing import Imported, import_from, import_huggingface
+from headway.interop.tokenizer_exporting import token_names
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig
 from headway.predict import Translator
-from headway.text.exporting import token_names
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 MAKERS: dict[str, Callable[[Path], Path]] = {

@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.errors import BundleError, ConfigError, DataError, MissingPackageError
+from headway.interop.tokenizer_exporting import tokenizer_files
 from headway.predict import Source
 from headway.predict.phrases import is_met
 from headway.text.base import EOS, NUM_SPECIAL, UNK, TextTokenizer
-from headway.text.exporting import tokenizer_files
 from headway.text.huggingface import FastTokenizer
 from headway.text.imported import ImportedTokenizer
 from headway.text.loading import load_tokenizer

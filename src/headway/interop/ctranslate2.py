@@ -1,17 +1,6 @@
 """Export to CTranslate2 (Klein et al., "The OpenNMT Neural Machine Translation Toolkit: 2020 Edition", section 5)
 through its own specification classes.
 
-    our weights                             its specification
-    attention.{query, key, value}           self_attention.linear_0, one matrix
-    attention.output                        self_attention.linear_1
-    cross_attention.query                   attention.linear_0
-    cross_attention.{key, value}            attention.linear_1, one matrix
-    cross_attention.output                  attention.linear_2
-    X_residual.norm                         X.layer_norm, before or after the residual (pre_norm)
-    feed_forward.{inner, outer}             ffn.linear_0, ffn.linear_1
-    feed_forward.{gate, inner, outer}       ffn.linear_0, ffn.linear_0_noact, ffn.linear_1
-    {source, target}_norm                   layernorm_embedding
-
 A shortlist becomes the file vmap.txt, which ``translate_batch(use_vmap=True)`` reads; a batch then shares one list.
 
 Positions are stored as a table, so every layout and offset of sinusoids is exact. The engine refuses sequences that are
@@ -20,7 +9,7 @@ longer than the table. Vocabularies are lists of tokens in the order of ids.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +29,10 @@ from headway.interop.supported import (
     refuse_unsupported,
     transformer_of,
 )
+from headway.interop.tokenizer_exporting import token_names
+from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
 from headway.text.base import BOS, EOS, PAD, UNK
-from headway.text.exporting import token_names
 
 __all__ = ["SUPPORTED", "quantizations", "write_ctranslate2"]
 
@@ -56,6 +46,19 @@ _ACTIVATIONS = {
     "swiglu": "SWISH",
 }
 _GATED = frozenset({"glu", "reglu", "geglu", "swiglu"})
+_PARTS = {  # part of a layer's specification: our modules of the block, stacked into one matrix
+    "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
+    "self_attention.linear.1": ("attention.output",),
+    "self_attention.layer_norm": ("attention_residual.norm",),
+    "attention.linear.0": ("cross_attention.query",),
+    "attention.linear.1": ("cross_attention.key", "cross_attention.value"),
+    "attention.linear.2": ("cross_attention.output",),
+    "attention.layer_norm": ("cross_attention_residual.norm",),
+    "ffn.linear_0": ("feed_forward.inner",),
+    "ffn.linear_1": ("feed_forward.outer",),
+    "ffn.layer_norm": ("feed_forward_residual.norm",),
+}
+_GATED_PARTS = {**_PARTS, "ffn.linear_0": ("feed_forward.gate",), "ffn.linear_0_noact": ("feed_forward.inner",)}
 SUPPORTED: Supported = {
     **SIZES,
     **TRAINING,
@@ -99,7 +102,8 @@ def write_ctranslate2(
     package = _package()
     if quantization is not None and quantization not in quantizations():
         raise ConfigError(f"quantization {quantization!r}; {nearest(quantization, quantizations())}")
-    config = transformer_of(bundle, "CTranslate2").config
+    model = transformer_of(bundle, "CTranslate2")
+    config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED)
     spec = package.specs.TransformerSpec.from_config(
         (config.encoder_layers, config.decoder_layers),
@@ -109,9 +113,7 @@ def write_ctranslate2(
         layernorm_embedding=config.embedding_norm,
         ffn_glu=config.activation in _GATED,
     )
-    weights = _Weights(bundle, max_positions)
-    weights.fill_encoder(spec.encoder)
-    weights.fill_decoder(spec.decoder)
+    _copy_weights(model, spec, max_positions)
     source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
@@ -147,78 +149,50 @@ def _package() -> Any:
     return ctranslate2
 
 
-class _Weights:
-    """Copies the model's weights into the specification."""
+def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
+    """Copy the model's weights into the specification."""
+    weights = {name: _copy(tensor) for name, tensor in named_weights(model).items()}
 
-    def __init__(self, bundle: Bundle, max_positions: int) -> None:
-        self._model = transformer_of(bundle, "CTranslate2")
-        self._config = self._model.config
-        self._max_positions = max_positions
-        self._tensors: Mapping[str, Tensor] = {
-            name: _copy(tensor) for name, tensor in named_weights(self._model).items()
-        }
+    def fill(part: Any, *modules: str) -> None:
+        stacked = (torch.cat([weights[f"{module}.{kind}"] for module in modules]) for kind in ("weight", "bias"))
+        if hasattr(part, "gamma"):
+            part.gamma, part.beta = stacked
+        else:
+            part.weight, part.bias = stacked
 
-    def fill_encoder(self, spec: Any) -> None:
-        self._ends(spec, spec.embeddings[0], "source", "encoder")
-        for index, layer in enumerate(spec.layer):
-            block = f"encoder.blocks.{index}"
-            self._attention(layer.self_attention, f"{block}.attention")
-            self._feed_forward(layer.ffn, f"{block}.feed_forward")
-
-    def fill_decoder(self, spec: Any) -> None:
-        self._ends(spec, spec.embeddings, "target", "decoder")
-        for index, layer in enumerate(spec.layer):
-            block = f"decoder.blocks.{index}"
-            self._attention(layer.self_attention, f"{block}.attention")
-            self._attention(layer.attention, f"{block}.cross_attention", across=True)
-            self._feed_forward(layer.ffn, f"{block}.feed_forward")
-        projection = self._model.projection
-        spec.projection.weight = _copy(projection.weight)
-        if projection.bias is not None:
-            spec.projection.bias = _copy(projection.bias)
-
-    def _ends(self, spec: Any, embeddings: Any, side: str, stack: str) -> None:
-        """Copy what precedes the first block, and the norm after the last."""
-        embedding = getattr(self._model, f"{side}_embedding")
+    parts = _GATED_PARTS if model.config.activation in _GATED else _PARTS
+    for side, stack, theirs in (("source", "encoder", spec.encoder), ("target", "decoder", spec.decoder)):
+        embedding = getattr(model, f"{side}_embedding")
+        embeddings = theirs.embeddings[0] if stack == "encoder" else theirs.embeddings
         embeddings.weight = _copy(embedding.weight)
-        spec.scale_embeddings = float(embedding.scale)
-        spec.position_encodings.encodings = self._positions(getattr(self._model, f"{side}_positions"))
-        if self._config.embedding_norm:
-            self._norm(spec.layernorm_embedding, f"{side}_norm")
-        if self._config.norm == "pre":
-            self._norm(spec.layer_norm, f"{stack}.norm")
+        theirs.scale_embeddings = float(embedding.scale)
+        theirs.position_encodings.encodings = _position_table(getattr(model, f"{side}_positions"), max_positions)
+        if model.config.embedding_norm:
+            fill(theirs.layernorm_embedding, f"{side}_norm")
+        if model.config.norm == "pre":
+            fill(theirs.layer_norm, f"{stack}.norm")
+        for index, layer in enumerate(theirs.layer):
+            for path, modules in parts.items():
+                names = [f"{stack}.blocks.{index}.{module}" for module in modules]
+                if f"{names[0]}.weight" in weights:  # encoder blocks have no cross-attention
+                    fill(_resolve(layer, path), *names)
+    spec.decoder.projection.weight = _copy(model.projection.weight)
+    if model.projection.bias is not None:
+        spec.decoder.projection.bias = _copy(model.projection.bias)
 
-    def _positions(self, positions: Any) -> Tensor:
-        if not isinstance(positions, LearnedPositions):
-            positions.reserve(self._max_positions)
-        table: Tensor = _copy(positions.table)
-        return table if isinstance(positions, LearnedPositions) else table[: self._max_positions]
 
-    def _attention(self, spec: Any, name: str, *, across: bool = False) -> None:
-        if across:
-            self._linear(spec.linear[0], f"{name}.query")
-            self._linear(spec.linear[1], f"{name}.key", f"{name}.value")
-        else:
-            self._linear(spec.linear[0], f"{name}.query", f"{name}.key", f"{name}.value")
-        self._linear(spec.linear[-1], f"{name}.output")
-        self._norm(spec.layer_norm, f"{name}_residual.norm")
+def _resolve(part: Any, path: str) -> Any:
+    """Return the member of a specification at a path such as ``self_attention.linear.0``."""
+    for name in path.split("."):
+        part = part[int(name)] if name.isdigit() else getattr(part, name)
+    return part
 
-    def _feed_forward(self, spec: Any, name: str) -> None:
-        if self._config.activation in _GATED:
-            self._linear(spec.linear_0, f"{name}.gate")
-            self._linear(spec.linear_0_noact, f"{name}.inner")
-        else:
-            self._linear(spec.linear_0, f"{name}.inner")
-        self._linear(spec.linear_1, f"{name}.outer")
-        self._norm(spec.layer_norm, f"{name}_residual.norm")
 
-    def _linear(self, spec: Any, *names: str) -> None:
-        """Stack one or several linear layers into one matrix."""
-        spec.weight = torch.cat([self._tensors[f"{name}.weight"] for name in names])
-        spec.bias = torch.cat([self._tensors[f"{name}.bias"] for name in names])
-
-    def _norm(self, spec: Any, name: str) -> None:
-        spec.gamma, spec.beta = self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"]
+def _position_table(positions: Any, max_positions: int) -> Tensor:
+    if isinstance(positions, LearnedPositions):
+        return _copy(positions.table)
+    positions.reserve(max_positions)
+    return _copy(positions.table)[:max_positions]
 
 
 def _copy(tensor: Tensor) -> Tensor:

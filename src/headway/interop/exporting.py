@@ -12,9 +12,9 @@ from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
 from headway.interop.supported import transformer_of
+from headway.interop.tokenizer_exporting import token_names, tokenizer_files
 from headway.storage import atomic_write_folder
 from headway.text.base import EOS
-from headway.text.exporting import token_names, tokenizer_files
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens
@@ -65,12 +65,9 @@ def export_to(
             raise ConfigError(
                 "an ONNX folder keeps Headway's tokenizer, which is told languages at each call; leave them out"
             )
-        from headway.interop import onnx, onnx_classifier
+        from headway.interop.onnx import export
 
-        if isinstance(bundle, ClassifierBundle):
-            onnx_classifier.export_classifier(bundle, folder)
-        else:
-            onnx.export(bundle, folder)
+        export(bundle, folder)
         return
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, ClassifierBundle):

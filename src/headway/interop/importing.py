@@ -12,9 +12,9 @@ from headway.bundle import Bundle, TaskConfig
 from headway.config import nearest
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
-from headway.interop.huggingface.checkpoint import read_checkpoint
+from headway.interop.huggingface.checkpoint import read_checkpoint, read_json
 from headway.interop.model_card import imported_card
-from headway.interop.tokenizers import ForeignVocabularies, read_json, read_tokenizer_files
+from headway.interop.tokenizer_importing import ForeignVocabularies, read_tokenizer_files
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
 
 __all__ = ["Imported", "import_from", "import_huggingface"]
@@ -85,9 +85,8 @@ def _start(
     folder: Path, config: Mapping[str, object], sides: ForeignVocabularies, target_language: str | None
 ) -> int | None:
     """Return the first decoder token if it is a language code that the folder does not define."""
-    generation = folder / "generation_config.json"
-    told = [config, read_json(generation) if generation.is_file() else {}]
-    if config.get("model_type") != "mbart" or any(file.get("decoder_start_token_id") is not None for file in told):
+    files = [config, read_json(folder / "generation_config.json") or {}]
+    if config.get("model_type") != "mbart" or any(file.get("decoder_start_token_id") is not None for file in files):
         return None
     language = target_language or sides.target_language
     if language is None:

@@ -1,11 +1,13 @@
 """ONNX export: a model folder that also runs in onnxruntime, without PyTorch.
 
     config.json, tokenizer files      as in every model folder
-    model.safetensors                 the weights in float32; both graphs point into it
-    encoder.onnx, decoder_step.onnx   the graphs (:mod:`headway.interop.onnx_graph` documents inputs and outputs)
+    model.safetensors                 the weights in float32; the graphs point into it
+    encoder.onnx, decoder_step.onnx   a Transformer (:mod:`headway.interop.onnx_graph` documents inputs and outputs)
+    classifier.onnx                   a classifier: ``source`` (B, S) -> ``logits`` (B, C)
     README.md                         how to use the folder
 
-Headway still reads the folder. :class:`OnnxModel` implements the search protocol, so every way of decoding works with
+Headway still reads the folder. It runs an exported classifier with PyTorch; the graph is for programs that have only
+onnxruntime. For Transformers, :class:`OnnxModel` implements the search protocol, so every way of decoding works with
 the two sessions. Tensors become NumPy arrays and back only where they enter and leave the sessions.
 """
 
@@ -17,48 +19,33 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from headway.bundle import Bundle, ClassifierBundle
+from headway.bundle import AnyBundle, ClassifierBundle, load_bundle
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
-from headway.interop.onnx_graph import GATES, OPSET, StoredTensor, decoder_step_graph, encoder_graph
+from headway.interop.onnx_graph import GATES, OPSET, StoredTensor, classifier_graph, decoder_step_graph, encoder_graph
 from headway.interop.supported import ANY, SIZES, TRAINING, Supported, refuse_unsupported, transformer_of
+from headway.models.classifier import EncoderClassifier
 from headway.models.transformer import Transformer
 from headway.nn.masks import pad_sequences
 from headway.storage import atomic_write_folder
 from headway.text.base import PAD
 
 if TYPE_CHECKING:
-    import onnx
     import onnxruntime
 
-BundleT = TypeVar("BundleT", Bundle, ClassifierBundle)
-
-__all__ = [
-    "STEP_FILE",
-    "SUPPORTED",
-    "WEIGHTS_FILE",
-    "OnnxModel",
-    "OnnxState",
-    "export",
-    "open_session",
-    "refuse_different_logits",
-    "require",
-    "run_session",
-    "save_float32",
-    "save_graph",
-]
+__all__ = ["STEP_FILE", "SUPPORTED", "OnnxModel", "OnnxState", "export", "open_session", "run_session"]
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
-_ENCODER, WEIGHTS_FILE = "encoder.onnx", "model.safetensors"
-STEP_FILE = "decoder_step.onnx"  # only folders that :func:`export` wrote have it
+_WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
+STEP_FILE = "decoder_step.onnx"  # only folders with an exported Transformer have it
 SUPPORTED: Supported = {  # of Transformers and classifiers
     **SIZES,
     **TRAINING,
@@ -77,7 +64,7 @@ _LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
 _TOLERANCE = 1e-3  # tolerance of a logit, relative to it and to the median; float32 rounding stays far below
 
 
-def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
+def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
     """Write ``bundle`` as an ONNX folder, whole or not at all.
 
     The graphs are run and compared with the model before the folder appears.
@@ -85,41 +72,40 @@ def export(bundle: Bundle, folder: Path, *, max_length: int = 1024) -> None:
     Args:
         bundle: The model, on any device and in any precision; float32 is written.
         folder: The folder to write; an existing one is replaced.
-        max_length: Longest sequence in tokens that the graphs accept with sinusoidal positions, whose table is written
-            out. Learned positions have their own limit.
+        max_length: Longest sequence in tokens that the graphs of a Transformer accept with sinusoidal positions, whose
+            table is written out. Learned positions and classifiers have their own limit.
 
     Raises:
         MissingPackageError: onnx or onnxruntime is not installed.
         ConfigError: The graphs do not support an option of the model.
         BundleError: The graphs compute other logits than the model.
     """
-    refuse_unsupported(transformer_of(bundle, "ONNX").config, "ONNX", SUPPORTED)
-    require("onnx", "onnxruntime")
+    model = bundle.model if isinstance(bundle, ClassifierBundle) else transformer_of(bundle, "ONNX")
+    refuse_unsupported(model.config, "ONNX", SUPPORTED)
+    _require("onnx", "onnxruntime")
     if max_length < 2:
         raise ConfigError(f"max_length = {max_length}: expected at least 2 tokens, one and the end symbol")
-    limit = bundle.model.max_length or max_length
-    with atomic_write_folder(folder) as aside:
-        saved, stored, signature = save_float32(bundle, aside, _use(limit))
-        model = transformer_of(saved, "ONNX")
-        facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
-        for name, graph in ((_ENCODER, encoder_graph), (STEP_FILE, decoder_step_graph)):
-            save_graph(graph(model, stored, limit), aside / name, facts)
-        _compare(OnnxModel.load(aside), model)
-
-
-def save_float32(bundle: BundleT, folder: Path, use: str) -> tuple[BundleT, dict[str, StoredTensor], str]:
-    """Save a model folder in float32. Return it as read again, where its tensors are, and a hash of their layout."""
-    floats = replace(bundle, model=copy.deepcopy(bundle.model).float())
-    floats.save(folder, exported_card(bundle, "onnxruntime", use))
-    return type(bundle).load(folder), *stored_tensors(folder / WEIGHTS_FILE)
-
-
-def save_graph(graph: onnx.ModelProto, path: Path, facts: dict[str, str]) -> None:
-    """Write a graph with ``facts`` as its metadata."""
+    limit = model.max_length or max_length
+    use = _classifier_use(limit) if isinstance(model, EncoderClassifier) else _use(limit)
     import onnx
 
-    onnx.helper.set_model_props(graph, facts)
-    onnx.save_model(graph, path)
+    with atomic_write_folder(folder) as aside:
+        floats: AnyBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
+        floats.save(aside, exported_card(bundle, "onnxruntime", use))
+        saved, (stored, signature) = load_bundle(aside).model, _stored_tensors(aside / _WEIGHTS)
+        if isinstance(saved, EncoderClassifier):
+            graphs, facts = {_CLASSIFIER: classifier_graph(saved, stored)}, {}
+        else:
+            assert isinstance(saved, Transformer)
+            graphs = {
+                _ENCODER: encoder_graph(saved, stored, limit),
+                STEP_FILE: decoder_step_graph(saved, stored, limit),
+            }
+            facts = {"headway.format": str(_FORMAT), "headway.max_length": str(limit), "headway.weights": signature}
+        for name, graph in graphs.items():
+            onnx.helper.set_model_props(graph, facts)
+            onnx.save_model(graph, aside / name)
+        _compare(aside, saved, min(limit, 5))
 
 
 @dataclass
@@ -168,16 +154,16 @@ class OnnxModel:
             MissingPackageError: onnxruntime is not installed.
             BundleError: Not such a folder, or something in it is missing, damaged, newer or of another export.
         """
-        require("onnxruntime")
+        _require("onnxruntime")
         paths = folder / _ENCODER, folder / STEP_FILE
         for path in paths:
             if not path.is_file():
                 raise BundleError(
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
-                    f"{STEP_FILE} and {WEIGHTS_FILE}"
+                    f"{STEP_FILE} and {_WEIGHTS}"
                 )
-        _, signature = stored_tensors(
-            folder / WEIGHTS_FILE
+        _, signature = _stored_tensors(
+            folder / _WEIGHTS
         )  # checked first: onnxruntime's own message would be less clear
         encoder, step = map(open_session, paths)
         limits = (
@@ -252,7 +238,7 @@ def _joined(pair: tuple[Tensor, Tensor], *, before: int = 0, after: int = 0) -> 
     return torch.cat([F.pad(x, (0, 0, max(before - x.size(2), 0), max(after - x.size(2), 0))) for x in pair])
 
 
-def require(*packages: str) -> None:
+def _require(*packages: str) -> None:
     """Raise :class:`MissingPackageError` for the first of ``packages`` that cannot be imported."""
     for package in packages:
         try:
@@ -285,11 +271,11 @@ def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature:
     if version > _FORMAT:
         raise BundleError(f"{path}: format {version} is newer than this Headway's {_FORMAT}; update Headway")
     if facts.get("headway.weights") != signature:
-        raise BundleError(f"{path}: written for other weights than {WEIGHTS_FILE} beside it; export the model again")
+        raise BundleError(f"{path}: written for other weights than {_WEIGHTS} beside it; export the model again")
     return limit
 
 
-def stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
+def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
     """Return where a safetensors file stores each tensor, and a hash of its header.
 
     The file starts with the length of the header (8 bytes, little-endian), then the JSON header, then the data.
@@ -311,18 +297,18 @@ def stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
 
 
 @torch.no_grad()
-def _compare(exported: OnnxModel, model: Transformer) -> None:
+def _compare(folder: Path, model: Transformer | EncoderClassifier, length: int) -> None:
     """Refuse graphs that compute other logits than ``model``, because of an unsupported option or damaged weights."""
     draws = torch.Generator().manual_seed(1)
-    length = min(exported.max_length, 5)
-    source = torch.randint(1, model.source_embedding.weight.size(0), (2, length), generator=draws)
+    embedding = model.embedding if isinstance(model, EncoderClassifier) else model.source_embedding
+    source = torch.randint(1, embedding.weight.size(0), (2, length), generator=draws)
     source[1, length // 2 :] = model.pad
-    target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
-    refuse_different_logits(exported(source, target), model(source, target))
-
-
-def refuse_different_logits(found: Float[Tensor, "..."], expected: Float[Tensor, "..."]) -> None:
-    """Raise :class:`BundleError` if a graph's logits differ from the model's by more than rounding."""
+    if isinstance(model, EncoderClassifier):
+        (found,) = run_session(open_session(folder / _CLASSIFIER), ["logits"], ["source"], [source])
+        expected = model(source)
+    else:
+        target = torch.randint(1, model.target_embedding.weight.size(0), (2, length), generator=draws)
+        found, expected = OnnxModel.load(folder)(source, target), model(source, target)
     difference, size = (expected - found).abs(), expected.abs()
     if not (difference <= _TOLERANCE * (size + size.median())).all():
         raise BundleError(
@@ -333,7 +319,7 @@ def refuse_different_logits(found: Float[Tensor, "..."], expected: Float[Tensor,
 
 def _use(limit: int) -> str:
     """Explain for the model card how to translate with the folder."""
-    return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{WEIGHTS_FILE}`. Sequences
+    return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{_WEIGHTS}`. Sequences
 have at most {limit} tokens.
 
     pip install 'headway[onnx]'
@@ -347,3 +333,21 @@ Without Headway:
   before it, `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first, and what the encoder gave;
   returns `logits` (R, V) of the next token and `keys.N`, `values.N`, the next step's prefixes. The R rows are the B
   sentences' beams, equally many for each and neighbors; a row's prefix ends where the tensor ends."""
+
+
+def _classifier_use(max_length: int) -> str:
+    """Explain for the model card how to run the graph."""
+    return f"""Keep the files together: the graph (opset {OPSET}, float32) points into `{_WEIGHTS}`.
+
+```python
+import onnxruntime
+from tokenizers import Tokenizer
+
+session = onnxruntime.InferenceSession("THIS_FOLDER/{_CLASSIFIER}")
+logits = session.run(["logits"], {{"source": ids}})[0]
+```
+
+`ids` (B, S), 64-bit integers: at most {max_length - 1} tokens of each text and the end symbol (2), padded on the right
+with 0. `logits` (B, C) are in the order of `labels` in `config.json`. Headway reads the folder, too:
+
+    headway classify THIS_FOLDER -i input.txt -o output.txt"""

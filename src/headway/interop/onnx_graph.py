@@ -1,13 +1,13 @@
-"""A Transformer as two ONNX graphs: the encoder, and one cached decoder step.
+"""A Transformer as two ONNX graphs (the encoder, and one cached decoder step), and a classifier as one.
 
 The graphs are written node by node from the modules of a model, with the names of its weights, and read like the
 modules. (PyTorch's exporter was tried: it traces half a minute for a toy model of two blocks a side, and the time grows
 with the number of blocks.) The graphs contain no weights: each is an external tensor in the ``model.safetensors``
 beside them, so both graphs share one file and tied weights are stored once.
 
-Shapes: B sentences, S source length, R = B * W rows (the W beams of a sentence are adjacent), T prefix length, H heads,
-K width of a query or key, U of a value, D model, V vocabulary. Inside, the residual stream is one matrix, (B * S, D) or
-(R, D).
+Shapes: B sentences or texts, S source length, R = B * W rows (the W beams of a sentence are adjacent), T prefix length,
+H heads, K width of a query or key, U of a value, D model, V vocabulary, C classes, P pooled width. Inside, the residual
+stream is one matrix, (B * S, D) or (R, D).
 
 Prefixes are aligned at the end: a row that started later has its first columns masked, as ``positions`` tells.
 Appending is therefore one concatenation whatever the rows' lengths are.
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import BundleError
-from headway.models.classifier import EncoderClassifier
+from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import EncoderStack, NoNorm, PostNorm, PreNorm
@@ -33,28 +33,11 @@ from headway.nn.embedding import TokenEmbedding
 if TYPE_CHECKING:
     import onnx
 
-__all__ = [
-    "BOOL",
-    "FLOAT",
-    "GATES",
-    "INT",
-    "OPSET",
-    "OnnxGraph",
-    "OnnxMask",
-    "StoredTensor",
-    "decoder_step_graph",
-    "embedded",
-    "encoded",
-    "encoder_graph",
-    "linear",
-    "padding_mask",
-    "position_table",
-]
+__all__ = ["GATES", "OPSET", "StoredTensor", "classifier_graph", "decoder_step_graph", "encoder_graph"]
 
 OPSET = 20  # the first opset with Gelu
 _IR_VERSION = 9  # file format version of the same release (ONNX 1.15)
-FLOAT, INT, BOOL = 1, 7, 9  # values of onnx.TensorProto
-_PARTS = ("query", "key", "value")
+_FLOAT, _INT, _BOOL = 1, 7, 9  # values of onnx.TensorProto
 GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
@@ -73,21 +56,21 @@ def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_le
     ``memory_keys.N`` (B, H, S, K) and ``memory_values.N`` (B, H, S, U).
     """
     graph = OnnxGraph(model, stored)
-    source = graph.input("source", INT, "sentences", "source_length")
+    source = graph.input("source", _INT, "sentences", "source_length")
     attends = graph.op("Not", graph.op("Equal", source, graph.constant(model.pad)))
-    graph.output(attends, "memory_mask", BOOL, "sentences", "source_length")
-    mask = padding_mask(graph, attends)
+    graph.output(attends, "memory_mask", _BOOL, "sentences", "source_length")
+    mask = _padding_mask(graph, attends)
     sentences, length = (graph.op("Shape", source, start=axis, end=axis + 1) for axis in (0, 1))
-    positions = graph.op("Slice", position_table(graph, "source_positions", max_length), graph.constant([0]), length)
-    x = _norm(graph, "source_norm", embedded(graph, "source_embedding", source, positions))
+    positions = graph.op("Slice", _position_table(graph, "source_positions", max_length), graph.constant([0]), length)
+    x = _norm(graph, "source_norm", _embedded(graph, "source_embedding", source, positions))
     x = graph.op("Reshape", x, graph.constant([-1, model.config.d_model]))
-    memory = encoded(graph, x, sentences, mask)
+    memory = _encoded(graph, x, sentences, mask)
     for layer in range(len(model.decoder.blocks)):
         path = f"decoder.blocks.{layer}.cross_attention"
         heads = _heads(graph, path, memory, ("key", "value"), sentences)
-        for name, value, size in zip(("keys", "values"), heads, graph.widths(path)[1:], strict=True):
-            shape = "sentences", graph.attention(path).num_heads, "source_length", size
-            graph.output(value, f"memory_{name}.{layer}", FLOAT, *shape)
+        shapes = _cache_shapes(graph, path, "sentences", "source_length")
+        for value, (name, shape) in zip(heads, shapes.items(), strict=True):
+            graph.output(value, f"memory_{name}.{layer}", _FLOAT, *shape)
     return graph.model("encoder")
 
 
@@ -98,19 +81,41 @@ def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], m
     and the encoder's outputs. Its outputs are ``logits`` (R, V) and the next prefixes, ``keys.N`` and ``values.N``.
     """
     graph = OnnxGraph(model, stored)
-    tokens, positions = graph.input("tokens", INT, "rows"), graph.input("positions", INT, "rows")
-    attends = graph.input("memory_mask", BOOL, "sentences", "source_length")
-    caches = [_CacheInputs.declared(graph, layer) for layer in range(len(model.decoder.blocks))]
-    prefix_mask = _prefix_mask(graph, positions, caches[0].prefix_keys)
-    memory_mask = padding_mask(graph, attends)
+    tokens, positions = graph.input("tokens", _INT, "rows"), graph.input("positions", _INT, "rows")
+    attends = graph.input("memory_mask", _BOOL, "sentences", "source_length")
+    caches = [_cache_inputs(graph, layer) for layer in range(len(model.decoder.blocks))]
+    prefix_mask = _prefix_mask(graph, positions, caches[0][0])
+    memory_mask = _padding_mask(graph, attends)
     sentences = graph.op("Shape", attends, start=0, end=1)
-    at = graph.op("Gather", position_table(graph, "target_positions", max_length), positions)
-    x = _norm(graph, "target_norm", embedded(graph, "target_embedding", tokens, at))
+    at = graph.op("Gather", _position_table(graph, "target_positions", max_length), positions)
+    x = _norm(graph, "target_norm", _embedded(graph, "target_embedding", tokens, at))
     for layer, cache in enumerate(caches):
         x = _decoder_block(graph, layer, x, cache, sentences, prefix_mask, memory_mask)
-    logits = linear(graph, "projection", _norm(graph, "decoder.norm", x))
-    graph.output(logits, "logits", FLOAT, "rows", model.projection.out_features)
+    logits = _linear(graph, "projection", _norm(graph, "decoder.norm", x))
+    graph.output(logits, "logits", _FLOAT, "rows", model.projection.out_features)
     return graph.model("decoder_step")
+
+
+def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor]) -> onnx.ModelProto:
+    """Return the graph from ``source`` (B, S), token ids that end in EOS, to ``logits`` (B, C)."""
+    graph, config = OnnxGraph(model, stored), model.config
+    source = graph.input("source", _INT, "texts", "source_length")
+    texts = graph.op("Shape", source, start=0, end=1)
+    source = _with_padding_and_begin(graph, model, source, texts)
+    # A model without masks lets padding count: no id is -1, so nothing is hidden.
+    hidden_id = model.pad if config.masked else -1
+    attends = graph.op("Not", graph.op("Equal", source, graph.constant(hidden_id)))
+    mask = _padding_mask(graph, attends)
+    length = graph.op("Shape", source, start=1, end=2)
+    table = _position_table(graph, "positions", model.max_length + 1)
+    x = _embedded(graph, "embedding", source, graph.op("Slice", table, graph.constant([0]), length))
+    if config.convolution:
+        x = _convolved(graph, config.convolution, x, attends)
+    x = _encoded(graph, graph.op("Reshape", x, graph.constant([-1, config.d_model])), texts, mask)
+    shape = graph.op("Concat", texts, graph.constant([-1, config.d_model]), axis=0)
+    pooled = _pooled(graph, config, graph.op("Reshape", x, shape), attends, mask)
+    graph.output(_linear(graph, "projection", pooled), "logits", _FLOAT, "texts", model.num_classes)
+    return graph.model("classifier")
 
 
 class OnnxGraph:
@@ -130,9 +135,8 @@ class OnnxGraph:
         self._outputs: dict[str, onnx.ValueInfoProto] = {}  # by the value's internal name
         state = module.state_dict(keep_vars=True)
         first_names = {id(tensor): name for name, tensor in reversed(state.items())}
-        self._names = {
-            name: first_names[id(tensor)] for name, tensor in state.items()
-        }  # tied weights are stored under their first name
+        # Tied weights are stored under their first name.
+        self._names = {name: first_names[id(tensor)] for name, tensor in state.items()}
 
     def input(self, name: str, kind: int, *shape: int | str) -> str:
         """Declare an input."""
@@ -176,7 +180,7 @@ class OnnxGraph:
         name = self._names[name]
         if name not in self._tensors:
             stored = self._stored[name]
-            tensor = self._onnx.TensorProto(name=name, data_type=FLOAT, dims=stored.shape)
+            tensor = self._onnx.TensorProto(name=name, data_type=_FLOAT, dims=stored.shape)
             tensor.data_location = self._onnx.TensorProto.EXTERNAL
             place = {"location": stored.location, "offset": stored.offset, "length": stored.length}
             for key, value in place.items():
@@ -189,11 +193,6 @@ class OnnxGraph:
         attention = self.module.get_submodule(path)
         assert isinstance(attention, MultiHeadAttention)
         return attention
-
-    def widths(self, path: str) -> tuple[int, int, int]:
-        """Return the widths of a head's queries, keys and values."""
-        attention = self.attention(path)
-        return attention.d_key, attention.d_key, attention.d_value
 
     def model(self, name: str) -> onnx.ModelProto:
         """Return the finished graph."""
@@ -221,35 +220,31 @@ class OnnxMask:
     attends: str | None = None
 
 
-@dataclass(frozen=True)
-class _CacheInputs:
-    """The cache inputs of one decoder block."""
-
-    prefix_keys: str
-    prefix_values: str
-    memory_keys: str
-    memory_values: str
-
-    @classmethod
-    def declared(cls, graph: OnnxGraph, layer: int) -> _CacheInputs:
-        def two(name: str, path: str, batch: str, length: str) -> list[str]:
-            heads, (_, *widths) = graph.attention(path).num_heads, graph.widths(path)
-            return [
-                graph.input(f"{name}_{part}.{layer}", FLOAT, batch, heads, length, width)
-                for part, width in zip(("keys", "values"), widths, strict=True)
-            ]
-
-        prefix = two("prefix", f"decoder.blocks.{layer}.attention", "rows", "prefix_length")
-        memory = two("memory", f"decoder.blocks.{layer}.cross_attention", "sentences", "source_length")
-        return cls(*prefix, *memory)
+def _cache_shapes(graph: OnnxGraph, path: str, batch: str, length: str) -> dict[str, tuple[int | str, ...]]:
+    """Return the shapes of the cached keys and values of the attention layer at ``path``."""
+    attention = graph.attention(path)
+    widths = {"keys": attention.d_key, "values": attention.d_value}
+    return {name: (batch, attention.num_heads, length, width) for name, width in widths.items()}
 
 
-def padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
+def _cache_inputs(graph: OnnxGraph, layer: int) -> list[str]:
+    """Declare the cache inputs of a decoder block: keys and values of the prefix, then of the memory."""
+    path = f"decoder.blocks.{layer}"
+    prefix = _cache_shapes(graph, f"{path}.attention", "rows", "prefix_length")
+    memory = _cache_shapes(graph, f"{path}.cross_attention", "sentences", "source_length")
+    return [
+        graph.input(f"{kind}_{name}.{layer}", _FLOAT, *shape)
+        for kind, shapes in (("prefix", prefix), ("memory", memory))
+        for name, shape in shapes.items()
+    ]
+
+
+def _padding_mask(graph: OnnxGraph, attends: str) -> OnnxMask:
     """Return the mask for (B, H, T, S) scores from (B, S) booleans.
 
     As in ``nn.attention``, a fully masked row is unmasked to keep its softmax finite, and its result is set to zero.
     """
-    some = graph.op("ReduceMax", graph.op("Cast", attends, to=FLOAT), graph.constant([1]), keepdims=1)
+    some = graph.op("ReduceMax", graph.op("Cast", attends, to=_FLOAT), graph.constant([1]), keepdims=1)
     bias = _bias(graph, graph.op("Or", attends, graph.op("Equal", some, graph.constant(0.0))))
     axes = graph.constant([1, 2])
     return OnnxMask(graph.op("Unsqueeze", bias, axes), graph.op("Unsqueeze", some, axes))
@@ -269,7 +264,7 @@ def _bias(graph: OnnxGraph, attends: str) -> str:
     return graph.op("Where", attends, graph.constant(0.0), graph.constant(-math.inf))
 
 
-def position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
+def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
     """Return the vectors that the positions module at ``path`` adds at positions 0 .. max_length - 1."""
     if graph.has(name := f"{path}.table"):
         return graph.weight(name)
@@ -279,7 +274,7 @@ def position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
         return graph.constant(module.get_submodule(path)(torch.zeros(1, max_length, module.config.d_model))[0])
 
 
-def embedded(graph: OnnxGraph, path: str, tokens: str, positions: str) -> str:
+def _embedded(graph: OnnxGraph, path: str, tokens: str, positions: str) -> str:
     """Look up ``tokens`` in the embedding at ``path``, scale, and add ``positions``."""
     embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
@@ -287,7 +282,7 @@ def embedded(graph: OnnxGraph, path: str, tokens: str, positions: str) -> str:
     return graph.op("Add", graph.op("Mul", found, graph.constant(embedding.scale)), positions)
 
 
-def encoded(graph: OnnxGraph, x: str, sentences: str, mask: OnnxMask) -> str:
+def _encoded(graph: OnnxGraph, x: str, sentences: str, mask: OnnxMask) -> str:
     """Apply the encoder's blocks and its final norm to (B * S, D)."""
     encoder = graph.module.get_submodule("encoder")
     assert isinstance(encoder, EncoderStack)
@@ -309,27 +304,28 @@ def _decoder_block(
     graph: OnnxGraph,
     layer: int,
     x: str,
-    cache: _CacheInputs,
+    cache: list[str],
     sentences: str,
     prefix_mask: OnnxMask,
     memory_mask: OnnxMask,
 ) -> str:
     path = f"decoder.blocks.{layer}"
     own, cross = f"{path}.attention", f"{path}.cross_attention"
+    prefix_keys, prefix_values, memory_keys, memory_values = cache
 
     def attend_to_prefix(x: str) -> str:
         query, key, value = _heads(graph, own, x, ("query", "key", "value"), graph.constant([-1]), length=1)
-        keys = graph.op("Concat", cache.prefix_keys, key, axis=2)
-        values = graph.op("Concat", cache.prefix_values, value, axis=2)
-        for name, grown, width in zip(("keys", "values"), (keys, values), graph.widths(own)[1:], strict=True):
-            shape = "rows", graph.attention(own).num_heads, "next_length", width
-            graph.output(grown, f"{name}.{layer}", FLOAT, *shape)
+        keys = graph.op("Concat", prefix_keys, key, axis=2)
+        values = graph.op("Concat", prefix_values, value, axis=2)
+        shapes = _cache_shapes(graph, own, "rows", "next_length")
+        for grown, (name, shape) in zip((keys, values), shapes.items(), strict=True):
+            graph.output(grown, f"{name}.{layer}", _FLOAT, *shape)
         return _attended(graph, own, query, keys, values, prefix_mask)
 
     def attend_to_memory(x: str) -> str:
         # The beams of a sentence share its memory: they are query positions of one batch entry.
         (query,) = _heads(graph, cross, x, ("query",), sentences)
-        return _attended(graph, cross, query, cache.memory_keys, cache.memory_values, memory_mask)
+        return _attended(graph, cross, query, memory_keys, memory_values, memory_mask)
 
     x = _residual(graph, f"{path}.attention_residual", x, attend_to_prefix)
     x = _residual(graph, f"{path}.cross_attention_residual", x, attend_to_memory)
@@ -349,9 +345,10 @@ def _heads(graph: OnnxGraph, path: str, x: str, parts: tuple[str, ...], batch: s
 
     Either ``batch``, a value, or ``length``, T, may be -1 and is then inferred.
     """
-    num_heads, widths = graph.attention(path).num_heads, dict(zip(_PARTS, graph.widths(path), strict=True))
-    projected = graph.split(_joined_linear(graph, path, parts, x), [num_heads * widths[part] for part in parts])
-    shapes = [graph.op("Concat", batch, graph.constant([length, num_heads, widths[part]]), axis=0) for part in parts]
+    attention, num_heads = graph.attention(path), graph.attention(path).num_heads
+    widths = [attention.d_value if part == "value" else attention.d_key for part in parts]
+    projected = graph.split(_joined_linear(graph, path, parts, x), [num_heads * width for width in widths])
+    shapes = [graph.op("Concat", batch, graph.constant([length, num_heads, width]), axis=0) for width in widths]
     return [
         graph.op("Transpose", graph.op("Reshape", value, shape), perm=[0, 2, 1, 3])
         for value, shape in zip(projected, shapes, strict=True)
@@ -369,24 +366,24 @@ def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) 
 
 def _attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, mask: OnnxMask) -> str:
     """Attend with (B, H, T, K) queries, concatenate the heads to (B * T, H * U) and project them."""
-    num_heads, (d_key, _, d_value) = graph.attention(path).num_heads, graph.widths(path)
-    query = graph.op("Mul", query, graph.constant(d_key**-0.5))
+    attention = graph.attention(path)
+    query = graph.op("Mul", query, graph.constant(attention.d_key**-0.5))
     scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 3, 2]))
     heads = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, mask.bias), axis=-1), values)
     if mask.attends is not None:
         heads = graph.op("Mul", heads, mask.attends)
-    shape = graph.constant([-1, num_heads * d_value])
-    return linear(graph, f"{path}.output", graph.op("Reshape", graph.op("Transpose", heads, perm=[0, 2, 1, 3]), shape))
+    shape = graph.constant([-1, attention.num_heads * attention.d_value])
+    return _linear(graph, f"{path}.output", graph.op("Reshape", graph.op("Transpose", heads, perm=[0, 2, 1, 3]), shape))
 
 
 def _feed_forward(graph: OnnxGraph, block: str, x: str) -> str:
     assert isinstance(graph.module, Transformer | EncoderClassifier)
     path, activation = f"{block}.feed_forward", graph.module.config.activation
-    inner = linear(graph, f"{path}.inner", x)
+    inner = _linear(graph, f"{path}.inner", x)
     if activation in GATES:
-        gate = _activated(graph, GATES[activation], linear(graph, f"{path}.gate", x))
-        return linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
-    return linear(graph, f"{path}.outer", _activated(graph, activation, inner))
+        gate = _activated(graph, GATES[activation], _linear(graph, f"{path}.gate", x))
+        return _linear(graph, f"{path}.outer", graph.op("Mul", gate, inner))
+    return _linear(graph, f"{path}.outer", _activated(graph, activation, inner))
 
 
 def _activated(graph: OnnxGraph, activation: str, x: str) -> str:
@@ -399,7 +396,7 @@ def _activated(graph: OnnxGraph, activation: str, x: str) -> str:
             raise BundleError(f"activation = {activation!r}: the ONNX export does not have it")
 
 
-def linear(graph: OnnxGraph, path: str, x: str) -> str:
+def _linear(graph: OnnxGraph, path: str, x: str) -> str:
     """Apply the linear layer at ``path`` to the rows of a matrix."""
     bias = [graph.weight(f"{path}.bias")] if graph.has(f"{path}.bias") else []
     return graph.op("Gemm", x, graph.weight(f"{path}.weight"), *bias, transB=1)
@@ -414,3 +411,73 @@ def _norm(graph: OnnxGraph, path: str, x: str) -> str:
     return graph.op(
         "LayerNormalization", x, graph.weight(f"{path}.weight"), graph.weight(f"{path}.bias"), epsilon=norm.eps
     )
+
+
+def _with_padding_and_begin(graph: OnnxGraph, model: EncoderClassifier, source: str, texts: str) -> str:
+    """Pad or truncate (B, S) ids to ``max_length`` and put the begin symbol in front, as the model does."""
+
+    def columns(token: int, count: int) -> str:
+        return graph.op("Expand", graph.constant(token), graph.op("Concat", texts, graph.constant([count]), axis=0))
+
+    if model.config.pad_to_max_length:
+        source = graph.op("Concat", source, columns(model.pad, model.max_length), axis=1)
+        ends = graph.constant([0]), graph.constant([model.max_length]), graph.constant([1])
+        source = graph.op("Slice", source, *ends)
+    if model.config.pooling == "first":
+        source = graph.op("Concat", columns(model.begin, 1), source, axis=1)
+    return source
+
+
+def _convolved(graph: OnnxGraph, width: int, x: str, attends: str) -> str:
+    """Apply the residual convolution to (B, S, D)."""
+    x = graph.op("Mul", x, graph.op("Unsqueeze", graph.op("Cast", attends, to=_FLOAT), graph.constant([2])))
+    path = "convolution.convolution"
+    weights = graph.weight(f"{path}.weight"), graph.weight(f"{path}.bias")
+    sides = [width // 2, width // 2]
+    neighbors = graph.op("Conv", graph.op("Transpose", x, perm=[0, 2, 1]), *weights, pads=sides)
+    return graph.op("Add", x, graph.op("Transpose", graph.op("Relu", neighbors), perm=[0, 2, 1]))
+
+
+def _pooled(graph: OnnxGraph, config: ClassifierConfig, x: str, attends: str, mask: OnnxMask) -> str:
+    """Pool (B, S, D) to (B, P); a text in which nothing counts becomes zeros."""
+    axes = graph.constant([1, 2])
+    assert mask.attends is not None
+    bias, some = graph.op("Squeeze", mask.bias, axes), graph.op("Squeeze", mask.attends, axes)
+    counts, one = graph.op("Cast", attends, to=_FLOAT), graph.constant([1])
+
+    def weighted(weights: str) -> str:
+        return graph.op("Squeeze", graph.op("MatMul", graph.op("Unsqueeze", weights, one), x), one)
+
+    def mean() -> str:
+        total = graph.op("Max", graph.op("ReduceSum", counts, one, keepdims=1), graph.constant(1.0))
+        return weighted(graph.op("Div", counts, total))
+
+    def largest() -> str:
+        shifted = graph.op("Add", x, graph.op("Unsqueeze", bias, graph.constant([2])))
+        return graph.op("Mul", graph.op("ReduceMax", shifted, one, keepdims=0), some)
+
+    def one_position() -> str:
+        """The first or the last position that counts, as a one-hot weighting."""
+        length = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2))
+        positions = graph.op("Range", graph.constant(0), length, graph.constant(1))
+        last = config.pooling == "last"
+        rank = graph.op("Add", positions, one) if last else graph.op("Sub", length, positions)
+        ranks = graph.op("Mul", counts, graph.op("Cast", rank, to=_FLOAT))
+        chosen = graph.op("Equal", positions, graph.op("ArgMax", ranks, axis=1, keepdims=1))
+        return weighted(graph.op("Mul", graph.op("Cast", chosen, to=_FLOAT), some))
+
+    match config.pooling:
+        case "mean":
+            return mean()
+        case "max":
+            return largest()
+        case "mean_max":
+            return graph.op("Concat", mean(), largest(), axis=1)
+        case "first" | "last":
+            return one_position()
+        case "attention":
+            rows = graph.op("Reshape", x, graph.constant([-1, config.d_model]))
+            scores = _linear(graph, "pooling.question", graph.op("Tanh", _linear(graph, "pooling.inner", rows)))
+            scores = graph.op("Reshape", scores, graph.op("Shape", attends))
+            weights = graph.op("Softmax", graph.op("Add", scores, bias), axis=-1)
+            return weighted(graph.op("Mul", weights, some))

@@ -41,15 +41,6 @@ class Checkpoint:
             return int(self[key])
         raise self.fail(f"{key} = {self[key]!r}: expected a whole number of at least 1")
 
-    def same(self, key: str) -> int:
-        """Return a size that encoder and decoder must share."""
-        encoder, decoder = self.size(f"encoder_{key}"), self.size(f"decoder_{key}")
-        if encoder != decoder:
-            raise self.fail(
-                f"encoder_{key} = {encoder} and decoder_{key} = {decoder}: Headway's encoder and decoder have the same"
-            )
-        return encoder
-
     def token(self, key: str) -> int:
         """Return the id of a special token."""
         value = self[key]
@@ -61,8 +52,8 @@ class Checkpoint:
 
     def generation(self, key: str) -> Any:
         """Return a setting for which generation_config.json, if it exists, takes precedence."""
-        told = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
-        return self[key] if told is None else told
+        value = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
+        return self[key] if value is None else value
 
     @property
     def vocab_sizes(self) -> tuple[int, int]:

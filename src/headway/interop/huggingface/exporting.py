@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle, named_weights, write_weights
-from headway.interop.huggingface.families import FAMILIES, OUTPUT_BIAS, tensor_names
+from headway.interop.huggingface.families import FAMILIES, OPTIONS, OUTPUT_BIAS, tensor_names
 from headway.interop.supported import ANY, EQUAL_HEADS, SIZES, TRAINING, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
@@ -68,8 +68,7 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
     weights = _as_halves(named_weights(model), config)
     source_size, target_size = len(model.source_embedding.weight), len(model.target_embedding.weight)
     tensors = {theirs: weights[ours] for ours, theirs in tensor_names(config).items()}
-    bias = weights.get("projection.bias", torch.zeros(target_size))
-    tensors[OUTPUT_BIAS] = bias.unsqueeze(0)
+    tensors[OUTPUT_BIAS] = weights.get("projection.bias", torch.zeros(target_size)).unsqueeze(0)
     if config.tie == "all":
         tensors["model.shared.weight"] = weights["source_embedding.weight"]
     else:
@@ -145,22 +144,11 @@ def _config(
         "model_type": model_type,
         "architectures": [FAMILIES[model_type].architecture],
         "is_encoder_decoder": True,
-        "d_model": config.d_model,
-        "encoder_layers": config.encoder_layers,
-        "decoder_layers": config.decoder_layers,
-        "encoder_attention_heads": config.num_heads,
-        "decoder_attention_heads": config.num_heads,
-        "encoder_ffn_dim": config.d_ff,
-        "decoder_ffn_dim": config.d_ff,
+        **{key: getattr(config, option) for key, option in OPTIONS.items()},
         "vocab_size": source_size,
         "max_position_embeddings": max_positions,
         **(two_sides if model_type == "marian" else {}),
         "tie_word_embeddings": config.tie != "none",
-        "scale_embedding": config.scale_embedding,
-        "activation_function": config.activation,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.feed_forward_dropout,
         **_SPECIAL_TOKENS,
         "unk_token_id": UNK,
         "forced_eos_token_id": EOS,

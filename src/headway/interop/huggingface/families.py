@@ -26,10 +26,10 @@ from headway.nn.blocks import Activation
 __all__ = [
     "ACTIVATIONS",
     "FAMILIES",
+    "OPTIONS",
     "OUTPUT_BIAS",
     "UNUSED_POSITIONS",
     "Family",
-    "TableNames",
     "table_names",
     "tensor_names",
 ]
@@ -37,6 +37,20 @@ __all__ = [
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 OUTPUT_BIAS = "final_logits_bias"
 UNUSED_POSITIONS = 2  # rows before the first position in learned tables
+OPTIONS = {  # key of config.json: our option
+    "d_model": "d_model",
+    "encoder_layers": "encoder_layers",
+    "decoder_layers": "decoder_layers",
+    "encoder_attention_heads": "num_heads",
+    "decoder_attention_heads": "num_heads",
+    "encoder_ffn_dim": "d_ff",
+    "decoder_ffn_dim": "d_ff",
+    "scale_embedding": "scale_embedding",
+    "activation_function": "activation",
+    "dropout": "dropout",
+    "attention_dropout": "attention_dropout",
+    "activation_dropout": "feed_forward_dropout",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +113,14 @@ _COMMON: dict[str, Any] = {
     "scale_embedding": False,
     "tie_word_embeddings": True,
     "share_encoder_decoder_embeddings": True,
-    "bos_token_id": None,
-    "forced_bos_token_id": None,
-    "decoder_start_token_id": None,
 }
 _FAIRSEQ: dict[str, Any] = {**_COMMON, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+_RELU: dict[str, Any] = {
+    **_FAIRSEQ,
+    "activation_function": "relu",
+    "scale_embedding": True,
+    "decoder_start_token_id": 2,
+}
 _HALVES: dict[str, Any] = {"positions": "sinusoidal", "sinusoid_layout": "halves"}
 _LEARNED: dict[str, Any] = {"positions": "learned", "embedding_norm": True}
 
@@ -111,57 +128,36 @@ FAMILIES: dict[str, Family] = {
     "marian": Family(
         title="MarianMT",
         architecture="MarianMTModel",
-        defaults={
-            **_COMMON,
-            "vocab_size": 58101,
-            "pad_token_id": 58100,
-            "decoder_start_token_id": 58100,
-            "eos_token_id": 0,
-        },
-        model={"norm": "post", **_HALVES},
+        defaults=dict(_COMMON, vocab_size=58101, pad_token_id=58100, decoder_start_token_id=58100, eos_token_id=0),
+        model=dict(_HALVES, norm="post"),
     ),
     "m2m_100": Family(
         title="M2M-100",
         architecture="M2M100ForConditionalGeneration",
-        defaults={
-            **_FAIRSEQ,
-            "vocab_size": 128112,
-            "activation_function": "relu",
-            "attention_dropout": 0.1,
-            "scale_embedding": True,
-            "decoder_start_token_id": 2,
-        },
-        model={"norm": "pre", **_HALVES, "sinusoid_spacing": "inclusive"},
+        defaults=dict(_RELU, vocab_size=128112, attention_dropout=0.1),
+        model=dict(_HALVES, norm="pre", sinusoid_spacing="inclusive"),
         unknown=3,
         output_bias=False,
     ),
     "bart": Family(
         title="BART",
         architecture="BartForConditionalGeneration",
-        defaults={**_FAIRSEQ, "decoder_start_token_id": 2},
-        model={"norm": "post", **_LEARNED},
+        defaults=dict(_FAIRSEQ, decoder_start_token_id=2),
+        model=dict(_LEARNED, norm="post"),
         unknown=3,
     ),
     "mbart": Family(
         title="mBART",
         architecture="MBartForConditionalGeneration",
         defaults=_FAIRSEQ,
-        model={"norm": "pre", **_LEARNED},
+        model=dict(_LEARNED, norm="pre"),
         unknown=3,
     ),
     "fsmt": Family(
         title="FSMT",
         architecture="FSMTForConditionalGeneration",
-        defaults={
-            **_FAIRSEQ,
-            "src_vocab_size": 42024,
-            "tgt_vocab_size": 42024,
-            "activation_function": "relu",
-            "scale_embedding": True,
-            "tie_word_embeddings": False,
-            "decoder_start_token_id": 2,
-        },
-        model={"norm": "post", **_HALVES, "sinusoid_spacing": "inclusive"},
+        defaults=dict(_RELU, src_vocab_size=42024, tgt_vocab_size=42024, tie_word_embeddings=False),
+        model=dict(_HALVES, norm="post", sinusoid_spacing="inclusive"),
         unknown=3,
         output_bias=False,
         output="model.decoder.output_projection.weight",
@@ -170,8 +166,8 @@ FAMILIES: dict[str, Family] = {
     "pegasus": Family(
         title="Pegasus",
         architecture="PegasusForConditionalGeneration",
-        defaults={**_COMMON, "pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1},
-        model={"norm": "pre", **_HALVES},
+        defaults=dict(_COMMON, pad_token_id=0, decoder_start_token_id=0, eos_token_id=1),
+        model=dict(_HALVES, norm="pre"),
         unknown=105,
     ),
 }
@@ -216,29 +212,16 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
     return names
 
 
-@dataclass(frozen=True)
-class TableNames:
-    """Possible names of the embeddings and the output projection; the first that exists is used."""
+def table_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Return the possible names of source embedding, target embedding and output projection.
 
-    source: tuple[str, ...]
-    target: tuple[str, ...]
-    output: tuple[str, ...]
-
-    @property
-    def all(self) -> set[str]:
-        """Every name."""
-        return {*self.source, *self.target, *self.output}
-
-
-def table_names(family: Family, *, tied: bool) -> TableNames:
-    """Return the names of a family's tables; if they are ``tied``, some may be left out of the file.
-
-    Before `transformers` 5, FSMT's output projection was always the target embedding, whatever ``tied`` is.
+    The first name that exists is used. If the tables are ``tied``, some may be missing in the file. Before
+    `transformers` 5, FSMT's output projection was always the target embedding, whatever ``tied`` is.
     """
     source, target, shared = (
         f"model.{part}.weight" for part in ("encoder.embed_tokens", "decoder.embed_tokens", "shared")
     )
     if not family.shared:
-        return TableNames((source, target) if tied else (source,), (target,), (family.output, target))
+        return (source, target) if tied else (source,), (target,), (family.output, target)
     output = (family.output, target, shared) if tied else (family.output,)
-    return TableNames((source, shared), (target, shared), output)
+    return (source, shared), (target, shared), output

@@ -21,11 +21,13 @@ from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint, read_json, read_tensors
 from headway.interop.huggingface.families import (
     ACTIVATIONS,
+    OPTIONS,
     OUTPUT_BIAS,
     UNUSED_POSITIONS,
     table_names,
     tensor_names,
 )
+from headway.interop.supported import SIZES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
@@ -149,31 +151,25 @@ def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTe
 def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
     """Return the model's options, except those that its tensors decide: tied weights and the output bias."""
     family = checkpoint.family
-    activation = checkpoint["activation_function"]
+    options: dict[str, Any] = {"tie": "none", **family.model}
+    for key, option in OPTIONS.items():
+        value = checkpoint.size(key) if option in SIZES else checkpoint[key]
+        if options.setdefault(option, value) != value:
+            encoder = f"{key.replace('decoder', 'encoder')} = {options[option]}"
+            raise checkpoint.fail(f"{encoder} and {key} = {value}: Headway's encoder and decoder have the same")
+    activation, d_model = options["activation"], options["d_model"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise checkpoint.fail(
             f"activation_function = {activation!r} is not supported; supported are {', '.join(ACTIVATIONS)}"
         )
-    d_model = checkpoint.size("d_model")
-    if family.positions_start_after_padding and d_model % 2:
-        raise checkpoint.fail(f"d_model = {d_model} is not supported; {family.title}'s sinusoids need an even number")
-    options: dict[str, Any] = {
-        "d_model": d_model,
-        "num_heads": checkpoint.same("attention_heads"),
-        "d_ff": checkpoint.same("ffn_dim"),
-        "encoder_layers": checkpoint.size("encoder_layers"),
-        "decoder_layers": checkpoint.size("decoder_layers"),
-        "dropout": checkpoint["dropout"],
-        "attention_dropout": checkpoint["attention_dropout"],
-        "feed_forward_dropout": checkpoint["activation_dropout"],
-        "activation": ACTIVATIONS[activation],
-        "scale_embedding": checkpoint["scale_embedding"],
-        "tie": "none",
-        **family.model,
-    }
+    options["activation"] = ACTIVATIONS[activation]
     if options["positions"] == "learned":
         options["max_length"] = checkpoint.size("max_position_embeddings")
     if family.positions_start_after_padding:
+        if d_model % 2:
+            raise checkpoint.fail(
+                f"d_model = {d_model} is not supported; {family.title}'s sinusoids need an even number"
+            )
         options["position_offset"] = checkpoint.token("pad_token_id") + 1
     return TransformerConfig.parse(options, str(checkpoint.path))
 
@@ -220,25 +216,20 @@ def _tables(
     checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: VocabularyOrder, target: VocabularyOrder
 ) -> _Tables:
     """Read the tables, each from the first tensor that contains it."""
-    family, (source_rows, target_rows) = checkpoint.family, checkpoint.vocab_sizes
-    names = table_names(family, tied=checkpoint["tie_word_embeddings"])
-    d_model = checkpoint.size("d_model")
-    bias = tensors.get(OUTPUT_BIAS) if family.output_bias else None
-    if bias is None:
-        bias = torch.zeros(1, target_rows)
-    if bias.shape != (1, target_rows):
-        raise BundleError(
-            f"{path}: tensor {OUTPUT_BIAS!r} has shape {list(bias.shape)}; config.json asks for {[1, target_rows]}"
-        )
-    bias = _without_bad_words(checkpoint, bias[0])[list(target.order)]
+    (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.size("d_model")
+    bias = torch.zeros(target_rows)
+    if checkpoint.family.output_bias and OUTPUT_BIAS in tensors:
+        bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
+    bias = _without_bad_words(checkpoint, bias)[list(target.order)]
     if target.order[BOS] in (target.order[PAD], target.order[EOS]):
         bias[BOS] = _NEVER  # the duplicated row must not count twice in the softmax
-    return _Tables(
-        _table(path, tensors, names.source, source_rows, d_model)[list(source.order)],
-        _table(path, tensors, names.target, target_rows, d_model)[list(target.order)],
-        _table(path, tensors, names.output, target_rows, d_model)[list(target.order)],
-        bias,
+    names = table_names(checkpoint.family, tied=checkpoint["tie_word_embeddings"])
+    sides = (source_rows, source.order), (target_rows, target.order), (target_rows, target.order)
+    source_table, target_table, output = (
+        _table(path, tensors, each, rows, d_model)[list(order)]
+        for each, (rows, order) in zip(names, sides, strict=True)
     )
+    return _Tables(source_table, target_table, output, bias)
 
 
 def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
@@ -264,7 +255,7 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
 def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
     """Refuse missing and unknown tensors."""
     family = checkpoint.family
-    known = needed | _IGNORED | table_names(family, tied=True).all
+    known = needed.union(_IGNORED, *table_names(family, tied=True))
     known |= {OUTPUT_BIAS} if family.output_bias else set()
     known |= _SINUSOID_TABLES if family.model["positions"] == "sinusoidal" else set()
     if foreign := sorted(found - known):
@@ -275,14 +266,14 @@ def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: se
         raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
 
 
-def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], rows: int, d_model: int) -> Tensor:
-    """Return the first existing tensor of ``names``: one vector per token."""
+def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], *shape: int) -> Tensor:
+    """Return the first existing tensor of ``names``, which must have the shape that config.json asks for."""
     name = next((name for name in names if name in tensors), None)
     if name is None:
         raise BundleError(f"{path}: tensor {names[-1]!r} is missing; expected {' or '.join(names)}")
-    if tensors[name].shape != (rows, d_model):
+    if tensors[name].shape != shape:
         raise BundleError(
-            f"{path}: tensor {name!r} has shape {list(tensors[name].shape)}; config.json asks for {[rows, d_model]}"
+            f"{path}: tensor {name!r} has shape {list(tensors[name].shape)}; config.json asks for {list(shape)}"
         )
     return tensors[name]
 

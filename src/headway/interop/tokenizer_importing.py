@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from headway.errors import BundleError
-from headway.interop.huggingface.checkpoint import read_json as read_json_if_any
+from headway.interop.huggingface.checkpoint import read_json
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.text.base import TextTokenizer
 from headway.text.huggingface import FastTokenizer, library_tokens
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 
-__all__ = ["ForeignVocabularies", "ForeignVocabulary", "read_json", "read_tokenizer_files"]
+__all__ = ["ForeignVocabularies", "ForeignVocabulary", "read_tokenizer_files"]
 
 _SPM = "sentencepiece.bpe.model"
 _FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
@@ -82,7 +82,7 @@ def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
 
     :class:`BundleError` names missing or damaged files and what the family may have instead.
     """
-    config = read_json(folder / "tokenizer_config.json") if (folder / "tokenizer_config.json").is_file() else {}
+    config = read_json(folder / "tokenizer_config.json") or {}
     source, target = _sides(folder, family, config)
     return ForeignVocabularies(
         source,
@@ -100,10 +100,12 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
         return _opus(folder)
     if family == "fsmt" and has(*_FSMT):
         return _moses(folder, config)
-    if has("tokenizer.json"):
-        side = _fast(read_json(folder / "tokenizer.json"), family, config, folder / "tokenizer.json")
-        if has("target/tokenizer.json"):  # Headway exports models with two vocabularies like this
-            return side, _fast(read_json(folder / "target/tokenizer.json"), family, config, folder / "target")
+    if (library := read_json(folder / "tokenizer.json")) is not None:
+        side = _fast(library, family, config, folder / "tokenizer.json")
+        if (
+            library := read_json(folder / "target/tokenizer.json")
+        ) is not None:  # of two vocabularies that Headway exported
+            return side, _fast(library, family, config, folder / "target")
         return side, side
     if family == "m2m_100" and has(_SPM, "vocab.json"):
         side = _m2m(folder, config)
@@ -130,11 +132,14 @@ def _expected(family: str) -> str:
 def _opus(folder: Path) -> tuple[ForeignVocabulary, ForeignVocabulary]:
     vocabulary = _vocabulary(folder / "vocab.json")
     separate = (folder / "target_vocab.json").is_file()
-    target_vocabulary = _vocabulary(folder / "target_vocab.json") if separate else vocabulary
-    return (
-        _pieces((folder / "source.spm"), vocabulary, _codes("marian", vocabulary), folder / "vocab.json"),
-        _pieces((folder / "target.spm"), target_vocabulary, _codes("marian", target_vocabulary), folder / "vocab.json"),
+    sides = {
+        "source.spm": vocabulary,
+        "target.spm": _vocabulary(folder / "target_vocab.json") if separate else vocabulary,
+    }
+    source, target = (
+        _pieces(folder / name, side, _codes("marian", side), folder / "vocab.json") for name, side in sides.items()
     )
+    return source, target
 
 
 def _moses(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:
@@ -176,8 +181,8 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
     vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     vocabulary |= {piece: index + 1 for index, piece in enumerate(pieces) if index >= 3}
     listed = config.get("additional_special_tokens") or config.get("extra_special_tokens")
-    if not listed and (folder / "special_tokens_map.json").is_file():
-        listed = read_json(folder / "special_tokens_map.json").get("additional_special_tokens")
+    if not listed:
+        listed = (read_json(folder / "special_tokens_map.json") or {}).get("additional_special_tokens")
     if not listed:
         raise BundleError(
             f"{folder}: neither tokenizer_config.json nor special_tokens_map.json lists the languages "
@@ -278,16 +283,9 @@ def _content(token: Any) -> str | None:
 
 
 def _vocabulary(path: Path) -> dict[str, int]:
-    data = read_json(path)
+    data = read_json(path) or {}
     if not data or any(not isinstance(index, int) for index in data.values()):
         raise BundleError(f"{path}: expected an object of tokens and their ids")
-    return data
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object of a foreign folder; :class:`BundleError` if it is missing or damaged."""
-    if (data := read_json_if_any(path)) is None:
-        raise BundleError(f"{path}: no such file; expected the folder of a Hugging Face model")
     return data
 
 
