@@ -13,7 +13,7 @@ from headway.deprecation import renamed
 def package() -> Iterator[types.ModuleType]:
     module = types.ModuleType("example_package")
     vars(module)["NewName"] = object()
-    vars(module)["__getattr__"] = renamed("example_package", {"OldName": "NewName"})
+    vars(module)["__getattr__"] = lambda name: renamed("example_package", name, {"OldName": "NewName"})
     sys.modules["example_package"] = module
     yield module
     del sys.modules["example_package"]

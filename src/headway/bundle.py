@@ -41,9 +41,8 @@ from headway.models.registry import (
 )
 from headway.storage import atomic_write_folder
 from headway.text.base import TextTokenizer
-from headway.text.loading import load_tokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
-from headway.text.tokenizer import language_of
+from headway.text.tokenizer import language_of, load_tokenizer
 
 __all__ = [
     "AnyBundle",

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 __all__ = ["renamed"]
 
 
-def renamed(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return a module ``__getattr__`` (PEP 562) under which old names still resolve.
+def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
+    """Return the attribute that an old name stands for, and emit a DeprecationWarning that gives the new name.
 
-    Each use of an old name emits a DeprecationWarning that gives the new one.
+    For a package's ``__getattr__`` (PEP 562).
 
     Args:
         module: The package's ``__name__``.
-        names: Old name to new name. Both are attributes of the package.
+        name: The name that the package does not have.
+        names: Old name to new name.
+
+    Raises:
+        AttributeError: It is not an old name.
     """
-
-    def resolve(name: str) -> Any:
-        if name not in names:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        warnings.warn(
-            f"{module}.{name} is now {module}.{names[name]}; the old name will be removed in the next minor version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return getattr(sys.modules[module], names[name])
-
-    return resolve
+    if name not in names:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(
+        f"{module}.{name} is now {module}.{names[name]}; the old name will be removed in the next minor version",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return getattr(sys.modules[module], names[name])

@@ -224,7 +224,7 @@ class TestOutput:
 
     def test_a_tab_in_a_translation_is_no_column(self, model: Translator) -> None:
         found = Translation("x", (Candidate("a\tb\nc", -1.0, -1.0, ("a",)),))
-        assert [_Writer(model, "text", listed=listed).lines(7, found) for listed in (True, False)] == [
+        assert [_Writer(model, "text", listed=listed).lines(7, Source("x"), found) for listed in (True, False)] == [
             "7\t-1.0000\ta b c\n",
             "a\tb c\n",
         ]

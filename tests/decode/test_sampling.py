@@ -22,7 +22,7 @@ from table_models import (
 )
 
 from headway.decode import Hypothesis, Request, Sampling
-from headway.decode.candidates import TokenScores
+from headway.decode.ranking import TokenScores
 from headway.decode.sampling import draw, draw_keys, filtered, gumbel
 from headway.models.transformer import Transformer
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from headway import kernels
-from headway.decode.topk import top_tokens
+from headway.decode.ranking import top_tokens
 from headway.engine import Precision, SearchTransformer, choose_precision, for_search, unsupported_reason, vocabulary
 from headway.engine.search_model import search_form
 from headway.errors import ConfigError

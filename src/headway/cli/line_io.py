@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from io import BufferedIOBase
+from io import BufferedIOBase, TextIOBase
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -174,7 +174,7 @@ def line_job(
         output: The output file; None for standard output.
     """
     with show_progress(what, source, prints=output is None) as advance, output_file(output) as file:
-        yield LineJob(batches, reader, report, file, advance)
+        yield LineJob(batches, reader, report, cast("TextIOBase", file), advance)
     report.finish()
 
 
@@ -186,7 +186,7 @@ class LineJob:
         batches: Iterable[list[bytes]],
         reader: LineReader,
         report: Report,
-        file: IO[str],
+        file: TextIOBase,
         advance: Callable[[int, int], None],
     ) -> None:
         self._batches, self._reader, self._report, self._file, self._advance = batches, reader, report, file, advance

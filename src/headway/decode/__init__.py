@@ -1,13 +1,15 @@
 """Search for the most probable target. Models implement a protocol; nothing here depends on an architecture."""
 
+from typing import Any
+
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
 from headway.decode.options import DecodingOptions, Sampling, length_penalty
 from headway.decode.protocol import SearchModel, Step
+from headway.decode.ranking import NextTokens
 from headway.decode.request import Hypothesis, Request
 from headway.decode.scoring import NextToken, alternatives, score_targets
 from headway.decode.search import length_batches, search, search_all, search_stream
-from headway.decode.topk import NextTokens
 from headway.deprecation import renamed
 
 __all__ = [
@@ -31,4 +33,6 @@ __all__ = [
     "search_stream",
 ]
 
-__getattr__ = renamed(__name__, {"Alternative": "NextToken"})
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name, {"Alternative": "NextToken"})

@@ -39,13 +39,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.decode import rules
-from headway.decode.candidates import Extensions, TokenScores, extend_best, extend_diverse
 from headway.decode.constraints import Constraints, extend_constrained
 from headway.decode.options import DecodingOptions, length_penalty
 from headway.decode.protocol import SearchModel, StateT
+from headway.decode.ranking import Extensions, TokenScores, extend_best, extend_diverse, topk_ordered
 from headway.decode.request import Hypothesis, Request, check_request, limit_of
 from headway.decode.sampling import draw, draw_keys
-from headway.decode.topk import topk_ordered
 from headway.errors import BundleError, ConfigError
 
 __all__ = ["BeamSearch"]

@@ -29,8 +29,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.candidates import Extensions, TokenScores
-from headway.decode.topk import topk_ordered
+from headway.decode.ranking import Extensions, TokenScores, topk_ordered
 
 __all__ = ["Constraints", "Extension", "Phrase", "WordBoundaries", "allocate", "extend_constrained"]
 

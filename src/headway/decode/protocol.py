@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from headway.decode.topk import NextTokens, top_tokens
+from headway.decode.ranking import NextTokens, top_tokens
 
 __all__ = ["SearchModel", "StateT", "Step"]
 

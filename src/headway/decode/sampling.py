@@ -19,8 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.candidates import Extensions, TokenScores
 from headway.decode.options import Sampling
+from headway.decode.ranking import Extensions, TokenScores
 from headway.decode.request import Request
 
 __all__ = ["draw", "draw_keys", "filtered", "gumbel"]

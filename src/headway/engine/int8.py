@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.decode.topk import NextTokens, top_tokens
+from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.shortlist import ListedWeights
 from headway.engine.torch_backend import Activation, Layer, Residual, Rows, TorchBackend
 from headway.engine.vocabulary import ListedProjection, OutputProjection

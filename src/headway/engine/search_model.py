@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.protocol import SearchModel, Step
-from headway.decode.topk import NextTokens
+from headway.decode.ranking import NextTokens
 from headway.engine.local_attention import local_self_attention
 from headway.engine.precision import Precision, choose_precision
 from headway.engine.shortlist import ListedWeights, Shortlist

@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.decode.topk import NextTokens, topk_ordered
+from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.shortlist import ListedWeights
 from headway.text.base import PAD
 
@@ -32,7 +32,7 @@ class OutputProjection(Protocol):
         """Return all logits, in float32."""
 
     def top_k(self, hidden: Any, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return what :func:`~headway.decode.topk.top_tokens` returns for the logits."""
+        """Return what :func:`~headway.decode.ranking.top_tokens` returns for the logits."""
 
 
 @runtime_checkable
@@ -108,7 +108,7 @@ class TorchOutputProjection:
         return torch.cat([chunk(hidden).float() for chunk in self._chunks], dim=1)[:, : self._size]
 
     def top_k(self, hidden: Float[Tensor, "R D"], k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return what :func:`~headway.decode.topk.top_tokens` returns, except for ties of more than ``k`` blocks."""
+        """Return what :func:`~headway.decode.ranking.top_tokens` returns, except for ties of more than ``k`` blocks."""
         banned = tuple(banned)
         sums: list[Tensor] = []  # of exponentials, as logarithms
         values: list[Tensor] = []

@@ -22,7 +22,6 @@ from torch import Tensor, nn
 
 from headway.config import applied_preset
 from headway.decode.protocol import Step
-from headway.models.tying import Tie, output_projection, token_embeddings
 from headway.nn.attention import KeysValues
 from headway.nn.blocks import (
     BlockConfig,
@@ -35,6 +34,7 @@ from headway.nn.blocks import (
 )
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
+from headway.nn.embedding import Tie, output_projection, token_embeddings
 from headway.nn.masks import causal_mask, pad_sequences, padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 

@@ -4,6 +4,8 @@ Masks are boolean and True means "may attend". Dimensions in all signatures: B b
 target or query positions, D model, H heads, K per head, F feed-forward, V vocabulary, R rows being decoded.
 """
 
+from typing import Any
+
 from headway.deprecation import renamed
 from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.nn.attention_observer import observe_attention, record_attention
@@ -75,4 +77,6 @@ __all__ = [
     "sinusoids",
 ]
 
-__getattr__ = renamed(__name__, {"BlockOptions": "BlockConfig", "Score": "ScoreFunction"})
+
+def __getattr__(name: str) -> Any:
+    return renamed(__name__, name, {"BlockOptions": "BlockConfig", "Score": "ScoreFunction"})

@@ -1,13 +1,22 @@
-"""Token embeddings (Vaswani et al. 2017, section 3.4)."""
+"""Token embeddings, and the output projection that may share their matrix (Vaswani et al. 2017, section 3.4).
+
+The paper ties both embeddings and the projection, following Press and Wolf (2017). That requires a joint vocabulary.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["TokenEmbedding"]
+from headway.errors import ConfigError
+
+__all__ = ["Tie", "TokenEmbedding", "output_projection", "token_embeddings"]
+
+Tie = Literal["all", "target", "none"]
 
 
 class TokenEmbedding(nn.Module):
@@ -27,3 +36,32 @@ class TokenEmbedding(nn.Module):
         """Return the vector of each token, times sqrt(d_model) if scaled."""
         embedded: Tensor = F.embedding(tokens, self.weight) * self.scale
         return embedded
+
+
+def token_embeddings(
+    tie: Tie, source_vocab_size: int, target_vocab_size: int, width: int, *, scaled: bool = True
+) -> tuple[TokenEmbedding, TokenEmbedding]:
+    """Return the embeddings of source and target, which are the same module if ``tie`` is "all".
+
+    Raises:
+        ConfigError: ``tie`` is "all", but the vocabularies differ in size.
+    """
+    if tie == "all" and source_vocab_size != target_vocab_size:
+        raise ConfigError(
+            f"tie = 'all' needs one vocabulary for both sides, but source has {source_vocab_size} and target "
+            f"{target_vocab_size} tokens; share one, or set tie to 'target' or 'none'"
+        )
+    source = TokenEmbedding(source_vocab_size, width, scaled=scaled)
+    return source, source if tie == "all" else TokenEmbedding(target_vocab_size, width, scaled=scaled)
+
+
+def output_projection(tie: Tie, target: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
+    """Return the projection from states of ``width`` to logits: the target embeddings, or a new matrix if untied."""
+    projection = nn.Linear(width, len(target.weight), bias=bias)
+    if bias:
+        nn.init.zeros_(projection.bias)
+    if tie == "none":
+        nn.init.xavier_uniform_(projection.weight)
+    else:
+        projection.weight = target.weight
+    return projection

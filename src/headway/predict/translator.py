@@ -14,9 +14,9 @@ import torch
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Ensemble, alternatives, score_targets
 from headway.engine import Precision, Shortlist, choose_precision, for_search, unsupported_reason
-from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
+from headway.models.registry import TranslationModel
 from headway.nn.attention_observer import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.find_candidates import CandidateFinder
@@ -96,7 +96,7 @@ class Translator(TextTranslator):
         self._model: Any = engine or bundle.model
         # Forward passes need the accelerated model: scores, alignments, and searches that need attention or cannot use
         # a converted model.
-        self._accelerated = _once(partial(accelerate, bundle.model))
+        self._accelerated = _once(partial(_accelerate, bundle.model))
         self._forward_model = _once(lambda: engine) if engine else self._accelerated
         self._search_model = self._forward_model
         if not slow and engine is None:
@@ -288,6 +288,12 @@ class Translator(TextTranslator):
             )
         limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
         return ModelGlossary.of(glossary, self.bundle.target_tokenizer, min(limits, default=None))
+
+
+def _accelerate(model: TranslationModel) -> TranslationModel:
+    from headway.engine.accelerate import accelerate  # a search of a converted model needs none of it
+
+    return accelerate(model)
 
 
 def _once(make: Callable[[], Any]) -> Callable[[], Any]:

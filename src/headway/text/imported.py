@@ -16,9 +16,9 @@ from typing import Any
 from headway.errors import BundleError
 from headway.text.base import NUM_SPECIAL, TextTokenizer
 
-__all__ = ["VERSION", "ImportedTokenizer"]
+__all__ = ["IMPORTED_VERSION", "ImportedTokenizer"]
 
-VERSION = 2  # of the saved file; version 1 is Headway's own tokenizer
+IMPORTED_VERSION = 2  # of the saved file; version 1 is Headway's own tokenizer
 
 
 class ImportedTokenizer(TextTokenizer):
@@ -54,7 +54,7 @@ class ImportedTokenizer(TextTokenizer):
         """Return what the saved file contains besides its format, version and kind."""
 
     def _saved(self) -> Mapping[str, Any]:
-        return {"format": "headway-tokenizer", "version": VERSION, "kind": self.kind, **self._fields()}
+        return {"format": "headway-tokenizer", "version": IMPORTED_VERSION, "kind": self.kind, **self._fields()}
 
     def _text_ids(self, ids: Sequence[int]) -> list[int]:
         """Return the ids that stand for text."""

@@ -37,8 +37,9 @@ from tokenizers import models, pre_tokenizers, trainers
 from headway.config import Config
 from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, refuse_surrogates
+from headway.text.imported import IMPORTED_VERSION
 
-__all__ = ["Tokenizer", "TokenizerConfig", "language_of", "language_tag", "readable_piece"]
+__all__ = ["Tokenizer", "TokenizerConfig", "language_of", "language_tag", "load_tokenizer", "readable_piece"]
 
 Kind = Literal["bpe", "characters", "whitespace"]
 
@@ -169,7 +170,19 @@ class Tokenizer(TextTokenizer):
     @classmethod
     def load(cls, folder: Path, name: str) -> Tokenizer:
         """Read a saved tokenizer."""
-        saved = _read(folder / f"{name}.json")
+        path = folder / f"{name}.json"
+        return cls._parse(_read(path), path)
+
+    @classmethod
+    def _parse(cls, data: dict[str, Any], path: Path) -> Tokenizer:
+        """Return the tokenizer of the content of its file."""
+        if data.get("version") != 1:
+            raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1); install a newer Headway")
+        try:
+            saved = _Saved.parse(data, str(path))
+        except ConfigError as error:
+            problem = textwrap.shorten(str(error), 300, placeholder=" ...")
+            raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
         return cls(saved.kind, saved.tokens, saved.merges, saved.tags, split_digits=saved.split_digits)
 
     def _saved(self) -> Mapping[str, Any]:
@@ -198,6 +211,21 @@ class Tokenizer(TextTokenizer):
 
     def _name(self, index: int) -> str:
         return (*SPECIALS, *self.tags)[index] if index < self._shift else _readable(self._pieces[index] or b"")
+
+
+def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
+    """Read ``folder/name.json``, a saved tokenizer of any kind.
+
+    Raises:
+        BundleError: The file is missing, damaged, or not a tokenizer.
+    """
+    path = folder / f"{name}.json"
+    data = _read(path)
+    if data.get("version") != IMPORTED_VERSION:
+        return Tokenizer._parse(data, path)
+    from headway.text.imported_kinds import parse_imported  # imports the libraries of other toolkits
+
+    return parse_imported(data, path)
 
 
 def language_tag(language: str) -> str:
@@ -250,7 +278,8 @@ class _Saved(Config):
         return self
 
 
-def _read(path: Path) -> _Saved:
+def _read(path: Path) -> dict[str, Any]:
+    """Return the content of a tokenizer's file."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -263,13 +292,7 @@ def _read(path: Path) -> _Saved:
         raise BundleError(f"{path}: not valid JSON; the file is truncated or damaged, copy or save it again") from None
     if not isinstance(data, dict) or data.get("format") != "headway-tokenizer":
         raise BundleError(f"{path}: not a tokenizer that Headway saved (no format = 'headway-tokenizer' in it)")
-    if data.get("version") != 1:
-        raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1); install a newer Headway")
-    try:
-        return _Saved.parse(data, str(path))
-    except ConfigError as error:
-        problem = textwrap.shorten(str(error), 300, placeholder=" ...")
-        raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
+    return data
 
 
 def _byte_alphabet() -> dict[str, int]:

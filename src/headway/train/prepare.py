@@ -27,9 +27,8 @@ from headway.errors import BundleError, CheckpointError, ConfigError, TrainingEr
 from headway.hardware import autocast, choose_device
 from headway.storage import atomic_write_folder, locked
 from headway.text.base import TextTokenizer
-from headway.text.loading import load_tokenizer
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
-from headway.text.tokenizer import Tokenizer, language_tag
+from headway.text.tokenizer import Tokenizer, language_tag, load_tokenizer
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders

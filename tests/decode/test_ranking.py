@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from headway.decode.topk import top_tokens, topk_ordered
+from headway.decode.ranking import top_tokens, topk_ordered
 
 
 def sorted_indices(row: list[float]) -> list[int]:
