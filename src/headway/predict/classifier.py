@@ -15,7 +15,6 @@ from torch import Tensor
 from headway.bundle import ClassifierBundle
 from headway.config import nearest
 from headway.decode import length_batches
-from headway.engine.accelerate import accelerate
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
 from headway.predict.results import process_lines, raise_first_error
@@ -59,6 +58,8 @@ class Classifier:
     def __init__(
         self, bundle: ClassifierBundle, *, device: str | torch.device | None = None, max_tokens: int = 4096
     ) -> None:
+        from headway.engine.accelerate import accelerate  # translators, which share this package, need none of it
+
         self.bundle = bundle
         self.device = torch.device(device) if device else bundle.model.projection.weight.device
         self.max_tokens = max_tokens
