@@ -21,8 +21,7 @@ from headway.engine.dropout import AutocastDropout, KernelDropout
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import attention as plain_attention
-from headway.nn.attention import MultiHeadAttention
-from headway.nn.attention_observer import observe_attention, record_attention
+from headway.nn.attention import MultiHeadAttention, observe_attention, record_attention
 from headway.nn.blocks import BlockConfig, EncoderBlock, FeedForward, PostNorm
 from headway.nn.dropout import Dropout
 

@@ -14,7 +14,7 @@ from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import BlockConfig, DecoderBlock, EncoderBlock, MultiHeadAttention, RecurrentAttention
-from headway.nn.attention_observer import attention_is_observed
+from headway.nn.attention import attention_is_observed
 from headway.nn.pooling import AttentionPooling
 
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, 0, 0]])

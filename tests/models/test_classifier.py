@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
-from headway.nn.attention import attention_weights
-from headway.nn.attention_observer import record_attention
+from headway.nn.attention import attention_weights, record_attention
 from headway.nn.blocks import EncoderBlock
 from headway.nn.pooling import PoolingKind
 from headway.nn.positions import sinusoids

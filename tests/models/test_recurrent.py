@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from headway.decode import DecodingOptions, Request, SearchModel, search
 from headway.errors import ConfigError
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
-from headway.nn.attention_observer import record_attention
+from headway.nn.attention import record_attention
 from headway.nn.recurrent import layers_of
 
 V = 11

@@ -17,7 +17,7 @@ from headway.nn import (
     padding_mask,
     scaled_dot_product_attention,
 )
-from headway.nn.attention_observer import attention_is_observed, observe_attention, record_attention
+from headway.nn.attention import attention_is_observed, observe_attention, record_attention
 from headway.nn.scores import ScoreKind
 
 X = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]])

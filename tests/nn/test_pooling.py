@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from headway.nn.attention_observer import record_attention
+from headway.nn.attention import record_attention
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 
 X = torch.tensor([[[1.0, -4.0], [3.0, -2.0], [5.0, 9.0]]])

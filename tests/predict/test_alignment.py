@@ -9,7 +9,7 @@ import torch
 
 from headway.errors import ConfigError
 from headway.models.transformer import Transformer
-from headway.nn.attention_observer import attention_is_observed, record_attention
+from headway.nn.attention import attention_is_observed, record_attention
 from headway.predict import Candidate, Translator
 from headway.predict.alignment import (
     attention_maps,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from headway.errors import ConfigError, DataError
-from headway.nn.attention_observer import attention_is_observed
+from headway.nn.attention import attention_is_observed
 from headway.predict.attribution import Attribution
 from headway.predict.classifier import Classifier
 from headway.text.base import EOS

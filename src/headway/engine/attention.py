@@ -21,8 +21,7 @@ from headway.engine.arrays import as_array, parameter_as_array, supports
 from headway.engine.linear import linear, trains_by_kernels
 from headway.engine.replacement import has_hooks
 from headway.nn import attention as plain
-from headway.nn.attention import KeysValues, MultiHeadAttention, for_all_heads
-from headway.nn.attention_observer import attention_is_observed, observed
+from headway.nn.attention import KeysValues, MultiHeadAttention, attention_is_observed, for_all_heads, observed
 
 __all__ = ["KernelMultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
 

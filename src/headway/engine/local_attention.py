@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_product_attention
-from headway.nn.attention import KeysValues, within_window
-from headway.nn.attention_observer import attention_is_observed
+from headway.nn.attention import KeysValues, attention_is_observed, within_window
 
 __all__ = ["LocalMultiHeadAttention", "local_self_attention"]
 

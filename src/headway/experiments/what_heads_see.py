@@ -40,7 +40,7 @@ from headway.experiments.experiment import Claim, Experiment, Numbers, Settings,
 from headway.experiments.figures import heat_map, label, panels
 from headway.experiments.training import encoded, load_model, model_folders, result_key, translated
 from headway.models.transformer import Transformer
-from headway.nn.attention_observer import observe_attention, record_attention
+from headway.nn.attention import observe_attention, record_attention
 from headway.predict import alignment
 from headway.text.base import BOS, EOS
 

@@ -1,6 +1,6 @@
 """Record the attention weights of a model while it computes.
 
-:func:`capture` observes the attention layers (:mod:`headway.nn.attention_observer`) in the calling thread only. It
+:func:`capture` observes the attention layers (:mod:`headway.nn.attention`) in the calling thread only. It
 changes no value: an observed model returns the same bits. If a fused kernel computes the output, the weights are
 computed in addition. :func:`numbers_in` returns in advance how many weights there will be.
 
@@ -19,8 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.nn.attention import MultiHeadAttention
-from headway.nn.attention_observer import observe_attention
+from headway.nn.attention import MultiHeadAttention, observe_attention
 from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.pooling import AttentionPooling
 from headway.nn.recurrent_decoders import RecurrentAttention

@@ -7,8 +7,14 @@ target or query positions, D model, H heads, K per head, F feed-forward, V vocab
 from typing import Any
 
 from headway.deprecation import renamed
-from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights, scaled_dot_product_attention
-from headway.nn.attention_observer import observe_attention, record_attention
+from headway.nn.attention import (
+    KeysValues,
+    MultiHeadAttention,
+    attention_weights,
+    observe_attention,
+    record_attention,
+    scaled_dot_product_attention,
+)
 from headway.nn.blocks import (
     BlockConfig,
     DecoderBlock,

@@ -17,13 +17,19 @@ Variants, all off by default: other score functions than the scaled product (:mo
 in the projections of queries and keys, rotary positions (:mod:`headway.nn.positions`), and restricted self-attention
 (section 4), which considers "only a neighborhood of size r in the input sequence centered around the respective output
 position". A window (before, after) is such a neighborhood of r = before + 1 + after positions.
+
+Attention weights can be observed, or replaced, while a model computes: each layer passes its weights through
+:func:`observed`. Nothing happens there unless the calling thread is inside :func:`observe_attention` or
+:func:`record_attention`: threads that share a model do not see each other's passes, as they would through module hooks.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any, Literal
 
 import torch
@@ -32,12 +38,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
-from headway.nn.attention_observer import observed
 from headway.nn.dropout import Dropout
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
-__all__ = ["KeysValues", "MultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
+__all__ = [
+    "AttentionObserver",
+    "KeysValues",
+    "MultiHeadAttention",
+    "attention_is_observed",
+    "attention_weights",
+    "observe_attention",
+    "observed",
+    "record_attention",
+    "scaled_dot_product_attention",
+]
 
 
 def attention_weights(
@@ -92,7 +107,7 @@ class KeysValues:
 class MultiHeadAttention(nn.Module):
     """Attention with ``num_heads`` heads, each with its own learned projections (section 3.2.2).
 
-    :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the (B, H, T, S) weights.
+    :func:`~headway.nn.attention.observe_attention` observes or replaces the (B, H, T, S) weights.
 
     Args:
         d_model: Width of inputs and outputs.
@@ -268,3 +283,56 @@ def _join_projection(
         names = [f"{prefix}{name}.{kind}" for name in _PARTS]
         if all(name in state for name in names):
             state[f"{prefix}projection.{kind}"] = torch.cat([state.pop(name) for name in names])
+
+
+AttentionObserver = Callable[[nn.Module, Tensor], Tensor | None]
+
+# The observers of each thread, by its identifier. Not a context variable: torch.compile can trace a check of whether a
+# dictionary is empty.
+_observers: dict[int, tuple[AttentionObserver, ...]] = {}
+
+
+@contextmanager
+def observe_attention(observer: AttentionObserver) -> Iterator[None]:
+    """Call ``observer`` with each attention layer that computes in this thread inside the context, and its weights.
+
+    The weights are (B, H, T, S). If the observer returns a tensor, the layer uses it instead. Observers nest: an inner
+    one receives what the outer ones return.
+    """
+    thread = get_ident()
+    outer = _observers.get(thread, ())
+    _observers[thread] = (*outer, observer)
+    try:
+        yield
+    finally:
+        _observers[thread] = outer
+        if not outer:
+            del _observers[thread]
+
+
+@contextmanager
+def record_attention(layer: nn.Module) -> Iterator[list[Float[Tensor, "B H T S"]]]:
+    """Append the weights of ``layer`` to the yielded list each time that it computes in this thread."""
+    seen: list[Tensor] = []
+
+    def record(module: nn.Module, weights: Tensor) -> None:
+        if module is layer:
+            seen.append(weights)
+
+    with observe_attention(record):
+        yield seen
+
+
+def attention_is_observed() -> bool:
+    """Return whether this thread observes attention."""
+    return bool(_observers) and get_ident() in _observers
+
+
+def observed(layer: nn.Module, weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
+    """Show ``weights`` to the observers of this thread, and return the weights that ``layer`` must use."""
+    if not _observers:
+        return weights
+    for observer in _observers.get(get_ident(), ()):
+        replaced = observer(layer, weights)
+        weights = weights if replaced is None else replaced
+    return weights

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headway.nn.attention_observer import observed
+from headway.nn.attention import observed
 
 __all__ = ["AttentionPooling", "Pooling", "PoolingKind"]
 
@@ -56,7 +56,7 @@ class Pooling(nn.Module):
 class AttentionPooling(nn.Module):
     """A weighted mean; the weights are a softmax over each position's match with a learned query, the vector u.
 
-    :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the (B, 1, 1, S) weights.
+    :func:`~headway.nn.attention.observe_attention` observes or replaces the (B, 1, 1, S) weights.
     """
 
     def __init__(self, d_model: int) -> None:

@@ -33,7 +33,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.nn.attention_observer import observed
+from headway.nn.attention import observed
 from headway.nn.dropout import Dropout
 from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of, linear
 from headway.nn.scores import ScoreFunction, ScoreKind, make_score
@@ -143,7 +143,7 @@ class RecurrentState(Generic[MemoryT]):
 class RecurrentAttention(nn.Module):
     """Compute attend(q): the mean of a sentence's states, weighted by the softmax of their scores with a query.
 
-    :func:`~headway.nn.attention_observer.observe_attention` observes or replaces the weights (B, 1, T, S) of each call.
+    :func:`~headway.nn.attention.observe_attention` observes or replaces the weights (B, 1, T, S) of each call.
     In training, T is 1 if each step needs the context of the previous step.
     """
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle
 from headway.models.classifier import EncoderClassifier
-from headway.nn.attention_observer import record_attention
+from headway.nn.attention import record_attention
 from headway.nn.pooling import AttentionPooling
 from headway.predict.alignment import tokens_to_words
 from headway.text.base import BOS, EOS, PAD

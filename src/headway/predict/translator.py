@@ -17,7 +17,7 @@ from headway.engine import Precision, Shortlist, choose_precision, for_search, u
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.registry import TranslationModel
-from headway.nn.attention_observer import attention_is_observed
+from headway.nn.attention import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary
