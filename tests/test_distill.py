@@ -13,7 +13,7 @@ import torch
 from headway import distill as module
 from headway.bundle import Bundle, TaskConfig
 from headway.data.readers import read_examples
-from headway.decode.options import DecodingOptions
+from headway.decode.request import DecodingOptions
 from headway.distill import distill
 from headway.errors import BundleError, CheckpointError, ConfigError, DataError
 from headway.models.registry import build_model

@@ -29,7 +29,7 @@ from typing import TypedDict
 from headway.bundle import TaskConfig
 from headway.data.readers import Corpus, read_examples
 from headway.data.store import fingerprint
-from headway.decode.options import DecodingOptions
+from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.hardware import choose_device
 from headway.predict import Translator, load_translator

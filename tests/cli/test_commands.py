@@ -26,7 +26,7 @@ import headway
 from headway.bundle import Bundle
 from headway.cli import app
 from headway.config import to_toml
-from headway.decode.options import DecodingOptions
+from headway.decode.request import DecodingOptions
 from headway.models.registry import build_model
 from headway.predict import load_translator
 

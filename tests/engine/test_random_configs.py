@@ -21,7 +21,7 @@ from headway.engine.search_model import SearchTransformer, search_form
 from headway.models.classifier import ClassifierConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.transformer import TransformerConfig
-from headway.nn.masks import pad_sequences
+from headway.nn.embedding import pad_sequences
 
 # Half of the models are Transformers, which have the most options and the most fast forms.
 DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig)

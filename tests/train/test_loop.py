@@ -22,7 +22,7 @@ from listening import Heard, prepare
 from headway.bundle import Bundle, read_weights
 from headway.config import read_toml
 from headway.data.batching import PaddedBatch
-from headway.decode.options import DecodingOptions
+from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, DataError, HeadwayError, LengthError, OutputError, TrainingError
 from headway.evaluate import Score
 from headway.predict import load_translator

@@ -23,7 +23,7 @@ from headway.cli import app
 from headway.cli.prepare import prepare as prepare_command
 from headway.config import to_toml
 from headway.data.store_builder import Shard
-from headway.decode.options import DecodingOptions
+from headway.decode.request import DecodingOptions
 from headway.errors import CheckpointError, ConfigError
 from headway.models.registry import build_model
 from headway.models.transformer import TransformerConfig

@@ -58,7 +58,7 @@ def compare(
     bootstrap and approximate randomization. Labels are compared with those of --data by paired bootstrap and McNemar's
     test. Each system is compared with the first.
     """
-    from headway.decode.options import DecodingOptions
+    from headway.decode.request import DecodingOptions
     from headway.evaluate import compare_labels, compare_translations
     from headway.predict import TranslatorPool
 

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from headway.decode.options import DecodingOptions
+    from headway.decode.request import DecodingOptions
 
 __all__ = ["DecodingCommand", "chosen_options"]
 
@@ -48,7 +48,7 @@ def chosen_options() -> DecodingOptions:
     Raises:
         ConfigError: A value is out of range, or two options exclude each other.
     """
-    from headway.decode.options import DecodingOptions, Sampling
+    from headway.decode.request import DecodingOptions, Sampling
     from headway.errors import ConfigError
 
     given = {name: value for name, value in _GIVEN.get().items() if value is not None and value is not False}
@@ -63,7 +63,7 @@ def chosen_options() -> DecodingOptions:
 @cache
 def _parameters() -> list[Any]:
     """Return the parameters that Typer makes from a function whose arguments are the fields."""
-    from headway.decode.options import DecodingOptions, Sampling
+    from headway.decode.request import DecodingOptions, Sampling
 
     fields = {name: field for name, field in DecodingOptions.model_fields.items() if name != "sampling"}
     sample = Annotated[bool, typer.Option("--sample", help=_help("sampling"), rich_help_panel=_PANEL)]
@@ -83,7 +83,7 @@ def _parameters() -> list[Any]:
 
 
 def _help(name: str) -> str:
-    from headway.decode.options import DecodingOptions
+    from headway.decode.request import DecodingOptions
 
     return DecodingOptions.model_fields[name].description or ""
 

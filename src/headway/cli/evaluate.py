@@ -53,7 +53,7 @@ def evaluate(
     calibration error, a table of the classes and the confusion matrix.
     """
     from headway.bundle import read_config
-    from headway.decode.options import DecodingOptions
+    from headway.decode.request import DecodingOptions
     from headway.models.registry import architecture_of
 
     of_translation: dict[str, object] = {

@@ -19,7 +19,7 @@ from headway.cli.decoding import chosen_options
 from headway.cli.line_io import LineReader, Report, line_job, one_line, text_batches
 
 if TYPE_CHECKING:
-    from headway.decode.options import DecodingOptions
+    from headway.decode.request import DecodingOptions
     from headway.errors import HeadwayError
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 

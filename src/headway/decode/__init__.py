@@ -4,10 +4,9 @@ from typing import Any
 
 from headway.decode.constraints import Phrase, WordBoundaries
 from headway.decode.ensemble import Ensemble
-from headway.decode.options import DecodingOptions, Sampling, length_penalty
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.decode.request import Hypothesis, Request
+from headway.decode.request import DecodingOptions, Hypothesis, Request, Sampling, length_penalty
 from headway.decode.scoring import NextToken, alternatives, score_targets
 from headway.decode.search import length_batches, search, search_all, search_stream
 from headway.deprecation import renamed

@@ -40,10 +40,9 @@ from torch.nn import functional as F
 
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
-from headway.decode.options import DecodingOptions, length_penalty
 from headway.decode.protocol import SearchModel, StateT
 from headway.decode.ranking import Extensions, TokenScores, extend_best, extend_diverse, topk_ordered
-from headway.decode.request import Hypothesis, Request, check_request, limit_of
+from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request, length_penalty, limit_of
 from headway.decode.sampling import draw, draw_keys
 from headway.errors import BundleError, ConfigError
 

@@ -19,9 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from headway.decode.options import Sampling
 from headway.decode.ranking import Extensions, TokenScores
-from headway.decode.request import Request
+from headway.decode.request import Request, Sampling
 
 __all__ = ["draw", "draw_keys", "filtered", "gumbel"]
 

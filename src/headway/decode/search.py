@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from headway.decode.beam import BeamSearch
-from headway.decode.options import DecodingOptions
 from headway.decode.protocol import SearchModel
-from headway.decode.request import Hypothesis, Request
+from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
 
 __all__ = ["length_batches", "search", "search_all", "search_stream"]

@@ -47,8 +47,7 @@ from headway.nn.blocks import (
 )
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
-from headway.nn.embedding import TokenEmbedding
-from headway.nn.masks import pad_sequences
+from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 
 __all__ = ["SearchTransformer", "for_search", "unsupported_reason"]

@@ -34,7 +34,7 @@ from headway.interop.onnx_graph import GATES, OPSET, StoredTensor, classifier_gr
 from headway.interop.supported import ANY, SIZES, TRAINING, Supported, refuse_unsupported, transformer_of
 from headway.models.classifier import EncoderClassifier
 from headway.models.transformer import Transformer
-from headway.nn.masks import pad_sequences
+from headway.nn.embedding import pad_sequences
 from headway.storage import atomic_write_folder
 from headway.text.base import PAD
 

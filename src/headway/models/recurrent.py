@@ -37,8 +37,7 @@ from torch import Tensor, nn
 from headway.config import Config, applied_preset
 from headway.decode.protocol import Step
 from headway.nn.dropout import Dropout
-from headway.nn.embedding import Tie, output_projection, token_embeddings
-from headway.nn.masks import pad_sequences
+from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
 from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, Summary
 from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
 from headway.nn.scores import ScoreKind

@@ -34,8 +34,8 @@ from headway.nn.blocks import (
 )
 from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
-from headway.nn.embedding import Tie, output_projection, token_embeddings
-from headway.nn.masks import causal_mask, pad_sequences, padding_mask
+from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
+from headway.nn.masks import causal_mask, padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
 __all__ = ["PRESETS", "Transformer", "TransformerConfig", "TransformerState"]

@@ -5,6 +5,7 @@ The paper ties both embeddings and the projection, following Press and Wolf (201
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -14,9 +15,16 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 
-__all__ = ["Tie", "TokenEmbedding", "output_projection", "token_embeddings"]
+__all__ = ["Tie", "TokenEmbedding", "output_projection", "pad_sequences", "token_embeddings"]
 
 Tie = Literal["all", "target", "none"]
+
+
+def pad_sequences(sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> Int[Tensor, "B S"]:
+    """Return the sequences as the rows of one tensor, padded on the right with ``pad``."""
+    longest = max(map(len, sequences), default=0)
+    rows = [[*sequence, *[pad] * (longest - len(sequence))] for sequence in sequences]
+    return torch.tensor(rows, dtype=torch.long, device=device).view(len(rows), longest)
 
 
 class TokenEmbedding(nn.Module):

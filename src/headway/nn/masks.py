@@ -6,20 +6,11 @@ False entries. Masks broadcast over (B, T, S): batch, query position, key positi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-__all__ = ["causal_mask", "pad_sequences", "padding_mask"]
-
-
-def pad_sequences(sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> Int[Tensor, "B S"]:
-    """Return the sequences as the rows of one tensor, padded on the right with ``pad``."""
-    longest = max(map(len, sequences), default=0)
-    rows = [[*sequence, *[pad] * (longest - len(sequence))] for sequence in sequences]
-    return torch.tensor(rows, dtype=torch.long, device=device).view(len(rows), longest)
+__all__ = ["causal_mask", "padding_mask"]
 
 
 def padding_mask(tokens: Int[Tensor, "B S"], pad: int) -> Bool[Tensor, "B 1 S"]:

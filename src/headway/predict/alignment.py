@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from headway.errors import ConfigError
 from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import record_attention
-from headway.nn.masks import pad_sequences
+from headway.nn.embedding import pad_sequences
 from headway.predict.results import Alignment
 from headway.text.base import PAD
 

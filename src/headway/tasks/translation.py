@@ -22,7 +22,7 @@ from headway.bundle import Bundle
 from headway.data.encoding import SideSpec
 from headway.data.readers import Corpus, read_examples
 from headway.data.store_builder import Shard
-from headway.decode.options import DecodingOptions
+from headway.decode.request import DecodingOptions
 from headway.engine.loss import projected_cross_entropy, projected_r_drop
 from headway.errors import LengthError
 from headway.evaluate import Score, bleu
