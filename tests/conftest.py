@@ -8,6 +8,7 @@ checked on its first calls in each test, and decorated when it is first called.
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import os
 import random
@@ -67,6 +68,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "quick_folder" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking through every imported module again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -8,6 +8,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -25,11 +26,27 @@ class Ended:
     err: str
 
 
-def run(*words: object, stdin: bytes = b"") -> Ended:
-    """Run the command line in this process."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2))
+class _Captured(io.TextIOWrapper):
+    """A stream with the attributes of files that are open for writing, as ``IO[str]`` promises."""
+
+    name = "captured"
+    mode = "w"
+
+    def __init__(self) -> None:
+        self._content = io.BytesIO()
+        super().__init__(self._content, encoding="utf-8", newline="\n")
+
+    def text(self) -> str:
+        """Return everything that has been written."""
+        self.flush()
+        return self._content.getvalue().decode()
+
+
+def run(*words: object, stdin: bytes = b"", stderr: TextIO | None = None) -> Ended:
+    """Run the command line in this process. With ``stderr``, standard error goes there instead of into the result."""
+    out, err = _Captured(), _Captured()
     code: object = 0
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(stderr or err):
         patch.setattr(sys, "argv", ["headway", *map(str, words)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
         patch.setattr("warnings.showwarning", None)  # put back whatever main() sets
@@ -37,11 +54,8 @@ def run(*words: object, stdin: bytes = b"") -> Ended:
             main()
         except SystemExit as end:
             code = end.code
-        out.flush()
-        err.flush()
     assert code is None or isinstance(code, int)
-    texts = [stream.buffer.getvalue().decode() for stream in (out, err)]
-    return Ended(code or 0, *texts)
+    return Ended(code or 0, out.text(), err.text())
 
 
 def assert_refused(ended: Ended, message: str) -> None:

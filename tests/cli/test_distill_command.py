@@ -111,7 +111,10 @@ def start(command: list[object]) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["killed", "interrupted"])
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(signal.SIGKILL, id="killed", marks=pytest.mark.slow), pytest.param(signal.SIGINT, id="interrupted")],
+)
 def test_stopped_while_translating(
     lesson: Lesson, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
-import subprocess
-import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,28 +22,26 @@ def model(tmp_path: Path, make_translator: Callable[..., Any]) -> Path:
 
 
 def on_terminal(*words: object) -> tuple[str, str]:
-    """Run a command whose standard error is a terminal; returns what it wrote there and to standard output."""
+    """Run a command whose standard error is a terminal; return what it writes there and to standard output."""
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "headway", *map(str, words)]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                chunk = os.read(ours, 65536)
-            except OSError:  # Linux reports the other end's closing as an error
-                break
-            if not chunk:
-                break
-            shown += chunk
-        assert process.stdout is not None
-        out = process.stdout.read().decode()
+    chunks: list[bytes] = []
+
+    def read() -> None:
+        with contextlib.suppress(OSError):  # Linux reports the other end's closing as an error
+            while chunk := os.read(ours, 65536):
+                chunks.append(chunk)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    with pytest.MonkeyPatch.context() as patch, os.fdopen(theirs, "w", encoding="utf-8") as terminal:
+        patch.setenv("TERM", "xterm")
+        patch.setenv("COLUMNS", "120")
+        ended = run(*words, stderr=terminal)
+    reader.join()
     os.close(ours)
-    assert process.returncode == 0, shown
-    return shown.decode(), out
+    shown = b"".join(chunks).decode()
+    assert ended.code == 0, shown
+    return shown, ended.out
 
 
 def test_a_terminal_sees_lines_rate_and_time_left(model: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_a_function_that_cannot_be_pickled_is_refused() -> None:
 
 def test_what_loading_raises_is_raised_here(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="nothing"):
-        TranslatorPool(partial(load_translator, tmp_path / "nothing"), 2)
+        TranslatorPool(partial(load_translator, tmp_path / "nothing"), 1)
     with pytest.raises(ZeroDivisionError, match="of nothing") as raised:
         TranslatorPool(broken, 1)
     assert "in broken" in str(raised.value.__cause__)  # the traceback of that process
@@ -187,6 +187,7 @@ def interrupted(future: Future[object]) -> object:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_one_that_started_it() -> None:
     code = "import test_pool; from headway.predict import TranslatorPool; TranslatorPool(test_pool.endless, 1)"
     paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
