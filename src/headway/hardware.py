@@ -17,7 +17,6 @@ __all__ = [
     "autocast",
     "choose_device",
     "computes_bfloat16",
-    "has_avx2",
     "keep_freed_memory",
     "matmul_gflops",
     "processor_name",
@@ -42,11 +41,6 @@ def computes_bfloat16(device: torch.device) -> bool:
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
-
-
-def has_avx2() -> bool:
-    """Return whether this is an x86 processor with 256-bit integer vectors."""
-    return torch.backends.cpu.get_cpu_capability().startswith(("AVX2", "AVX512"))
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -37,10 +39,11 @@ def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.Mon
         choose_precision("int8", CPU)
 
 
-def test_other_processors_do_not_even_load_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert not kernels.available()
+def test_other_processors_do_not_even_load_numba_and_kernels_do_not_load_pytorch() -> None:
+    code = "import sys; from headway import kernels; print(kernels.available(), {'numba', 'torch'} & set(sys.modules))"
+    environment = os.environ | {"HEADWAY_CPU_FEATURES": "none"}
+    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == "False set()\n"
 
 
 @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")

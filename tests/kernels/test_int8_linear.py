@@ -17,6 +17,7 @@ from headway import kernels
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
+import headway.engine  # noqa: F401  # kernels then use as many threads as PyTorch
 from headway.kernels import threads
 from headway.kernels.int8_gemm import BLOCK, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
@@ -141,7 +142,7 @@ def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.slow
 def test_numba_leaves_pytorch_its_threads() -> None:
     """In a process of its own, which has not started Numba's threads yet."""
-    command = "import torch; torch.set_num_threads(1); from headway.kernels import threads"
+    command = "import torch; torch.set_num_threads(1); import headway.engine; from headway.kernels import threads"
     command += "; threads._threads_start_fast(); print(torch.get_num_threads())"
     run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.split() == ["1"]

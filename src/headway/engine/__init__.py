@@ -1,7 +1,12 @@
 """The one place that makes a model fast: models converted for search, and the precisions that they compute in."""
 
+import torch
+
+from headway import kernels
 from headway.engine.precision import Precision, choose_precision
 from headway.engine.search_model import SearchTransformer, for_search, unsupported_reason
 from headway.engine.shortlist import Shortlist
+
+kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, torch.set_num_threads
 
 __all__ = ["Precision", "SearchTransformer", "Shortlist", "choose_precision", "for_search", "unsupported_reason"]

@@ -34,11 +34,25 @@ threads themselves. The result of a row depends only on that row, bit for bit, w
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from headway.hardware import has_avx2
+__all__ = ["HostThreads", "available", "host_threads", "start_compiling"]
 
-__all__ = ["available"]
+
+@dataclass
+class HostThreads:
+    """How kernels learn the number of threads of the library that calls them, and how they restore it.
+
+    :mod:`headway.engine` sets both to PyTorch's functions. Without it, kernels use one thread.
+    """
+
+    get: Callable[[], int] = lambda: 1
+    set: Callable[[int], None] = lambda _: None
+
+
+host_threads = HostThreads()
 
 
 @functools.cache
@@ -47,16 +61,22 @@ def available() -> bool:
 
     Raises :class:`~headway.errors.ConfigError` if ``HEADWAY_CPU_FEATURES`` names an unknown feature.
     """
-    if not has_avx2():
-        return False
     try:
-        import numba
-
         from headway.kernels.cpu_features import cpu_features
+
+        if "avx2" not in cpu_features():
+            return False
+        import numba
     except ImportError:  # Numba also raises it on versions of Python and NumPy that it does not support yet
         return False
     config: Any = numba.config  # Numba sets these names at run time
     # The kernels contain instructions of this processor, so Numba must compile, and compile for it.
-    if config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES:
-        return False
-    return "avx2" in cpu_features()
+    return not (config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES)
+
+
+def start_compiling() -> None:
+    """Compile the kernels of int8 decoding in another process if the cache has none, while this one imports PyTorch."""
+    if available():
+        from headway.kernels import compile_ahead  # imports Numba
+
+        compile_ahead.start_compiling()

@@ -20,8 +20,8 @@ from typing import Any
 
 import numba
 import numpy as np
-import torch
 
+from headway.kernels import host_threads
 from headway.kernels.bf16_tiles import (
     BLOCK,
     PAIR_BYTES,
@@ -79,7 +79,7 @@ def add_outer_product(y: Array, x: Array, out: Array) -> None:
 
     ``out`` (M, K) is float32; M is at least N and a multiple of TILE_ROWS, K a multiple of BLOCK.
     """
-    strips = torch.get_num_threads()  # every strip reads the whole narrower matrix
+    strips = host_threads.get()  # every strip reads the whole narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
     run_threaded(_add_outer, y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
 

@@ -1,7 +1,7 @@
 """Running a kernel on several threads.
 
-A kernel uses as many threads as PyTorch (``torch.set_num_threads``). Only one kernel at a time uses threads: if several
-threads decode at once, each with its own rows, there is nothing to gain.
+A kernel uses as many threads as the library that calls it (:class:`headway.kernels.HostThreads`). Only one kernel at a
+time uses threads: if several threads decode at once, each with its own rows, there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import Any, ParamSpec
 
 import numba
-import torch
 from numba.np.ufunc import parallel
 
+from headway.kernels import host_threads
 from headway.kernels.jit import SerialAndParallel
 
 __all__ = ["run_serial_and_parallel", "run_threaded", "run_threaded_if_few_rows"]
@@ -58,7 +58,7 @@ def run_threaded(kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords
         kernel.serial(*arguments, **keywords)
         kernel.parallel(*arguments, **keywords)
         return
-    threads = min(torch.get_num_threads(), kernel.max_threads or _MAX_THREADS, _MAX_THREADS)
+    threads = min(host_threads.get(), kernel.max_threads or _MAX_THREADS, _MAX_THREADS)
     if threads < 2 or not _lock.acquire(blocking=False):
         kernel.serial(*arguments, **keywords)
         return
@@ -88,10 +88,10 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 def _threads_start_fast() -> bool:
     """Return whether Numba uses OpenMP or TBB. Its own thread pool takes 200 microseconds to start a loop.
 
-    Starting OpenMP changes PyTorch's number of threads, which is restored.
+    Starting OpenMP changes the number of threads of a library that uses it, too, so that is restored.
     """
-    before = torch.get_num_threads()
+    before = host_threads.get()
     _launch_threads()
-    torch.set_num_threads(before)
+    host_threads.set(before)
     layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
     return layer in ("omp", "tbb")
