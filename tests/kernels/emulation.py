@@ -121,8 +121,7 @@ def main() -> None:
         integers, scale = quantize_weight(weight)
         for rows in ROWS:
             x = random.standard_normal((rows, inputs), dtype=np.float32)
-            levels, scales = np.empty((rows, inputs), np.uint8), np.empty(rows, np.float32)
-            quantize_rows(x, levels, scales)
+            levels, scales = quantize_rows(x, inputs)
             sums = (levels.astype(np.int32) - INPUT_OFFSET) @ integers.T.astype(np.int32)
             np.testing.assert_allclose(layer(x), sums * scale * scales[:, None] + bias, rtol=1e-5, atol=1e-6)
     for width, count in ((5, 1), (16, 9), (64, 20), (72, 33)):

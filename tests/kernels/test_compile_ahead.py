@@ -15,6 +15,8 @@ if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 COMPILE = "from headway.kernels.compile_ahead import compile_decoding_kernels as run; run()"
+START = "from headway import kernels; kernels.start_compiling()"
+WAIT = "from headway.kernels import jit; assert jit._background.wait() == 0"
 DECODE = """
 import torch
 from headway.engine import SearchTransformer
@@ -44,3 +46,5 @@ def test_decoding_compiles_nothing_that_was_not_compiled_ahead_and_the_cache_cha
     for threads in (1, 2):
         assert run(DECODE, tmp_path / "ahead", threads) == cold
     assert sorted((tmp_path / "ahead").rglob("*.nbc")) == compiled
+    assert run(f"{START}\n{DECODE}\n{WAIT}", tmp_path / "background") == cold
+    assert len(list((tmp_path / "background").rglob("*.nbc"))) == len(compiled)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,7 @@ if not kernels.available():
 
 import numba
 
+from headway.kernels import compile_ahead
 from headway.kernels import jit as jit_module
 
 
@@ -117,3 +121,52 @@ def refuse(*_: object, **__: object) -> None:
 def test_the_users_choice_of_a_cache_folder_is_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     assert jit_module.cache_folders() == [tmp_path / "headway"]
+
+
+def test_code_that_another_process_compiles_is_awaited(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Compiler:
+        """Compiles the function when it is asked for the second time whether it runs."""
+
+        polled = 0
+
+        def poll(self) -> int | None:
+            self.polled += 1
+            if self.polled == 2:
+                with monkeypatch.context() as patch:
+                    patch.setattr(jit_module, "_background", None)
+                    jit_module.jit(add_one)(1)
+            return None
+
+    compiler = Compiler()
+    monkeypatch.setattr(jit_module, "_background", compiler)
+    function = jit_module.jit(add_one)
+    assert function(1) == 2
+    assert function.stats.cache_hits  # type: ignore[attr-defined]
+    assert compiler.polled == 2
+
+
+def test_if_the_other_process_ends_without_code_this_one_compiles(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"]) as failing:
+        monkeypatch.setattr(jit_module, "_background", failing)
+        assert jit_module.jit(add_one)(1) == 2
+
+
+def test_a_process_compiles_only_if_nothing_is_cached_and_something_can_be(
+    folders: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr(compile_ahead, "compile_in_background", started.append)
+    monkeypatch.setattr(compile_ahead, "cache_folders", lambda: folders)
+    function = jit_module.jit(add_one)
+    monkeypatch.setattr(compile_ahead, "attend", function)
+    compile_ahead.start_compiling()
+    assert started == ["headway.kernels.compile_ahead"]
+    function(1)
+    compile_ahead.start_compiling()
+    assert len(started) == 1, "there is code in the cache"
+    monkeypatch.setattr(compile_ahead, "attend", jit_module.jit(add_one_to_each))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    compile_ahead.start_compiling()
+    assert len(started) == 1, "no folder can be written"

@@ -98,6 +98,10 @@ def translate(
     A file is read about two thousand lines at a time, so that sentences of similar length are translated together.
     Lines from a pipe are translated as they arrive.
     """
+    from headway import kernels
+
+    if precision in ("auto", "int8") and workers == 1:
+        kernels.start_compiling()  # before PyTorch is imported
     from headway.errors import ConfigError
     from headway.predict import Glossary, TranslatorPool
 

@@ -19,7 +19,7 @@ from headway.engine.vocabulary import ListedProjection, OutputProjection
 from headway.hardware import keep_freed_memory
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
-from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 from headway.nn.blocks import PostNorm
 from headway.nn.cache import KVCache, LayerSpec
@@ -181,9 +181,10 @@ class _Int8OutputProjection:
             return top_tokens(self.logits(hidden), k, banned, eos)
         results, excluded = _empty_results(rows, k), np.array(banned, dtype=np.int64)
         if rows <= _ROWS_TOGETHER:
-            topk_logits(layer(hidden), excluded, eos, results)
+            topk_logits(layer(hidden), excluded, eos, *results)
         else:
-            topk_projection(hidden, layer.arrays, layer.out_features, excluded, eos, results)
+            quantized = quantize_rows(hidden, layer.width)
+            topk_projection(*quantized, layer.addresses, layer.out_features, excluded, eos, *results)
         return _next_tokens(*results)
 
 
@@ -208,7 +209,8 @@ class _Int8ListedProjection:
         k = min(k, tokens.shape[1] * BLOCK)
         results, excluded = _empty_results(len(hidden), k), np.array(banned, dtype=np.int64)
         slots = listed.slots.numpy()
-        topk_projection_per_sentence(hidden, tuple(layers), tokens, slots, excluded, eos, results)
+        quantized = quantize_rows(hidden, 4 * layers[0].shape[2])
+        topk_projection_per_sentence(*quantized, tuple(layers), tokens, slots, excluded, eos, *results)
         return _next_tokens(*results)
 
 

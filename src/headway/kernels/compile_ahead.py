@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
+
 import numpy as np
 
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
-from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
-from headway.kernels.jit import cache_folders
+from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
+from headway.kernels.jit import cache_folders, compile_in_background
 from headway.kernels.threads import run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
-__all__ = ["compile_decoding_kernels"]
+__all__ = ["compile_decoding_kernels", "start_compiling"]
 
 _WIDTH = 8
 
@@ -19,27 +23,42 @@ _WIDTH = 8
 def compile_decoding_kernels() -> list[str]:
     """Compile all kernels of int8 decoding and return the folders that the code is cached in.
 
-    Each kernel is called once with small arrays of the types that decoding uses; code does not depend on sizes.
+    Each kernel is called once with small arrays of the types that decoding uses; code does not depend on sizes. Kernels
+    that every translation needs come first.
     """
     rows = np.zeros((2, 3 * _WIDTH), dtype=np.float32)
     x, weight = np.zeros((2, _WIDTH), dtype=np.float32), np.zeros((_WIDTH, _WIDTH), dtype=np.float32)
     bias = np.zeros(_WIDTH, dtype=np.float32)
-    norm, layer = LayerNormParams(bias, bias, 1e-5), QuantizedLinear(weight, bias)
+    layer = QuantizedLinear(weight, bias)
     with run_serial_and_parallel():
         layer(x)
-    layer_norm(x, norm)
-
     slots = np.zeros(1, dtype=np.int64)
     keys = np.zeros((1, 2, padded_width(_WIDTH)), dtype=np.int16)
     write_kv(rows, 0, _WIDTH, 1, keys, slots, 0)
     attend(rows, 1, _WIDTH, keys, keys, slots, 2, np.zeros((1, 2, 2), dtype=np.bool_), np.empty_like(x))
-
+    layer_norm(x, LayerNormParams(bias, bias, 1e-5))
     results = np.empty((2, 1), np.float32), np.empty((2, 1), np.int64), np.empty(2, np.float32)
-    banned = np.zeros(0, dtype=np.int64)
-    topk_logits(x, banned, 2, results)
-    topk_projection(x, layer.arrays, layer.out_features, banned, 2, results)
+    banned, quantized = np.zeros(0, dtype=np.int64), quantize_rows(x, layer.width)
+    topk_logits(x, banned, 2, *results)
+    topk_projection(*quantized, layer.addresses, layer.out_features, banned, 2, *results)
     listed = np.zeros((1, 1, BLOCK), dtype=np.int64)
     levels, scale = quantize_weight(weight)
     chosen = pack_weight_rows(levels, listed), accumulator_init(levels)[listed], scale[listed], bias[listed]
-    topk_projection_per_sentence(x, chosen, listed, slots, banned, 2, results)
+    topk_projection_per_sentence(*quantized, chosen, listed, slots, banned, 2, *results)
     return [str(folder) for folder in cache_folders()]
+
+
+def start_compiling() -> None:
+    """Compile the kernels of int8 decoding in another process if none of them is cached, but can be."""
+    if attend._cache.is_empty and any(map(_can_write, cache_folders())):  # type: ignore[attr-defined]
+        compile_in_background(__name__)
+
+
+def _can_write(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return os.access(folder, os.W_OK)
+
+
+if __name__ == "__main__":
+    compile_decoding_kernels()

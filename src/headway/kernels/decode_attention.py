@@ -17,7 +17,7 @@ import numpy as np
 
 from headway.kernels.exp import exp_and_sum
 from headway.kernels.fp16_dot import KEYS_PER_DOT, dot_products, to_float16, weighted_sum
-from headway.kernels.jit import Array, jit
+from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import LANES
 
 __all__ = ["attend", "padded_width", "write_kv"]
@@ -36,21 +36,13 @@ def write_kv(rows: Array, column: int, width: int, heads: int, cache: Array, slo
     ``slots`` (B,) are the slots of the sentences.
     """
     size = cache.shape[2]
-    beams = len(rows) // max(1, len(slots))
-    padded = np.empty(size, dtype=np.float32)
-    for k in range(width, size):
-        padded[k] = 0
+    beams = len(rows) // len(slots) if len(slots) else 0
     for r in range(len(rows)):
         sentence, beam = r // beams, r % beams
         for h in range(heads):
-            first = column + h * width
-            source = rows.ctypes.data + 4 * (r * rows.shape[1] + first)
-            if width < size:  # the row does not contain the padding
-                for k in range(width):
-                    padded[k] = rows[r, first + k]
-                source = padded.ctypes.data
+            source = rows.ctypes.data + 4 * (r * rows.shape[1] + column + h * width)
             at = ((slots[sentence] * heads + h) * cache.shape[1] + start + beam) * size
-            to_float16(size // LANES, source, cache.ctypes.data + 2 * at)
+            to_float16(width, source, cache.ctypes.data + 2 * at)
 
 
 @jit
@@ -73,54 +65,47 @@ def attend(
     """
     value_width = out.shape[1] // heads
     sentences = len(slots)
-    beams = len(rows) // max(1, sentences)
-    entries = np.empty((beams, count + KEYS_PER_DOT), dtype=np.int64)
-    num_open = np.empty(beams, dtype=np.int64)
-    query, result = np.empty(keys.shape[2], dtype=np.float32), np.empty(values.shape[2], dtype=np.float32)
-    for k in range(key_width, len(query)):
-        query[k] = 0
-    weights = np.empty((beams, count + LANES), dtype=np.float32)
-    totals = np.empty(beams, dtype=np.float32)
-    key_bytes, value_bytes = 2 * len(query), 2 * len(result)  # of an entry
+    beams = len(rows) // sentences if sentences else 0
+    space = count + KEYS_PER_DOT + LANES  # entries and weights of a beam, which are read by whole vectors
+    entries, num_open = np.empty(beams * space, dtype=np.int64), np.empty(beams, dtype=np.int64)
+    weights, totals = np.empty(beams * space, dtype=np.float32), np.empty(beams, dtype=np.float32)
+    key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in range(sentences):
         for beam in range(beams):
-            num_open[beam] = _list_open(mask, sentence, min(beam, mask.shape[1] - 1), count, entries[beam])
+            num_open[beam] = _list_open(mask, sentence, beam, count, entries, beam * space)
         for head in range(heads):
             row = slots[sentence] * heads + head
             own_keys = keys.ctypes.data + row * next_keys
             own_values = values.ctypes.data + row * next_values
             for beam in range(beams):
-                chosen = entries.ctypes.data + 8 * beam * entries.shape[1]
-                to = weights.ctypes.data + 4 * beam * weights.shape[1]
-                for k in range(key_width):
-                    query[k] = rows[sentence * beams + beam, head * key_width + k]
-                for first in range(0, num_open[beam], KEYS_PER_DOT):
+                query = rows.ctypes.data + 4 * ((sentence * beams + beam) * rows.shape[1] + head * key_width)
+                for first in range(beam * space, beam * space + num_open[beam], KEYS_PER_DOT):
                     dot_products(
-                        *(query.ctypes.data, len(query) // LANES, own_keys, key_bytes, chosen + 8 * first),
-                        *(next_keys, to + 4 * first),
+                        *(query, key_width, own_keys, key_bytes),
+                        *(entries.ctypes.data + 8 * first, next_keys, weights.ctypes.data + 4 * first),
                     )
             for beam in range(beams):
-                totals[beam] = exp_and_sum(weights.ctypes.data + 4 * beam * weights.shape[1], num_open[beam])
+                totals[beam] = exp_and_sum(weights.ctypes.data + 4 * beam * space, num_open[beam])
             for beam in range(beams):
-                chosen = entries.ctypes.data + 8 * beam * entries.shape[1]
-                weighted_sum(
-                    *(weights.ctypes.data + 4 * beam * weights.shape[1], len(result) // LANES),
-                    *(own_values, value_bytes, chosen, num_open[beam], next_values, result.ctypes.data),
-                )
+                chosen, own_weights = entries.ctypes.data + 8 * beam * space, weights.ctypes.data + 4 * beam * space
                 scale = np.float32(1) / totals[beam] if num_open[beam] else np.float32(0)
-                for u in range(value_width):
-                    out[sentence * beams + beam, head * value_width + u] = result[u] * scale
+                place = out.ctypes.data + 4 * ((sentence * beams + beam) * out.shape[1] + head * value_width)
+                weighted_sum(
+                    *(own_weights, value_width, own_values, value_bytes, chosen, num_open[beam]),
+                    *(next_values, scale, place),
+                )
 
 
-@jit
-def _list_open(mask: Array, sentence: int, beam: int, count: int, entries: Array) -> int:
+@jit_internal
+def _list_open(mask: Array, sentence: int, beam: int, count: int, entries: Array, first: int) -> int:
     """Write the unmasked entries, followed by KEYS_PER_DOT - 1 copies of the last, and return their number."""
-    num_open = 0
+    num_open, row = 0, beam if beam < mask.shape[1] else 0
     for c in range(count):
-        if not len(mask) or mask[sentence, beam, c]:
-            entries[num_open] = c
+        if not len(mask) or mask[sentence, row, c]:
+            entries[first + num_open] = c
             num_open += 1
-    last = entries[num_open - 1] if num_open else 0
-    entries[num_open : num_open + KEYS_PER_DOT - 1] = last
+    last = entries[first + num_open - 1] if num_open else 0
+    for copy in range(KEYS_PER_DOT - 1):
+        entries[first + num_open + copy] = last
     return num_open

@@ -74,10 +74,4 @@ def exp_and_sum(builder: Builder, scores: ir.Value, count: ir.Value) -> ir.Value
     There must be space for LANES more scores, which become zeros. If all scores are -inf, the sum is NaN.
     """
     vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
-    lanes = ir.Constant(INT_VECTOR, list(range(LANES)))
-
-    def is_inside(vector: ir.Value) -> ir.Value:
-        left = builder.trunc(builder.sub(count, builder.mul(vector, INT64(LANES))), INT32)
-        return builder.icmp_signed("<", lanes, builder.broadcast(left))
-
-    return emit_exp_and_sum(builder, scores, vectors, is_inside)
+    return emit_exp_and_sum(builder, scores, vectors, lambda i: builder.first_lanes(count, i))

@@ -29,17 +29,17 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 
 
 @intrinsic(types.void(_COUNT, _ADDRESS, _ADDRESS))
-def to_float16(builder: Builder, vectors: ir.Value, x: ir.Value, out: ir.Value) -> None:
-    """Convert ``vectors`` vectors of float32 at the address ``x`` to float16, and store them at ``out``."""
-    with builder.loop(vectors) as i:
-        builder.write(builder.fptrunc(builder.read(x, FLOAT_VECTOR, i), _HALVES), out, i)
+def to_float16(builder: Builder, count: ir.Value, x: ir.Value, out: ir.Value) -> None:
+    """Convert ``count`` float32 at ``x`` to float16, and store them at ``out``, followed by zeros to whole vectors."""
+    with builder.loop(_vectors(builder, count)) as i:
+        builder.write(builder.fptrunc(builder.read_first(x, i, count), _HALVES), out, i)
 
 
 @intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS))
 def dot_products(
     builder: Builder,
     query: ir.Value,
-    vectors: ir.Value,
+    count: ir.Value,
     rows: ir.Value,
     stride: ir.Value,
     chosen: ir.Value,
@@ -48,7 +48,7 @@ def dot_products(
 ) -> None:
     """Store the dot products of a query with KEYS_PER_DOT chosen rows.
 
-    ``query`` is the address of ``vectors`` vectors of float32, ``rows`` the address of the first row of float16,
+    ``query`` is the address of ``count`` float32, ``rows`` the address of the first row of float16,
     ``stride`` the bytes from a row to the next, ``chosen`` the address of the indices of the rows (int64), and ``out``
     the address of the products (float32). The data ``ahead`` bytes behind the chosen rows is prefetched for the next
     call.
@@ -58,30 +58,31 @@ def dot_products(
     with builder.loop(builder.sdiv(builder.add(stride, INT64(CACHE_LINE - 1)), INT64(CACHE_LINE))) as line:
         for start in starts:
             builder.prefetch(builder.offset(builder.add(start, ahead), line, CACHE_LINE))
-    with builder.loop(vectors) as i:
-        factor = builder.read(query, FLOAT_VECTOR, i)
+    with builder.loop(_vectors(builder, count)) as i:
+        factor = builder.read_first(query, i, count)
         for total, start in zip(sums, starts, strict=True):
             _add_product(builder, total, factor, builder.read(start, _HALVES, i))
     builder.write(_sum_lanes_of_eight(builder, [builder.load(total) for total in sums]), out)
 
 
-@intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS))
+@intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, types.float32, _ADDRESS))
 def weighted_sum(
     builder: Builder,
     weights: ir.Value,
-    vectors: ir.Value,
+    width: ir.Value,
     rows: ir.Value,
     stride: ir.Value,
     chosen: ir.Value,
     count: ir.Value,
     ahead: ir.Value,
+    scale: ir.Value,
     out: ir.Value,
 ) -> None:
-    """Store the sum of ``count`` chosen rows, each times its weight: the first ``vectors`` vectors of it.
+    """Store ``scale`` times the sum of ``count`` chosen rows, each times its weight.
 
-    The other arguments are those of :func:`dot_products`.
+    ``out`` is the address of the first ``width`` elements of it. The other arguments are those of :func:`dot_products`.
     """
-    done = builder.variable(INT64(0))
+    done, vectors, factors = builder.variable(INT64(0)), _vectors(builder, width), builder.broadcast(scale)
     for size in (_MAX_SUMS, _MAX_SUMS // 2, 1):
         with builder.loop(builder.sdiv(builder.sub(vectors, builder.load(done)), INT64(size))):
             first = builder.load(done)
@@ -95,8 +96,13 @@ def weighted_sum(
                 for place, total in zip(places, sums, strict=True):
                     _add_product(builder, total, factor, builder.read(row, _HALVES, place))
             for place, total in zip(places, sums, strict=True):
-                builder.write(builder.load(total), out, place)
+                builder.write_first(builder.fmul(builder.load(total), factors), out, place, width)
             builder.store(builder.add(first, INT64(size)), done)
+
+
+def _vectors(builder: Builder, count: ir.Value) -> ir.Value:
+    """Return the number of vectors that ``count`` elements fill, the last one perhaps partly."""
+    return builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
 
 
 def _add_product(builder: Builder, total: ir.Value, factor: ir.Value, row: ir.Value) -> None:

@@ -42,7 +42,7 @@ from jaxtyping import Float32, Int8, Int32, Int64
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.jit import Array, jit
+from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import (
     BYTE,
     CACHE_LINE,
@@ -229,7 +229,7 @@ _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
 _two = _some if _SOME == 2 else _tile(2, _LINES)
 
 
-@jit
+@jit_internal
 def multiply_block(
     weights: int,
     accumulator_init: int,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Float32, UInt8
 
 from headway.kernels.float_bits import ABS_MASK, bits_to_float, float_to_bits
 from headway.kernels.int8_gemm import (
@@ -31,7 +31,7 @@ from headway.kernels.int8_gemm import (
     pack_weight,
     quantize_weight,
 )
-from headway.kernels.jit import Array, SerialAndParallel, jit, jit_inline, jit_parallel
+from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel
 from headway.kernels.threads import run_threaded_if_few_rows
 
 __all__ = ["LayerNormParams", "QuantizedLinear", "layer_norm", "quantize_rows"]
@@ -58,7 +58,8 @@ _NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0
 class QuantizedLinear:
     """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
 
-    ``arrays`` are the packed weights, the start values of the sums, the scales and the bias, padded to whole blocks.
+    ``addresses`` are those of the packed weights, of the start values of the sums, of the scales and of the bias, all
+    padded to whole blocks. ``width`` is the number of inputs with padding.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class QuantizedLinear:
         levels, scale = quantize_weight(weight)
         padding = (0, -self.out_features % BLOCK)
         bias = np.zeros(self.out_features, np.float32) if bias is None else bias
-        self.arrays = *pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding)
-        self._relu, self._norm = relu, norm or _NO_NORM
+        self._arrays = *pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding)
+        self.addresses = tuple(array.ctypes.data for array in self._arrays)
+        self.width = 4 * self._arrays[0].shape[1]
+        self._minimum, self._norm = np.float32(0 if relu else -np.inf), norm
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -83,22 +86,54 @@ class QuantizedLinear:
         if x.shape[1] != self.in_features:
             raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.in_features}")
         out = np.empty((len(x), self.out_features), dtype=np.float32)
-        residual = _NO_RESIDUAL if residual is None else residual
-        norm = self._norm.weight, self._norm.bias, self._norm.epsilon
-        run_threaded_if_few_rows(len(x), _linear, x, *self.arrays, self._relu, residual, *norm, out)
+        if x.size <= _CHUNK:
+            self._compute(x, residual, out)
+            return out
+        each = -(-len(x) // -(-x.size // _CHUNK))
+        for first in range(0, len(x), each):
+            rows = slice(first, first + each)
+            self._compute(x[rows], None if residual is None else residual[rows], out[rows])
         return out
+
+    def _compute(self, x: Array, residual: Array | None, out: Array) -> None:
+        """Write the output of rows that fit the cache."""
+        levels, scales = quantize_rows(x, self.width)
+        partial = self.out_features % BLOCK
+        last = np.empty((len(x), BLOCK), dtype=np.float32) if partial else out
+        weight, init, scale, bias = self.addresses
+        run_threaded_if_few_rows(len(x), _multiply, levels, scales, weight, init, scale, bias, self._minimum, out, last)
+        if partial:
+            out[:, -partial:] = last[:, :partial]
+        if residual is not None or self._norm is not None:
+            _add_and_normalize(out, residual, self._norm)
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
     """Normalize each row to mean 0 and standard deviation 1, then scale and shift it."""
     out = x.copy()
-    _layer_norm(out, norm.weight, norm.bias, norm.epsilon)
+    _add_and_normalize(out, None, norm)
     return out
 
 
+def _add_and_normalize(x: Array, residual: Array | None, norm: LayerNormParams | None) -> None:
+    """Add a residual connection to ``x`` in place, then apply a layer norm."""
+    residual, norm = _NO_RESIDUAL if residual is None else residual, norm or _NO_NORM
+    _residual_norm(x, residual, norm.weight, norm.bias, norm.epsilon)
+
+
+def quantize_rows(x: Float32[Array, "R K"], width: int) -> tuple[UInt8[Array, "R K2"], Float32[Array, " R"]]:
+    """Return the rows as integers from -127 to 127, plus INPUT_OFFSET, and their scales.
+
+    The integers have ``width`` columns. The contents of columns from K on are undefined.
+    """
+    levels, scales = np.empty((len(x), width), dtype=np.uint8), np.empty(len(x), dtype=np.float32)
+    _quantize(x, levels, scales)
+    return levels, scales
+
+
 @jit
-def quantize_rows(x: Array, levels: Array, scales: Array) -> None:
-    """Quantize the rows of ``x`` (R, K) to integers from -127 to 127, and write them plus INPUT_OFFSET to ``levels``.
+def _quantize(x: Array, levels: Array, scales: Array) -> None:
+    """Compute :func:`quantize_rows`.
 
     The largest magnitude is found among the bits of the floats, which are ordered by magnitude, NaN above all. So the
     scale of a row with NaN is NaN, and so is everything computed with it.
@@ -114,74 +149,50 @@ def quantize_rows(x: Array, levels: Array, scales: Array) -> None:
             levels[r, k] = np.uint8(np.int32(np.rint(x[r, k] * inverse)) + INPUT_OFFSET)
 
 
-def _linear_rows(
-    x: Array,
-    weights: Array,
-    accumulator_init: Array,
-    scale: Array,
-    bias: Array,
-    relu: bool,
-    residual: Array,
-    norm_weight: Array,
-    norm_bias: Array,
-    epsilon: float,
+def _multiply_blocks(
+    levels: Array,
+    input_scales: Array,
+    weights: int,
+    accumulator_init: int,
+    scales: int,
+    bias: int,
+    minimum: np.float32,
     out: Array,
+    last: Array,
 ) -> None:
+    """Write the product of quantized rows and a packed weight, scaled and shifted; smaller values become ``minimum``.
+
+    The weight's arrays are given by their addresses. The last block is written to ``last`` if it is not full.
+    """
     rows, outputs = out.shape
-    whole, width = outputs // BLOCK, 4 * weights.shape[1]
-    chunks = max(1, -(-rows * x.shape[1] // _CHUNK))
-    each = -(-rows // chunks)
-    levels = np.empty((each, width), dtype=np.uint8)
-    scales = np.empty(each, dtype=np.float32)
-    last = np.empty((each, BLOCK), dtype=np.float32)  # the outputs of the last block if it is not full
-    minimum = np.float32(0) if relu else np.float32(-np.inf)
-    for first in range(0, rows, max(each, 1)):
-        count = min(each, rows - first)
-        quantize_rows(x[first : first + count], levels, scales)
-        w, s, f, b = weights.ctypes.data, accumulator_init.ctypes.data, scale.ctypes.data, bias.ctypes.data
-        q, c, y, rest = levels.ctypes.data, scales.ctypes.data, out.ctypes.data + 4 * first * outputs, last.ctypes.data
-        for index in numba.prange(-(-outputs // BLOCK)):
-            block: Any = np.intp(
-                index
-            )  # the parallel form has an unsigned index: multiply_block would be compiled again
-            place, stride = (y + 4 * block * BLOCK, 4 * outputs) if block < whole else (rest, 4 * BLOCK)
-            multiply_block(w, s, f, b, block, q, width, c, count, minimum, place, stride)
-        for row in range(count):
-            for column in range(whole * BLOCK, outputs):
-                out[first + row, column] = last[row, column - whole * BLOCK]
-        if len(residual):
-            _add(residual, first, first + count, out)
-        if len(norm_weight):
-            _normalize(out, first, first + count, norm_weight, norm_bias, epsilon)
+    whole, width = outputs // BLOCK, levels.shape[1]
+    q, s, y, rest = levels.ctypes.data, input_scales.ctypes.data, out.ctypes.data, last.ctypes.data
+    for index in numba.prange(-(-outputs // BLOCK)):
+        # The parallel form has an unsigned index, for which multiply_block would be compiled again.
+        block: Any = np.intp(index)
+        place, stride = (y + 4 * block * BLOCK, 4 * outputs) if block < whole else (rest, 4 * BLOCK)
+        multiply_block(weights, accumulator_init, scales, bias, block, q, width, s, rows, minimum, place, stride)
 
 
-_linear = SerialAndParallel(jit(_linear_rows), jit_parallel(_linear_rows), _MEMORY_THREADS)
-
-
-@jit_inline
-def _add(residual: Array, first: int, last: int, out: Array) -> None:
-    for r in range(first, last):
-        for n in range(out.shape[1]):
-            out[r, n] += residual[r, n]
-
-
-@jit_inline
-def _normalize(x: Array, first: int, last: int, weight: Array, bias: Array, epsilon: float) -> None:
-    """Apply a layer norm to some rows in place."""
-    width = x.shape[1]
-    size = np.float32(width)
-    for r in range(first, last):
-        total, squares = np.float32(0), np.float32(0)
-        for d in range(width):
-            total += x[r, d]
-        mean = total / size
-        for d in range(width):
-            squares += (x[r, d] - mean) * (x[r, d] - mean)
-        inverse = np.float32(1) / np.sqrt(squares / size + np.float32(epsilon))
-        for d in range(width):
-            x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]
+_multiply = SerialAndParallel(jit(_multiply_blocks), jit_parallel(_multiply_blocks), _MEMORY_THREADS)
 
 
 @jit
-def _layer_norm(x: Array, weight: Array, bias: Array, epsilon: float) -> None:
-    _normalize(x, 0, len(x), weight, bias, epsilon)
+def _residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilon: float) -> None:
+    """Add the residual and apply the layer norm in place; either may be empty."""
+    width = x.shape[1]
+    size = np.float32(width)
+    for r in range(len(x)):
+        if len(residual):
+            for d in range(width):
+                x[r, d] += residual[r, d]
+        if len(weight):
+            total, squares = np.float32(0), np.float32(0)
+            for d in range(width):
+                total += x[r, d]
+            mean = total / size
+            for d in range(width):
+                squares += (x[r, d] - mean) * (x[r, d] - mean)
+            inverse = np.float32(1) / np.sqrt(squares / size + np.float32(epsilon))
+            for d in range(width):
+                x[r, d] = (x[r, d] - mean) * inverse * weight[d] + bias[d]

@@ -7,12 +7,15 @@ cache folder. Code beside this module is also found where it cannot be written (
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import inspect
 import signal
+import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -31,8 +34,10 @@ __all__ = [
     "Array",
     "SerialAndParallel",
     "cache_folders",
+    "compile_in_background",
     "jit",
     "jit_inline",
+    "jit_internal",
     "jit_parallel",
     "jit_serial_and_parallel",
 ]
@@ -63,6 +68,8 @@ _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
 # cache is valid for one state of all kernels and one set of features.
 _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 _FEATURES = ",".join(sorted(cpu_features())).encode()
+_POLL_S = 0.01
+_background: subprocess.Popen[bytes] | None = None  # the process that compiles kernels
 _VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
 
 
@@ -77,6 +84,11 @@ def jit_inline(function: FunctionT) -> FunctionT:
     Such a function cannot be called from Python.
     """
     return _compile(function, "inline", {"forceinline": True, "no_cpython_wrapper": True})
+
+
+def jit_internal(function: FunctionT) -> FunctionT:
+    """Like :func:`jit`, for a function that only compiled code calls: it is compiled without a way in from Python."""
+    return _compile(function, "internal", {"no_cpython_wrapper": True})
 
 
 def jit_parallel(function: FunctionT) -> FunctionT:
@@ -106,6 +118,18 @@ def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]
     return SerialAndParallel(
         _compile(function, "serial", exact), _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | exact)
     )
+
+
+def compile_in_background(module: str) -> None:
+    """Run ``module``, which compiles kernels, in a process of its own that fills the cache.
+
+    A kernel that is called meanwhile waits for the process instead of being compiled twice.
+    """
+    global _background
+    with contextlib.suppress(OSError):  # this process compiles what it needs itself
+        command = [sys.executable, "-m", module]
+        _background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        atexit.register(_background.kill)
 
 
 def cache_folders() -> list[Path]:
@@ -148,14 +172,25 @@ class _KernelCache(_Cache):
         """The path of the function's index in the first folder."""
         return str(self._files[0][1]._index_path)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no folder contains code of the function."""
+        return not any(Path(file._index_path).exists() for _, file in self._files)
+
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code compiled for a signature, or None."""
+        """Return the code compiled for a signature, or None. Wait for the process that compiles, if there is one."""
         rtsys.initialize(target_context)
-        for _, file in self._files:
-            with contextlib.suppress(OSError):
-                payload = file.load((sig, target_context.codegen().magic_tuple(), self._code))
-                if payload is not None:
-                    return _CompileResult._rebuild(target_context, *payload)
+        key = sig, target_context.codegen().magic_tuple(), self._code
+        while True:
+            is_last = _background is None or _background.poll() is not None
+            for _, file in self._files:
+                with contextlib.suppress(OSError):
+                    payload = file.load(key)
+                    if payload is not None:
+                        return _CompileResult._rebuild(target_context, *payload)
+            if is_last:
+                break
+            time.sleep(_POLL_S)
         target_context.refresh()  # prepares for compilation
         return None
 

@@ -85,6 +85,22 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         """Return element ``index`` of the array of ``kind`` at ``address``."""
         return self.load(self._pointer(address, kind, index), align=1)
 
+    def first_lanes(self, count: ir.Value, index: ir.Value) -> ir.Value:
+        """Return which lanes of vector ``index`` belong to an array of ``count`` elements, as a mask."""
+        left = self.trunc(self.sub(count, self.mul(index, INT64(LANES))), INT32)
+        return self.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), self.broadcast(left))
+
+    def read_first(self, address: ir.Value, index: ir.Value, count: ir.Value) -> ir.Value:
+        """Return vector ``index`` of an array of ``count`` float32, with zeros beyond its end."""
+        pointer, zeros = self._pointer(address, FLOAT_VECTOR, index), constant(FLOAT_VECTOR, 0.0)
+        name, mask = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", self.first_lanes(count, index)
+        return self.call_llvm(name, FLOAT_VECTOR, pointer, INT32(1), mask, zeros)
+
+    def write_first(self, value: ir.Value, address: ir.Value, index: ir.Value, count: ir.Value) -> None:
+        """Store ``value`` as vector ``index`` of an array of ``count`` float32, without what is beyond its end."""
+        pointer, mask = self._pointer(address, FLOAT_VECTOR, index), self.first_lanes(count, index)
+        self.call_llvm(f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32", ir.VoidType(), value, pointer, INT32(1), mask)
+
     def write(self, value: ir.Value, address: ir.Value, index: ir.Value | int = 0) -> None:
         """Store ``value`` as element ``index`` of the array of its type at ``address``."""
         self.store(value, self._pointer(address, value.type, index), align=1)

@@ -14,59 +14,80 @@ import numpy as np
 from headway.kernels.exp import LOG2_E, exp2
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, ordered_int
 from headway.kernels.int8_gemm import BLOCK, multiply_block
-from headway.kernels.int8_linear import quantize_rows
-from headway.kernels.jit import Array, jit, jit_inline
+from headway.kernels.jit import Array, jit, jit_internal
 
 __all__ = ["topk_logits", "topk_projection", "topk_projection_per_sentence"]
 
-Arrays = Any  # a tuple of arrays
-
-_CHUNK = max(1, 128 // BLOCK)  # blocks: 128 tokens, whose logits take 128 KiB for 256 rows
+_CHUNK = max(128, BLOCK)  # tokens, whose logits take 128 KiB for 256 rows
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)
 
 
 @jit
-def topk_projection(hidden: Array, layer: Arrays, vocabulary: int, banned: Array, eos: int, results: Arrays) -> None:
-    """Find the top k tokens of each row of ``hidden`` (R, D) times a weight, and their log-probabilities, best first.
+def topk_projection(
+    levels: Array,
+    input_scales: Array,
+    layer: Any,
+    vocabulary: int,
+    banned: Array,
+    eos: int,
+    log_probs: Array,
+    tokens: Array,
+    eos_log_probs: Array,
+) -> None:
+    """Find the top k tokens of each row times a packed weight, and their log-probabilities, best first.
 
-    ``layer`` contains the packed weight, the accumulators' start values, the scales and the bias, as in
-    :class:`~headway.kernels.int8_linear.QuantizedLinear`. ``results`` are the arrays to write to: the log-probabilities
-    and the tokens (R, k), and the log-probability of ``eos`` (R,). ``banned`` tokens are never chosen but keep their
-    share of the probability. If fewer than k tokens are left, the rest have log-probability -inf. If a logit is NaN, so
-    are all results of its row.
+    ``levels`` and ``input_scales`` are R quantized rows, and ``layer`` the addresses of the weight's arrays
+    (:class:`~headway.kernels.int8_linear.QuantizedLinear`). The results are written to ``log_probs`` and ``tokens``
+    (R, k), and the log-probabilities of ``eos`` to ``eos_log_probs`` (R,). ``banned`` tokens are never chosen but keep
+    their share of the probability. If fewer than k tokens are left, the rest have log-probability -inf. If a logit is
+    NaN, so are all results of its row.
     """
-    weights, accumulator_init, scale, bias = layer
-    rows = len(hidden)
-    levels = np.empty((rows, 4 * weights.shape[1]), dtype=np.uint8)
-    scales = np.empty(rows, dtype=np.float32)
-    logits = np.empty((rows, _CHUNK * BLOCK), dtype=np.float32)
-    sums = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    _clear(sums, results)
-    quantize_rows(hidden, levels, scales)
-    for first in range(0, len(weights), _CHUNK):
-        for block in range(first, min(first + _CHUNK, len(weights))):
-            place = logits.ctypes.data + 4 * (block - first) * BLOCK
-            w, s, f, b = weights.ctypes.data, accumulator_init.ctypes.data, scale.ctypes.data, bias.ctypes.data
-            q, c, stride = levels.ctypes.data, scales.ctypes.data, 4 * logits.shape[1]
-            multiply_block(w, s, f, b, block, q, levels.shape[1], c, rows, _MINUS_INFINITY, place, stride)
-        width = min(_CHUNK * BLOCK, vocabulary - first * BLOCK)
-        _update(logits, 0, width, first * BLOCK, banned, eos, sums, results)
-    _normalize(sums, results)
+    weights, accumulator_init, scales, bias = layer
+    rows, width = levels.shape
+    logits = np.empty((rows, _CHUNK), dtype=np.float32)
+    largest, totals = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
+    for row in range(rows):
+        largest[row], totals[row], eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
+    inputs, own_scales, out = levels.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
+    for start in range(0, vocabulary, _CHUNK):
+        size = min(_CHUNK, vocabulary - start)
+        for column in range(0, size, BLOCK):
+            place, block = out + 4 * column, (start + column) // BLOCK
+            multiply_block(
+                *(weights, accumulator_init, scales, bias, block, inputs, width, own_scales, rows),
+                *(_MINUS_INFINITY, place, 4 * _CHUNK),
+            )
+        for row in range(rows):
+            if start <= eos < start + size:
+                eos_log_probs[row] = logits[row, eos - start]
+            largest[row], totals[row] = _add_chunk(
+                logits, row, 0, size, start, largest[row], totals[row], banned, log_probs, tokens
+            )
+    for row in range(rows):
+        _normalize(row, largest[row], totals[row], log_probs, eos_log_probs)
 
 
 @jit
 def topk_projection_per_sentence(
-    hidden: Array, layers: Arrays, listed: Array, slots: Array, banned: Array, eos: int, results: Arrays
+    levels: Array,
+    input_scales: Array,
+    layers: Any,
+    listed: Array,
+    slots: Array,
+    banned: Array,
+    eos: int,
+    log_probs: Array,
+    tokens: Array,
+    eos_log_probs: Array,
 ) -> None:
     """Like :func:`topk_projection`, but each sentence has its own tokens and weights.
 
     ``listed`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros, and the arrays of ``layers``
     (P, blocks, ...) are in the same order. ``slots`` (B,) is the slot of each sentence, whose rows are neighbors.
     """
-    weights, accumulator_init, scale, bias = layers
-    log_probs, tokens, eos_log_probs = results
-    beams = len(hidden) // max(1, len(slots))
+    weights, accumulator_init, scales, bias = layers
+    beams = len(levels) // max(1, len(slots))
     excluded = np.empty(len(banned), dtype=np.int64)
     for sentence in range(len(slots)):
         slot = slots[sentence]
@@ -80,96 +101,87 @@ def topk_projection_per_sentence(
                     excluded[num_excluded] = size
                     num_excluded += 1
             size += 1
-        rows, used = slice(sentence * beams, (sentence + 1) * beams), -(-size // BLOCK)
-        layer = weights[slot, :used], accumulator_init[slot], scale[slot], bias[slot]
-        own_results = log_probs[rows], tokens[rows], eos_log_probs[rows]
-        topk_projection(hidden[rows], layer, size, excluded[:num_excluded], eos_place, own_results)
+        rows = slice(sentence * beams, (sentence + 1) * beams)
+        layer = (
+            *(weights[slot].ctypes.data, accumulator_init[slot].ctypes.data),
+            *(scales[slot].ctypes.data, bias[slot].ctypes.data),
+        )
+        topk_projection(
+            *(levels[rows], input_scales[rows], layer, size, excluded[:num_excluded], eos_place),
+            *(log_probs[rows], tokens[rows], eos_log_probs[rows]),
+        )
         for r in range(sentence * beams, (sentence + 1) * beams):
             for c in range(tokens.shape[1]):
                 tokens[r, c] = own[tokens[r, c]]
 
 
 @jit
-def topk_logits(logits: Array, banned: Array, eos: int, results: Arrays) -> None:
+def topk_logits(logits: Array, banned: Array, eos: int, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
     """Like :func:`topk_projection`, for given logits (R, V)."""
     rows, vocabulary = logits.shape
-    sums = np.empty(rows, dtype=np.float32), np.empty(rows, dtype=np.float32)
-    _clear(sums, results)
-    for start in range(0, vocabulary, _CHUNK * BLOCK):
-        width = min(_CHUNK * BLOCK, vocabulary - start)
-        _update(logits, start, width, start, banned, eos, sums, results)
-    _normalize(sums, results)
+    for row in range(rows):
+        largest, total = _LEAST, np.float32(0)
+        for start in range(0, vocabulary, _CHUNK):
+            end = min(start + _CHUNK, vocabulary)
+            largest, total = _add_chunk(logits, row, start, end, 0, largest, total, banned, log_probs, tokens)
+        eos_log_probs[row] = logits[row, eos] if 0 <= eos < vocabulary else _MINUS_INFINITY
+        _normalize(row, largest, total, log_probs, eos_log_probs)
 
 
-@jit
-def _clear(sums: Arrays, results: Arrays) -> None:
-    """Initialize the running results: the largest logit and the sum of exponentials of each row, and the top k."""
-    (largest, totals), (log_probs, tokens, eos_log_probs) = sums, results
-    for r in range(len(log_probs)):
-        largest[r], totals[r], eos_log_probs[r] = _LEAST, np.float32(0), _MINUS_INFINITY
-        for c in range(log_probs.shape[1]):
-            log_probs[r, c], tokens[r, c] = _MINUS_INFINITY, 0
+@jit_internal
+def _add_chunk(
+    logits: Array,
+    row: int,
+    first: int,
+    end: int,
+    offset: int,
+    largest: np.float32,
+    total: np.float32,
+    banned: Array,
+    log_probs: Array,
+    tokens: Array,
+) -> tuple[np.float32, np.float32]:
+    """Add the columns from ``first`` to ``end`` of a row of logits, which belong to the tokens ``offset`` + column.
 
-
-@jit
-def _update(
-    logits: Array, column: int, width: int, start: int, banned: Array, eos: int, sums: Arrays, results: Arrays
-) -> None:
-    """Update the running results with the logits of ``width`` tokens from ``start`` on, in columns from ``column`` on.
-
-    The log-probabilities of ``results`` are logits until :func:`_normalize` is called.
+    Return the largest logit so far and the sum of exponentials relative to it. The top k so far are in ``tokens``, and
+    their logits in ``log_probs``; the first token starts them.
     """
-    (largest, totals), (log_probs, tokens, eos_log_probs) = sums, results
-    eos_column = column + eos - start if 0 <= eos - start < width else -1
     last = log_probs.shape[1] - 1
-    for r in range(len(logits)):
-        if eos_column >= 0:
-            eos_log_probs[r] = logits[r, eos_column]
-        highest = MIN_INT32
-        for n in range(column, column + width):
-            highest = max(highest, ordered_int(float_to_bits(logits[r, n])))
-        top = bits_to_float(ordered_int(highest))
-        if top > largest[r]:
-            totals[r] *= exp2((largest[r] - top) * LOG2_E)
-            largest[r] = top
-        base, total = largest[r], np.float32(0)
-        for n in range(column, column + width):
-            total += exp2((logits[r, n] - base) * LOG2_E)
-        totals[r] += total
-        if top > log_probs[r, last]:
-            _insert(logits[r, column : column + width], start, banned, log_probs[r], tokens[r])
+    if first + offset == 0:
+        for c in range(last + 1):
+            log_probs[row, c], tokens[row, c] = _MINUS_INFINITY, 0
+    highest = MIN_INT32
+    for n in range(first, end):
+        highest = max(highest, ordered_int(float_to_bits(logits[row, n])))
+    top = bits_to_float(ordered_int(highest))
+    if top > largest:
+        total *= exp2((largest - top) * LOG2_E)
+        largest = top
+    added = np.float32(0)
+    for n in range(first, end):
+        added += exp2((logits[row, n] - largest) * LOG2_E)
+    if top > log_probs[row, last]:
+        for n in range(first, end):
+            logit = logits[row, n]
+            if logit > log_probs[row, last]:
+                excluded = False
+                for b in range(len(banned)):
+                    excluded |= banned[b] == n + offset
+                if not excluded:
+                    at = last
+                    while at > 0 and logit > log_probs[row, at - 1]:
+                        log_probs[row, at], tokens[row, at] = log_probs[row, at - 1], tokens[row, at - 1]
+                        at -= 1
+                    log_probs[row, at], tokens[row, at] = logit, n + offset
+    return largest, total + added
 
 
-@jit
-def _normalize(sums: Arrays, results: Arrays) -> None:
-    (largest, totals), (log_probs, _, eos_log_probs) = sums, results
-    for r in range(len(log_probs)):
-        normalizer = largest[r] + np.log(totals[r])
-        for c in range(log_probs.shape[1]):
-            log_probs[r, c] = _log_prob(log_probs[r, c], normalizer)
-        eos_log_probs[r] = _log_prob(eos_log_probs[r], normalizer)
-
-
-@jit_inline
-def _log_prob(logit: np.float32, normalizer: np.float32) -> np.float32:
-    """Return the log-probability; rounding must not make that of a nearly certain token positive."""
-    difference = logit - normalizer
-    return np.float32(0) if difference > 0 else difference  # unlike min(), keeps NaN
-
-
-@jit_inline
-def _insert(chunk: Array, start: int, banned: Array, log_probs: Array, tokens: Array) -> None:
-    """Insert each token of a row's chunk that is better than the last of the top k."""
-    last = len(log_probs) - 1
-    for n in range(len(chunk)):
-        logit = chunk[n]
-        if logit > log_probs[last]:
-            excluded = False
-            for token in banned:
-                excluded |= token == start + n
-            if not excluded:
-                at = last
-                while at > 0 and logit > log_probs[at - 1]:
-                    log_probs[at], tokens[at] = log_probs[at - 1], tokens[at - 1]
-                    at -= 1
-                log_probs[at], tokens[at] = logit, start + n
+@jit_internal
+def _normalize(row: int, largest: np.float32, total: np.float32, log_probs: Array, eos_log_probs: Array) -> None:
+    """Turn logits into log-probabilities; rounding must not make that of a nearly certain token positive."""
+    normalizer = largest + np.log(total)
+    for c in range(log_probs.shape[1]):
+        difference = log_probs[row, c] - normalizer
+        log_probs[row, c] = np.float32(0) if difference > 0 else difference  # unlike min(), keeps NaN
+    difference = eos_log_probs[row] - normalizer
+    eos_log_probs[row] = np.float32(0) if difference > 0 else difference
