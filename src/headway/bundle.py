@@ -5,6 +5,7 @@
     tokenizer.json        one joint vocabulary, or source.tokenizer.json and target.tokenizer.json
     README.md             the model card
 
+The folder of a translation model may also contain calibration.json and shortlist.safetensors (:mod:`headway.predict`).
 It contains no pickle and no code. Folders of all older format versions can be loaded. Version 2 is for imported models
 and classifiers. An imported model may have a tokenizer of another toolkit (a SentencePiece model is saved as
 tokenizer.spm beside its JSON), and its config.json has the special-token template as ``framing``.

@@ -33,6 +33,7 @@ from headway.predict import load_translator
 COMMANDS = ["quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate", "compare"]
 COMMANDS += [
     "shortlist",
+    "calibrate",
     "score",
     "rerank",
     "alternatives",

@@ -35,7 +35,18 @@ app = typer.Typer(
 # In the order of the help. The command NAME is the function NAME in NAME.py; a Python keyword gets an underscore.
 COMMANDS = (
     *("quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate", "compare"),
-    *("shortlist", "score", "rerank", "alternatives", "inspect", "experiment", "tokenize", "average", "export"),
+    *(
+        "shortlist",
+        "calibrate",
+        "score",
+        "rerank",
+        "alternatives",
+        "inspect",
+        "experiment",
+        "tokenize",
+        "average",
+        "export",
+    ),
     *("info", "doctor", "schema", "import"),
 )
 _SOON_S = 0.01  # until a lost interrupt is repeated

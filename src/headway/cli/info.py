@@ -17,6 +17,7 @@ def info(
     from headway.bundle import load_bundle
     from headway.engine.accelerate import forward_form
     from headway.engine.search_model import search_form
+    from headway.predict.calibration import read_calibration
 
     bundle = load_bundle(model)
     facts: dict[str, object] = {
@@ -32,6 +33,8 @@ def info(
     facts["forward pass"] = forward_form(bundle.model)
     if bundle.output == "tokens":
         facts["search"] = search_form(bundle.model)
+        found = read_calibration(bundle, model)
+        facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())
     facts["bytes"] = sum(file.stat().st_size for file in model.iterdir())
     if form == "json":

@@ -170,7 +170,10 @@ def translation_flags(found: Translation) -> list[str]:
     """Return the names of what is suspicious about a translation."""
     best = found.candidates[0]
     unmet_terms = any(not term.met for term in best.glossary or ())
-    names = {"include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms}
+    names = {
+        "include not met": best.unmet, "banned phrase": best.banned, "glossary not met": unmet_terms,
+        "unlikely": found.unlikely,
+    }  # fmt: skip
     return [*best.flags, *(name for name, found in names.items() if found)]
 
 
@@ -237,7 +240,8 @@ class _Writer:
 
     def _as_dict(self, translation: Translation) -> dict[str, Any]:
         candidates = [self._candidate_dict(each) for each in translation.candidates]
-        return {"source": translation.source, **candidates[0], "candidates": candidates}
+        judged = {} if translation.unlikely is None else {"unlikely": translation.unlikely}
+        return {"source": translation.source, **candidates[0], **judged, "candidates": candidates}
 
     def _candidate_dict(self, candidate: Candidate) -> dict[str, Any]:
         """Return every field that has a value, and the alignment of words if there is an alignment."""

@@ -10,6 +10,7 @@ Translation, in the order of the work:
 - :mod:`~headway.predict.glossary`: glossaries, and which of their entries apply to a text.
 - :mod:`~headway.predict.find_candidates`: search requests to candidates (:mod:`~headway.predict.quality` flags
   suspected errors, :mod:`~headway.predict.alignment` aligns tokens).
+- :mod:`~headway.predict.calibration`: the flag ``unlikely`` of texts far from the model's domain.
 - :mod:`~headway.predict.pool`: translation in several processes.
 - :mod:`~headway.predict.rerank`: the order of given candidates, by scores or agreement.
 - :mod:`~headway.predict.shortlisting`: the shortlist in a model folder.

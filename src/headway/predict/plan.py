@@ -172,8 +172,12 @@ def _encoded(tokenizer: TextTokenizer, text: str) -> list[int] | HeadwayError:
         return DataError(str(error).removeprefix("text 1, "))
 
 
-def merge_parts(plan: TranslationPlan, found: Sequence[Sequence[Candidate]]) -> Translation | ConfigError:
+def merge_parts(
+    plan: TranslationPlan, found: Sequence[Sequence[Candidate]], unlikely: bool | None = None
+) -> Translation | ConfigError:
     """Return the translation of a text, from the candidates of each of its parts, or an error if a part has none.
+
+    ``unlikely`` is the flag of the text.
 
     The k-th candidate of the text consists of the k-th candidate of each part, or the last one of a part that has
     fewer.
@@ -185,10 +189,10 @@ def merge_parts(plan: TranslationPlan, found: Sequence[Sequence[Candidate]]) -> 
         )
     if not found:
         unmet = tuple(alternatives[0] for alternatives in groups(plan.source) if alternatives)
-        return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),))
+        return Translation(plan.source.text, (Candidate("", 0.0, 0.0, (), (), unmet=unmet),), unlikely)
     count = max(map(len, found))
     chosen = ([candidates[min(k, len(candidates) - 1)] for candidates in found] for k in range(count))
-    return Translation(plan.source.text, tuple(_merge(plan, parts) for parts in chosen))
+    return Translation(plan.source.text, tuple(_merge(plan, parts) for parts in chosen), unlikely)
 
 
 def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:

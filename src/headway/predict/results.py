@@ -132,10 +132,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """The candidates for the translation of a text, best first. The properties are those of the best candidate."""
+    """The candidates for the translation of a text, best first. The properties are those of the best candidate.
+
+    ``unlikely`` is whether the source is unlike the text that the model was calibrated on, so that the translation may
+    be invented; see :mod:`headway.predict.calibration`. None means that the model is not calibrated, or not for these
+    languages.
+    """
 
     source: str
     candidates: tuple[Candidate, ...]
+    unlikely: bool | None = None
 
     @property
     def text(self) -> str:

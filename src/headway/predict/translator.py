@@ -19,6 +19,7 @@ from headway.interop.onnx import STEP_FILE, OnnxModel
 from headway.models.registry import TranslationModel
 from headway.nn.attention import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
+from headway.predict.calibration import Calibration, read_calibration
 from headway.predict.find_candidates import CandidateFinder
 from headway.predict.glossary import Glossary, ModelGlossary
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
@@ -61,6 +62,7 @@ class Translator(TextTranslator):
             still come from ``bundle.model``.
         shortlist: The tokens that searches choose from. Texts with a forced prefix or with phrases to include use the
             whole vocabulary. Shortlists and coverage penalties exclude each other.
+        calibration: Decides the flag ``unlikely`` of translations. None leaves it None.
 
     Raises:
         ConfigError: This model or this machine does not support the precision or the shortlist.
@@ -78,12 +80,14 @@ class Translator(TextTranslator):
         precision: Precision = "float32",
         engine: OnnxModel | None = None,
         shortlist: Shortlist | None = None,
+        calibration: Calibration | None = None,
     ) -> None:
         self.bundle = bundle
         self.device = torch.device(device) if device else next(bundle.model.parameters()).device
         self.max_tokens = max_tokens
         self.guard = guard
         self.alignment_layer = alignment_layer
+        self.calibration = calibration
         self._requested_source_tokens = max_source_tokens
         bundle.model.to(self.device).eval()
         choose_precision(precision, self.device)  # raises an error if this machine does not support the precision
@@ -180,10 +184,16 @@ class Translator(TextTranslator):
             self._accelerated()
             found = finder.align(parts, found, self.alignment_layer)
         candidates = iter(found)
-        return [
-            plan if isinstance(plan, HeadwayError) else merge_parts(plan, [next(candidates) for _ in plan.requests])
-            for plan in plans
-        ]
+        calibration = self._calibration_for(source_language, target_language)
+        results: list[Translation | HeadwayError] = []
+        for plan in plans:
+            if isinstance(plan, HeadwayError):
+                results.append(plan)
+                continue
+            own = [next(candidates) for _ in plan.requests]
+            unlikely = None if calibration is None else _is_unlikely(calibration, plan, own, options)
+            results.append(merge_parts(plan, own, unlikely))
+        return results
 
     def score(
         self,
@@ -289,6 +299,32 @@ class Translator(TextTranslator):
         limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
         return ModelGlossary.of(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
+    def _calibration_for(self, source_language: str | None, target_language: str | None) -> Calibration | None:
+        """Return the calibration, unless it is for other languages."""
+        found = self.calibration
+        languages = source_language, target_language
+        return found if found and (found.source_language, found.target_language) == languages else None
+
+
+def _is_unlikely(
+    calibration: Calibration, plan: TranslationPlan, found: Sequence[Sequence[Candidate]], options: DecodingOptions
+) -> bool:
+    """Return whether a part of a text is unlike the calibration set.
+
+    Tokens that were drawn at random or required are improbable in any domain. Then only the source is judged.
+    """
+    return any(
+        calibration.is_unlikely(
+            part.source.text,
+            part.ids,
+            ()
+            if options.sampling or part.source.prefix.strip() or part.request.include
+            else candidates[0].token_log_probabilities,
+        )
+        for part, candidates in zip(plan.requests, found, strict=True)
+        if candidates
+    )
+
 
 def _accelerate(model: TranslationModel) -> TranslationModel:
     from headway.engine.accelerate import accelerate  # a search of a converted model needs none of it
@@ -361,4 +397,5 @@ def load_translator(
         precision=precision if engine is None else "float32",
         engine=engine,
         shortlist=lists,
+        calibration=read_calibration(bundle, folder),
     )

@@ -212,6 +212,9 @@ class ClassificationTask:
         """Return the content of the model folder."""
         return ClassifierBundle(recipe.task, model, prepared.source_tokenizer, tuple(prepared.labels))
 
+    def calibrate(self, folder: Path, recipe: ClassificationRecipe) -> None:
+        """Do nothing, because classifiers do not flag text of other domains."""
+
     def summary(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
         counts = ", ".join(f"{label} {count:,}" for label, count in prepared.labels.items())

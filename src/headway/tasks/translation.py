@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from headway.predict import Translator
 
 __all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask"]
+
+_COUNTED_EXAMPLES = 100_000  # of each corpus, whose tokens calibration counts
 
 
 class TranslationValidation(ValidationConfig):
@@ -176,6 +179,27 @@ class TranslationTask:
         """Return the content of the model folder."""
         tokenizers = prepared.source_tokenizer, prepared.target_tokenizer
         return Bundle(recipe.task, model, *tokenizers, prepared.imported_template)
+
+    def calibrate(self, folder: Path, recipe: TranslationRecipe) -> None:
+        """Calibrate the flag ``unlikely`` on the development set, if that is large enough."""
+        from headway.predict import load_translator
+        from headway.predict.calibration import MIN_TEXTS, calibrate, write_calibration
+
+        dev, data = recipe.data.dev, Path(recipe.data.folder)
+        sources = [source for source, _ in read_examples(dev, data)] if dev else []
+        if dev is None or len(sources) < MIN_TEXTS:
+            return
+        training = chain.from_iterable(
+            islice(read_examples(corpus, data), _COUNTED_EXAMPLES) for corpus in recipe.data.train
+        )
+        found = calibrate(
+            load_translator(folder, precision="float32"),
+            sources,
+            [source for source, _ in training],
+            source_language=dev.source_language,
+            target_language=dev.target_language,
+        )
+        write_calibration(found, folder)
 
     def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""

@@ -100,6 +100,9 @@ class Task(Protocol[RecipeT, PreparedT, ModelT]):
     def bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
         """Return the content of the model folder."""
 
+    def calibrate(self, folder: Path, recipe: RecipeT) -> None:
+        """Add to the model folder of a finished run what its predictor needs to recognize text of other domains."""
+
     def summary(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
         """Return the model card's title, and the size of the training data in words."""
 

@@ -1,0 +1,97 @@
+"""``headway calibrate``, the file that it writes, and what the commands report of the flag ``unlikely``."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_line import assert_refused, run, write_lines
+
+from headway.errors import BundleError
+from headway.predict import Translator, load_translator
+from headway.predict.calibration import CALIBRATION, MIN_TEXTS, calibrate, read_calibration, write_calibration
+
+WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    return [" ".join(draw.choices(WORDS, k=draw.randint(2, 9))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def translator(make_translator: Callable[..., Translator]) -> Translator:
+    found = make_translator()
+    found.calibration = calibrate(found, sentences(MIN_TEXTS, 1))
+    return found
+
+
+@pytest.fixture
+def folder(translator: Translator, tmp_path: Path) -> Path:
+    translator.bundle.save(tmp_path / "model", "# Card")
+    assert translator.calibration is not None
+    write_calibration(translator.calibration, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_calibration_is_stored_in_the_model_folder(translator: Translator, folder: Path) -> None:
+    assert read_calibration(translator.bundle, folder) == translator.calibration
+    found = load_translator(folder, precision="float32")
+    texts = [*sentences(20, 4), "QXZ 12345"]
+    assert found.translate(texts) == translator.translate(texts)
+    (folder / CALIBRATION).unlink()
+    assert load_translator(folder, precision="float32").translate("QXZ 12345").unlikely is None
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not a calibration, or damaged"),
+        ("[1]", "not a calibration, or damaged"),
+        ({"threshold": "high"}, "threshold = 'high'"),
+        ({"counts": {"5": -1}}, "counts.5 = -1"),
+        ({"extra": 1}, "unknown key 'extra'"),
+        ({"token_scale": {"mean": [0, 0], "variance": [1, 0], "min_variance": 0}}, "min_variance = 0"),
+        ({"tokenizer": "other"}, "made for a model of another vocabulary"),
+    ],
+)
+def test_a_damaged_calibration_is_refused(folder: Path, content: Any, message: str) -> None:
+    path = folder / CALIBRATION
+    whole = json.loads(path.read_text())
+    path.write_text(content if isinstance(content, str) else json.dumps(whole | content))
+    assert_refused(run("translate", folder, "das Haus"), rf"calibration\.json: .*{message}")
+    with pytest.raises(BundleError, match="calibrate"):
+        load_translator(folder)
+
+
+def test_the_command_calibrates(folder: Path, tmp_path: Path) -> None:
+    (folder / CALIBRATION).unlink()
+    assert "not calibrated" in run("info", folder).out
+    source = write_lines(tmp_path / "dev", sentences(MIN_TEXTS, 1))
+    train = write_lines(tmp_path / "train", ["7 7 7"] * 300)
+    ended = run("calibrate", folder, "--source", source, "--train", train, "--precision", "float32")
+    assert (ended.code, ended.out) == (0, f"{folder}: calibrated on 299 texts of {source}\n")
+    found = load_translator(folder).calibration
+    assert found is not None
+    assert found.counts[load_translator(folder).bundle.source_tokenizer.encode("7 7")[0]] >= 300
+    assert "calibrated on 299 texts" in run("info", folder).out
+    few = write_lines(tmp_path / "few", ["das Haus"])
+    assert_refused(run("calibrate", folder, "--source", few), "1 texts that can be translated: a calibration needs")
+    assert load_translator(folder).calibration == found
+
+
+def test_the_command_line_reports_the_flag(folder: Path, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "in", ["das rote Haus", "QXZ 12345"])
+    ended = run("translate", folder, "-i", source)
+    assert len(ended.out.splitlines()) == 2
+    assert "unlikely 1" in ended.err
+    lines = run("translate", folder, "-i", source, "--format", "json").out.splitlines()
+    assert [json.loads(line)["unlikely"] for line in lines] == [False, True]
+    (folder / CALIBRATION).unlink()
+    ended = run("translate", folder, "-i", source, "--format", "json")
+    assert all("unlikely" not in json.loads(line) for line in ended.out.splitlines())
+    assert "lines to look at" not in ended.err
