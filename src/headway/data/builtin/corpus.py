@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,7 +25,7 @@ from typing import Any
 from babel import Locale, UnknownLocaleError, localedata
 
 from headway.config import nearest
-from headway.data.builtin.form import Form
+from headway.data.builtin.form import Form, Write
 from headway.data.builtin.moments import date_forms, datetime_forms, interval_forms, relative_forms, time_forms
 from headway.data.builtin.names import list_forms, name_forms, unseen_names
 from headway.data.builtin.quantities import (
@@ -35,7 +36,7 @@ from headway.data.builtin.quantities import (
     percentage_forms,
 )
 from headway.errors import ConfigError
-from headway.storage import atomic_write
+from headway.storage import atomic_write_text
 
 __all__ = ["CATEGORIES", "BuiltinCorpus", "BuiltinPair", "build_corpus", "write_corpus"]
 
@@ -110,11 +111,34 @@ def build_corpus(
         raise ConfigError(f"source and target language are both {source_language!r}; expected two different languages")
     if size < 1:
         raise ConfigError(f"size = {size}: expected at least 1 training pair")
-    quotas = _quotas(size)
-    builder = _Builder(source, target, seed, total=sum(wanted for wanted, _, _ in quotas.values()), progress=progress)
-    for category, (wanted, _, _) in quotas.items():
-        builder.add(category, wanted)
-    return builder.split(quotas)
+    shares = {category: share for category, (share, _) in _FORMS.items()}
+    num_train, num_dev = _apportion(size, shares), _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
+    wanted = {name: int(_SPARE * (num_train[name] + num_dev[name] + _TEST_PAIRS_PER_CATEGORY)) + 1 for name in shares}
+    builder, done, total = _Builder(source, target), 0, sum(wanted.values())
+    found: dict[str, tuple[list[BuiltinPair], list[BuiltinPair]]] = {}
+    for category, count in wanted.items():
+        report = partial(_report, progress, category, done, total)
+        found[category] = builder.draw(category, count, Random(f"{seed}/{category}"), report)
+        done += count
+        report(count)
+    rng = Random(f"{seed}/split")
+    unseen = builder.unseen(rng)
+    train: list[BuiltinPair] = []
+    dev: list[BuiltinPair] = []
+    test: list[BuiltinPair] = []
+    for category, (anchors, drawn) in found.items():
+        drawn = builder.unambiguous(drawn)
+        last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 3)
+        last_dev = last_test + min(num_dev[category], len(drawn) // 8)
+        test += drawn[:last_test]
+        dev += drawn[last_test:last_dev]
+        train += (builder.unambiguous(anchors) + drawn[last_dev:])[: num_train[category]]
+    test += unseen
+    for part in (train, dev, test):
+        rng.shuffle(part)
+    # CLDR uses narrow and thin spaces where people type plain spaces: half of the training sources get plain ones.
+    train = [replace(pair, source=_look(pair.source)) if rng.random() < 0.5 else pair for pair in train]
+    return BuiltinCorpus(tuple(train), tuple(dev), tuple(test))
 
 
 def _locale(name: str) -> Locale:
@@ -133,17 +157,6 @@ def _locale(name: str) -> Locale:
         ) from None
 
 
-def _quotas(size: int) -> dict[str, tuple[int, int, int]]:
-    """Return for each category the number of pairs to draw, and how many of them are for training and for dev."""
-    shares = {category: share for category, (share, _) in _FORMS.items()}
-    train = _apportion(size, shares)
-    dev = _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
-    return {
-        name: (int(_SPARE * (train[name] + dev[name] + _TEST_PAIRS_PER_CATEGORY)) + 1, train[name], dev[name])
-        for name in shares
-    }
-
-
 def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
     """Return integers in proportion to ``shares`` whose sum is ``total``."""
     result, given, seen, whole = {}, 0, 0, sum(shares.values())
@@ -154,32 +167,33 @@ def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
     return result
 
 
+def _report(progress: Progress | None, category: str, before: int, total: int, more: int) -> None:
+    if progress:
+        progress(category, min(before + more, total), total)
+
+
 def _look(text: str) -> str:
     """Return a text with each run of spaces, of any width, replaced by one plain space."""
     return " ".join(text.split())
 
 
 class _Builder:
-    """Collects pairs by category, and remembers all sources, so that no source is ambiguous or in two splits."""
+    """Makes pairs, and remembers all sources, so that no source is ambiguous or in two splits."""
 
-    def __init__(self, source: Locale, target: Locale, seed: int, *, total: int, progress: Progress | None) -> None:
-        self.source, self.target, self.seed = source, target, seed
-        self.total, self.done, self.progress = total, 0, progress
+    def __init__(self, source: Locale, target: Locale) -> None:
+        self.source, self.target = source, target
         self.targets: dict[str, str] = {}  # source, with plain spaces -> target
         self.ambiguous: set[str] = set()
-        self.anchors: dict[str, list[BuiltinPair]] = {}  # by category; always in the training set
-        self.drawn: dict[str, list[BuiltinPair]] = {}
 
-    def add(self, category: str, wanted: int) -> None:
-        """Draw about ``wanted`` pairs of a category, from all forms with equal probability."""
-        rng = Random(f"{self.seed}/{category}")
+    def draw(
+        self, category: str, wanted: int, rng: Random, report: Callable[[int], None]
+    ) -> tuple[list[BuiltinPair], list[BuiltinPair]]:
+        """Return the anchors of a category and about ``wanted`` pairs less, from all forms with equal probability."""
         forms = self._fair(_FORMS[category][1]())
         anchored = [(form, value) for form in forms for value in form.anchors]
         rng.shuffle(anchored)
-        anchors, drawn = self.anchors.setdefault(category, []), self.drawn.setdefault(category, [])
-        for form, value in anchored:
-            if pair := self._new_pair(form.write, value, category):
-                anchors.append(pair)
+        anchors = [pair for form, value in anchored if (pair := self._new_pair(form.write, value, category))]
+        drawn: list[BuiltinPair] = []
         open_forms = [form for form in forms if form.draw]
         missing, attempts = wanted - min(len(anchors), wanted // 2), 20 * wanted
         while open_forms and len(drawn) < missing and attempts:
@@ -189,13 +203,8 @@ class _Builder:
             if pair := self._new_pair(form.write, form.draw(rng), category):
                 drawn.append(pair)
                 if len(drawn) % 500 == 0:
-                    self._report(category, len(drawn))
-        self.done += wanted
-        self._report(category, 0)
-
-    def _report(self, category: str, more: int) -> None:
-        if self.progress:
-            self.progress(category, min(self.done + more, self.total), self.total)
+                    report(len(drawn))
+        return anchors, drawn
 
     def _fair(self, forms: list[Form]) -> list[Form]:
         """Return the forms that both locales have for most values, and whose sources determine their targets."""
@@ -213,7 +222,7 @@ class _Builder:
                 fair.append(form)
         return fair
 
-    def _texts(self, write: Callable[[Locale, Any], str | None], value: Any) -> tuple[str, str] | None:
+    def _texts(self, write: Write, value: Any) -> tuple[str, str] | None:
         """Write a value in both languages. Returns None if a locale cannot write it on one line."""
         try:
             texts = write(self.source, value), write(self.target, value)
@@ -224,7 +233,7 @@ class _Builder:
             return None
         return source, target
 
-    def _new_pair(self, write: Callable[[Locale, Any], str], value: Any, category: str) -> BuiltinPair | None:
+    def _new_pair(self, write: Write, value: Any, category: str) -> BuiltinPair | None:
         """Return a pair if its source is new. A known source with another target is marked as ambiguous."""
         texts = self._texts(write, value)
         if texts is None:
@@ -238,36 +247,16 @@ class _Builder:
             self.ambiguous.add(look)
         return None
 
-    def split(self, quotas: dict[str, tuple[int, int, int]]) -> BuiltinCorpus:
-        """Hold out drawn pairs for test and dev. The training set gets the rest and all anchors."""
-        rng = Random(f"{self.seed}/split")
-        unseen = self._unseen(rng)
-        train: list[BuiltinPair] = []
-        dev: list[BuiltinPair] = []
-        test: list[BuiltinPair] = []
-        for category, (_, train_pairs, dev_pairs) in quotas.items():
-            drawn = self._unambiguous(self.drawn[category])
-            last_test = min(_TEST_PAIRS_PER_CATEGORY, len(drawn) // 3)
-            last_dev = last_test + min(dev_pairs, len(drawn) // 8)
-            test += drawn[:last_test]
-            dev += drawn[last_test:last_dev]
-            train += (self._unambiguous(self.anchors[category]) + drawn[last_dev:])[:train_pairs]
-        test += unseen
-        for part in (train, dev, test):
-            rng.shuffle(part)
-        # CLDR uses narrow and thin spaces where people type plain spaces: half of the training sources get plain ones.
-        train = [replace(pair, source=_look(pair.source)) if rng.random() < 0.5 else pair for pair in train]
-        return BuiltinCorpus(tuple(train), tuple(dev), tuple(test))
-
-    def _unseen(self, rng: Random) -> list[BuiltinPair]:
+    def unseen(self, rng: Random) -> list[BuiltinPair]:
         """Return names for the test set that no training pair contains."""
         candidates = unseen_names(self.source, self.target)
         rng.shuffle(candidates)
         pairs = [self._new_pair(write, code, "names") for write, code in candidates]
         names = [BuiltinPair(pair.source, pair.target, "names", inferable=False) for pair in pairs if pair]
-        return self._unambiguous(names)[:_UNSEEN_NAMES]
+        return self.unambiguous(names)[:_UNSEEN_NAMES]
 
-    def _unambiguous(self, pairs: Iterable[BuiltinPair]) -> list[BuiltinPair]:
+    def unambiguous(self, pairs: Iterable[BuiltinPair]) -> list[BuiltinPair]:
+        """Return the pairs whose sources have one target."""
         return [pair for pair in pairs if _look(pair.source) not in self.ambiguous]
 
 
@@ -280,12 +269,7 @@ def write_corpus(corpus: BuiltinCorpus, folder: Path, source_language: str, targ
     """
     for split in ("train", "dev", "test"):
         pairs: tuple[BuiltinPair, ...] = getattr(corpus, split)
-        _write_lines(folder / f"{split}.{source_language}", (pair.source for pair in pairs))
-        _write_lines(folder / f"{split}.{target_language}", (pair.target for pair in pairs))
+        atomic_write_text(folder / f"{split}.{source_language}", "".join(f"{pair.source}\n" for pair in pairs))
+        atomic_write_text(folder / f"{split}.{target_language}", "".join(f"{pair.target}\n" for pair in pairs))
     labels = (pair.category + ("" if pair.inferable else " (not inferable)") for pair in corpus.test)
-    _write_lines(folder / "test.categories", labels)
-
-
-def _write_lines(path: Path, lines: Iterable[str]) -> None:
-    with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(f"{line}\n" for line in lines)
+    atomic_write_text(folder / "test.categories", "".join(f"{label}\n" for label in labels))

@@ -9,7 +9,9 @@ from typing import Any
 
 from babel import Locale
 
-__all__ = ["Form"]
+__all__ = ["Form", "localized"]
+
+Write = Callable[[Locale, Any], str]
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class Form:
             singular and dual, and the names that longer phrases contain.
     """
 
-    write: Callable[[Locale, Any], str]
+    write: Write
     draw: Callable[[Random], Any] | None = None
     anchors: tuple[Any, ...] = ()
+
+
+def localized(function: Callable[..., str], *options: Any, **keywords: Any) -> Write:
+    """Return a function that writes a value by ``function(value, *options, locale=locale, **keywords)`` of Babel."""
+    return lambda locale, value: function(value, *options, locale=locale, **keywords)

@@ -6,7 +6,6 @@ No form reads the clock or a time zone. Years are in 1950-2049, so that their la
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from random import Random
@@ -14,27 +13,17 @@ from typing import Any
 
 from babel import Locale, dates
 
-from headway.data.builtin.form import Form
+from headway.data.builtin.form import Form, Write, localized
 
 __all__ = ["date_forms", "datetime_forms", "interval_forms", "relative_forms", "time_forms"]
 
 _FIRST_DAY, _DAYS = datetime(1950, 1, 1), 36_525
-_DATE_STYLES = ("full", "long", "short")
-# "medium" must come last: in English it equals yMMMd, and of two conflicting forms the earlier one is kept.
 _DATE_SKELETONS = ("yMMMEd", "yMMMd", "yMMMM", "yMd", "MMMMd", "MMMd", "MMMEd", "yMEd", "yQQQQ", "GyMMMd")
 
 
 def _moment(rng: Random) -> datetime:
     """Draw a second between 1950 and 2049."""
     return _FIRST_DAY + timedelta(days=rng.randrange(_DAYS), seconds=rng.randrange(86_400))
-
-
-def _write_date(style: str, locale: Locale, moment: datetime) -> str:
-    return dates.format_date(moment, style, locale=locale)
-
-
-def _write_time(style: str, locale: Locale, moment: datetime) -> str:
-    return dates.format_time(moment, style, locale=locale)
 
 
 def _write_skeleton(skeleton: str, locale: Locale, moment: datetime) -> str:
@@ -47,29 +36,29 @@ def _clock(skeleton: str, locale: Locale) -> str:
     return skeleton.replace("j", "h" if re.search("[hKabB]", pattern) else "H")
 
 
-def _write_both(style: Any, write_date: Callable[[Locale, datetime], str], time_style: str) -> Callable[..., str]:
-    """Return a function that joins a date and a time by the locale's pattern for this style."""
-
-    def write(locale: Locale, moment: datetime) -> str:
-        joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
-        return joint.replace("{0}", _write_time(time_style, locale, moment)).replace("{1}", write_date(locale, moment))
-
-    return write
+def _write_both(style: Any, write_date: Write, time_style: Any, locale: Locale, moment: datetime) -> str:
+    """Join a date and a time by the locale's pattern for this style."""
+    joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
+    time = dates.format_time(moment, time_style, locale=locale)
+    return joint.replace("{0}", time).replace("{1}", write_date(locale, moment))
 
 
 def date_forms() -> list[Form]:
     """Days, months and quarters: "Tuesday, March 4, 2025" - "Dienstag, 4. März 2025"."""
-    styles = [Form(partial(_write_date, style), _moment) for style in _DATE_STYLES]
-    skeletons = [Form(partial(_write_skeleton, skeleton), _moment) for skeleton in _DATE_SKELETONS]
-    return [*styles, *skeletons, Form(partial(_write_date, "medium"), _moment)]
+    writers = [
+        *(localized(dates.format_date, style) for style in ("full", "long", "short")),
+        *(partial(_write_skeleton, skeleton) for skeleton in _DATE_SKELETONS),
+        # Last: in English "medium" equals yMMMd, and of two conflicting forms the earlier one is kept.
+        localized(dates.format_date, "medium"),
+    ]
+    return [Form(write, _moment) for write in writers]
 
 
 def time_forms() -> list[Form]:
     """Times of day: "3:45 PM" - "15:45"; with a day period: "3:45 in the afternoon" - "3:45 nachm."."""
-    styles = [Form(partial(_write_time, style), _moment) for style in ("short", "medium")]
     hours = tuple(_FIRST_DAY + timedelta(hours=hour) for hour in range(24))
     return [
-        *styles,
+        *(Form(localized(dates.format_time, style), _moment) for style in ("short", "medium")),
         Form(partial(_write_skeleton, "Bhm"), _moment),
         Form(partial(_write_skeleton, "j"), anchors=hours),  # there are too few hours to hold some out
     ]
@@ -77,18 +66,10 @@ def time_forms() -> list[Form]:
 
 def datetime_forms() -> list[Form]:
     """Days with times of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
-    writers: list[tuple[str, Callable[[Locale, datetime], str]]] = [
-        ("full", partial(_write_date, "full")),
-        ("long", partial(_write_date, "long")),
-        ("medium", partial(_write_skeleton, "yMMMEd")),
-        ("short", partial(_write_date, "short")),
-    ]
-    joint = [
-        Form(_write_both(style, write, time_style), _moment)
-        for style, write in writers
-        for time_style in ("short", "medium")
-    ]
-    return [*joint, Form(partial(_write_skeleton, "Ejm"), _moment)]
+    writers: dict[str, Write] = {style: localized(dates.format_date, style) for style in ("full", "long")}
+    writers |= {"medium": partial(_write_skeleton, "yMMMEd"), "short": localized(dates.format_date, "short")}
+    joint = [partial(_write_both, *each, time_style) for each in writers.items() for time_style in ("short", "medium")]
+    return [Form(write, _moment) for write in (*joint, partial(_write_skeleton, "Ejm"))]
 
 
 def interval_forms() -> list[Form]:
@@ -97,10 +78,8 @@ def interval_forms() -> list[Form]:
     def write(skeleton: str, locale: Locale, span: tuple[datetime, datetime]) -> str:
         return dates.format_interval(*span, _clock(skeleton, locale), locale=locale)
 
-    with_year = [Form(partial(write, skeleton), _span) for skeleton in ("yMMMd", "yMMMEd", "yMMMM")]
-    in_a_year = [Form(partial(write, skeleton), _span_in_year) for skeleton in ("MMMd", "MMMEd")]
-    in_a_day = [Form(partial(write, skeleton), _span_in_day) for skeleton in ("jm", "j")]
-    return with_year + in_a_year + in_a_day
+    spans = {_span: ("yMMMd", "yMMMEd", "yMMMM"), _span_in_year: ("MMMd", "MMMEd"), _span_in_day: ("jm", "j")}
+    return [Form(partial(write, skeleton), draw) for draw, skeletons in spans.items() for skeleton in skeletons]
 
 
 def _span(rng: Random) -> tuple[datetime, datetime]:

@@ -32,13 +32,8 @@ _POOLS: dict[str, tuple[Any, ...]] = {
 
 
 def _write_name(kind: str, locale: Locale, code: Any) -> str:
-    match kind:
-        case "days":
-            return str(locale.days["stand-alone"]["wide"][code])
-        case "months":
-            return str(locale.months["stand-alone"]["wide"][code])
-        case _:
-            return str(getattr(locale, kind)[code])
+    names = getattr(locale, kind)
+    return str((names["stand-alone"]["wide"] if kind in ("days", "months") else names)[code])
 
 
 def list_forms() -> list[Form]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from babel import Locale, lists, numbers, units
 
-from headway.data.builtin.form import Form
+from headway.data.builtin.form import Form, Write, localized
 
 __all__ = ["compact_forms", "currency_forms", "decimal_forms", "measure_forms", "percentage_forms"]
 
@@ -37,16 +37,11 @@ def _number(rng: Random, least: int, most: int, decimals: int, negative: float =
 def decimal_forms() -> list[Form]:
     """Grouped numbers: "-12,345.67" - "-12.345,67"; powers of ten: "1.25E7" - "1,25E7"."""
 
-    def write(locale: Locale, value: Decimal) -> str:
-        return numbers.format_decimal(value, locale=locale, decimal_quantization=False)
-
-    def write_scientific(locale: Locale, value: Decimal) -> str:
-        return numbers.format_scientific(value, locale=locale, decimal_quantization=False)
-
-    grouped = partial(_number, least=4, most=6, decimals=2, negative=0.1)
+    write = localized(numbers.format_decimal, decimal_quantization=False)
+    write_scientific = localized(numbers.format_scientific, decimal_quantization=False)
     return [
-        Form(write, grouped),
-        Form(write, partial(_number, least=1, most=6, decimals=3, negative=0.1)),
+        Form(write, lambda rng: _number(rng, 4, 6, 2, negative=0.1)),
+        Form(write, lambda rng: _number(rng, 1, 6, 3, negative=0.1)),
         Form(write_scientific, lambda rng: _number(rng, 1, 1, 2).scaleb(rng.randint(3, 12))),
     ]
 
@@ -54,20 +49,22 @@ def decimal_forms() -> list[Form]:
 def percentage_forms() -> list[Form]:
     """Percentages and permilles: "12.5%" - "12,5 %"; "12.5 percent" - "12,5 Prozent"."""
 
-    def write(locale: Locale, value: Decimal) -> str:
-        return numbers.format_percent(value.scaleb(-2), locale=locale, decimal_quantization=False)
-
     part = partial(_number, least=1, most=3, decimals=2, negative=0.1)
-    kinds = [("concentr-percent", "long"), ("concentr-permille", "short"), ("concentr-permille", "long")]
-    written_out = [Form(partial(_write_unit, unit, length), part, _ONE_AND_TWO) for unit, length in kinds]
-    return [Form(write, part, _ONE_AND_TWO), *written_out]
+    units = (("concentr-percent", "long"), ("concentr-permille", "short"), ("concentr-permille", "long"))
+    writers = [
+        _scaled(-2, localized(numbers.format_percent, decimal_quantization=False)),
+        *(partial(_write_unit, *unit) for unit in units),
+    ]
+    return [Form(write, part, _ONE_AND_TWO) for write in writers]
+
+
+def _scaled(exponent: int, write: Write) -> Write:
+    """Return a function that writes a value times 10^exponent."""
+    return lambda locale, value: write(locale, value.scaleb(exponent))
 
 
 def currency_forms() -> list[Form]:
     """Amounts of money: "$1,234.50" - "1.234,50 $"; "3.00 US dollars" - "3,00 US-Dollar"."""
-
-    def write(currency: str, style: Any, locale: Locale, value: Decimal) -> str:
-        return numbers.format_currency(value, currency, locale=locale, format_type=style)
 
     def amount(rng: Random) -> Decimal:
         cents = rng.choice((0, 0, 50, 95, 99, rng.randrange(100)))
@@ -79,7 +76,7 @@ def currency_forms() -> list[Form]:
 
     return [
         Form(
-            partial(write, currency, style),
+            localized(numbers.format_currency, currency, format_type=style),
             amount if numbers.get_currency_precision(currency) else whole,
             _ONE_AND_TWO,
         )
@@ -94,26 +91,21 @@ def compact_forms() -> list[Form]:
     The numbers have at most three significant digits, so that no language rounds a number that another shows in full.
     """
 
-    def write(exponent: int, style: Any, locale: Locale, value: Decimal) -> str:
-        exact = value.scaleb(exponent)
-        return numbers.format_compact_decimal(exact, format_type=style, locale=locale, fraction_digits=2)
-
-    def write_money(currency: str, exponent: int, locale: Locale, value: Decimal) -> str:
-        exact = value.scaleb(exponent)
-        return numbers.format_compact_currency(exact, currency, locale=locale, fraction_digits=2)
-
     def short(rng: Random) -> Decimal:
         whole = Decimal(max(_digits(rng, 1, 3), 3))
         return whole if whole >= 100 or rng.random() < 0.4 else whole + Decimal(rng.randint(1, 9)).scaleb(-1)
 
-    kinds = [("short", 6), ("short", 9), ("short", 12), ("long", 3), ("long", 6), ("long", 9), ("long", 12)]
-    plain = [Form(partial(write, exponent, style), short, _ONE_AND_TWO) for style, exponent in kinds]
-    money = [
-        Form(partial(write_money, currency, exponent), short, _ONE_AND_TWO)
+    writers = [
+        _scaled(exponent, localized(numbers.format_compact_decimal, format_type=style, fraction_digits=2))
+        for style, exponents in (("short", (6, 9, 12)), ("long", (3, 6, 9, 12)))
+        for exponent in exponents
+    ]
+    writers += [
+        _scaled(exponent, localized(numbers.format_compact_currency, currency, fraction_digits=2))
         for currency in ("USD", "EUR", "GBP", "JPY")
         for exponent in (6, 9)
     ]
-    return plain + money
+    return [Form(write, short, _ONE_AND_TWO) for write in writers]
 
 
 _UNITS: dict[str, str] = {
@@ -174,19 +166,16 @@ def measure_forms() -> list[Form]:
     def two_amounts(rng: Random) -> tuple[Decimal, ...]:
         return Decimal(rng.randint(1, 30)), Decimal(rng.randint(1, 59))
 
-    lengths = ("long", "short", "narrow")
-    plain = [
-        Form(partial(_write_unit, f"{kind}-{unit}", length), amount, _ONE_AND_TWO)
-        for length in lengths
+    writers: list[Write] = [
+        partial(_write_unit, f"{kind}-{unit}", length)
+        for length in ("long", "short", "narrow")
         for kind, names in _UNITS.items()
         for unit in names.split()
     ]
-    rates = [
-        Form(partial(write_rate, *rate, length), amount, _ONE_AND_TWO) for length in lengths[:2] for rate in _RATES
-    ]
+    writers += [partial(write_rate, *rate, length) for length in ("long", "short") for rate in _RATES]
     mixed = [
         Form(partial(write_mixed, *pair, length, style), two_amounts)
         for length, style in (("long", "unit"), ("short", "unit-short"))
         for pair in _MIXED
     ]
-    return plain + rates + mixed
+    return [Form(write, amount, _ONE_AND_TWO) for write in writers] + mixed
