@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -144,9 +145,22 @@ def show_progress(what: str, source: Path | None, *, prints: bool = False) -> It
     if not sys.stderr.isatty() or typed or (prints and sys.stdout.isatty()):
         yield lambda lines, size: None
         return
-    from headway.cli.progress import line_progress
+    from headway.cli.progress import progress_bar
 
-    with line_progress(what, source) as advance:
+    # The time left is estimated from bytes, because the number of lines is not known before the end. A compressed or
+    # piped input has no known size, so it has no estimate either.
+    plain = source is not None and source.is_file() and source.suffix not in (".gz", ".zst", ".bz2", ".xz")
+    size = source.stat().st_size if source is not None and plain else None
+    done, begin = 0, time.monotonic()
+    with progress_bar(redirect_stdout=False, transient=True) as bar:
+        task = bar.add_task(what, total=size, numbers="")
+
+        def advance(lines: int, read: int) -> None:
+            nonlocal done
+            done += lines
+            rate = done / max(time.monotonic() - begin, 1e-3)
+            bar.update(task, advance=read, numbers=f"{done:,} lines  {rate:,.0f} lines/s")
+
         yield advance
 
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from headway.cli.processes import is_main
 from headway.train.report import Listener
 
-__all__ = ["ProgressListener", "line_progress"]
+__all__ = ["ProgressListener", "progress_bar"]
 
 
 class ProgressListener(Listener):
@@ -26,17 +32,8 @@ class ProgressListener(Listener):
     def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
         self._unit = unit
         self._console = Console(file=sys.stderr, highlight=False, soft_wrap=True, quiet=not is_main())
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
-            TextColumn("ETA"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
+        disable = not self._console.is_terminal
+        self._bar = progress_bar(MofNCompleteColumn(), console=self._console, disable=disable)
         self._task = self._bar.add_task("preparing", total=None, numbers="")
         self._work = ("", 0.0)  # the current preparation job and when it began
         self._last: tuple[int, float] | None = None
@@ -68,8 +65,7 @@ class ProgressListener(Listener):
         if self._console.is_terminal:
             self._bar.update(self._task, description="training", completed=step, total=steps, numbers=numbers)
             return
-        elapsed = record["elapsed_s"]
-        eta = ""
+        elapsed, eta = record["elapsed_s"], ""
         if self._last is not None and step > self._last[0]:
             seconds = (elapsed - self._last[1]) / (step - self._last[0]) * (steps - step)
             eta = f"  ETA {timedelta(seconds=round(seconds))}"
@@ -85,37 +81,8 @@ class ProgressListener(Listener):
         self.say(f"dev after step {step:,}: {scores}")
 
 
-@contextmanager
-def line_progress(what: str, source: Path | None) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a job over the lines of ``source`` on a terminal: lines done, rate, time left.
-
-    The time left is estimated from bytes, because the number of lines is not known before the end. A compressed or
-    piped input has no known size, so it has no estimate either.
-
-    Yields:
-        A function that counts finished lines and the bytes of input that they took.
-    """
-    plain = source is not None and source.is_file() and source.suffix not in (".gz", ".zst", ".bz2", ".xz")
-    size = source.stat().st_size if source is not None and plain else None
-    done, begin = 0, time.monotonic()
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        TextColumn("{task.fields[numbers]}"),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-        console=Console(file=sys.stderr),
-        redirect_stdout=False,
-        transient=True,
-    )
-    task = bar.add_task(what, total=size, numbers="")
-
-    def advance(lines: int, read: int) -> None:
-        nonlocal done
-        done += lines
-        rate = done / max(time.monotonic() - begin, 1e-3)
-        bar.update(task, advance=read, numbers=f"{done:,} lines  {rate:,.0f} lines/s")
-
-    with bar:
-        yield advance
+def progress_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
+    """Return a bar on standard error with a task's description, bar, ``columns``, numbers, and time left."""
+    shown = TextColumn("{task.description}"), BarColumn(bar_width=None), *columns, TextColumn("{task.fields[numbers]}")
+    times = TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(elapsed_when_finished=False)
+    return Progress(*shown, *times, console=console or Console(file=sys.stderr), **options)

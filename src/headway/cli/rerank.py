@@ -57,19 +57,19 @@ def rerank(
         raise ConfigError("give either one or more model folders, or --mbr")
     if best and form == "json":
         raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
-    of_models = {
-        "--weight": weight,
-        "--source": source,
-        "--length-penalty": length_penalty,
-        "--to": to,
-        "--from": from_,
-    }
-    if mbr and (given := [name for name, value in of_models.items() if value is not None and value != []]):
-        raise ConfigError(f"{given[0]} is for models, but --mbr compares the candidates with each other; leave it out")
-    lists = list(_lists(candidates))
-    if best:
-        _check_all_there(candidates, [number for number, _ in lists])
-    ranked = _by_agreement(lists) if mbr else _by_models(lists, models or [], source, weight, length_penalty, to, from_)
+    lists = list(_lists(candidates, every_line=best))
+    if mbr:
+        for_models = {"--weight": weight or None, "--source": source, "--length-penalty": length_penalty}
+        if given := [name for name, value in {**for_models, "--to": to, "--from": from_}.items() if value is not None]:
+            raise ConfigError(
+                f"{given[0]} is for models, but --mbr compares the candidates with each other; leave it out"
+            )
+        ranked = _by_agreement(lists)
+    elif source is None:
+        raise ConfigError("models need the source text; give its file with --source")
+    else:
+        languages = {"target_language": to, "source_language": from_}
+        ranked = _by_models(lists, models or [], source, weight, length_penalty, languages)
     with output_file(output) as file:
         for (number, _), texts in zip(lists, ranked, strict=True):
             if form == "json":
@@ -84,23 +84,19 @@ def rerank(
 Row = tuple[float, str]  # score and text
 
 
-def _lists(path: Path) -> Iterator[tuple[int, list[Row]]]:
-    """Yield the number and the candidates of each source line."""
+def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[Row]]]:
+    """Yield the number and the candidates of each source line. With ``every_line`` no line may be without."""
     before: int | None = None
-    for number, rows in groupby(_rows(path), key=lambda row: row[0]):
+    for expected, (number, rows) in enumerate(groupby(_rows(path), key=lambda row: row[0]), start=1):
         if before is not None and number < before:
             raise DataError(f"{path}: candidates for line {number} come after those for {before}; sort -n -s -k 1,1")
-        before = number
-        yield number, [(score, text) for _, score, text in rows]
-
-
-def _check_all_there(path: Path, numbers: list[int]) -> None:
-    for expected, number in enumerate(numbers, start=1):
-        if number != expected:
+        if every_line and number != expected:
             raise DataError(
                 f"{path}: expected candidates for line {expected}, got candidates for line {number}; --best writes one "
                 "line for each source line, counted from 1"
             )
+        before = number
+        yield number, [(score, text) for _, score, text in rows]
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
@@ -127,17 +123,14 @@ def _by_agreement(lists: list[tuple[int, list[Row]]]) -> list[list[Ranked]]:
 def _by_models(
     lists: list[tuple[int, list[Row]]],
     models: list[Path],
-    source: Path | None,
+    source: Path,
     weights: list[float] | None,
     alpha: float | None,
-    to: str | None,
-    from_: str | None,
+    languages: dict[str, str | None],
 ) -> list[list[Ranked]]:
     from headway.decode import DecodingOptions
     from headway.predict import load_translator, rank_by_models
 
-    if source is None:
-        raise ConfigError("models need the source text; give its file with --source")
     sources = list(input_lines(source))
     for number, _ in lists:
         if not 1 <= number <= len(sources):
@@ -148,6 +141,5 @@ def _by_models(
         [[text for _, text in rows] for _, rows in lists],
         weights=weights or [1.0] * len(models),
         alpha=DecodingOptions().length_penalty if alpha is None else alpha,
-        target_language=to,
-        source_language=from_,
+        **languages,
     )
