@@ -11,6 +11,7 @@ reports, validations, saves and the averages at the end. Whatever changes is in 
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -47,14 +48,14 @@ from headway.train.memory import (
     explain_out_of_memory,
     largest_shapes,
 )
+from headway.train.model_card import model_card
 from headway.train.optim import clip_and_step, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
-from headway.train.report import Listener, Metrics
+from headway.train.report import Listener, Metrics, Record
 from headway.train.snapshot import average_weights, checkpoint_folders, counted_checkpoints
 from headway.train.state import TrainingState
-from headway.train.stream import BatchStream, prefetch
+from headway.train.stream import BatchStream, prefetch, to_device
 from headway.train.task import Prepared, Task
-from headway.train.validation import Record, dev_scores, model_card, selection_score
 
 __all__ = ["Result", "train"]
 
@@ -62,6 +63,7 @@ RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
 _MAX_SKIPPED = 20  # consecutive steps; a rare bad batch skips one
+_SCORE_NAMES = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1"}  # by validation.metric
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
@@ -333,10 +335,34 @@ class _Trainer(Generic[RecipeT]):
             load_weights(self.model, gather_full_tensors(named_weights(self.state.model)), self.run)
 
     def _dev_scores(self) -> Record:
-        return dev_scores(self.task, self.recipe, self.prepared, self.model, self.world.device, self.precision)
+        """Return the loss and the task's scores of the model on the development set; empty if there is none."""
+        recipe, prepared, model, device = self.recipe, self.prepared, self.model, self.world.device
+        if (dev := prepared.dev) is None:
+            return {}
+        home = next(model.parameters()).device
+        model.to(device).eval()
+        objective = self.task.objective(model, recipe, prepared).eval()
+        total, targets = 0.0, 0
+        with torch.inference_mode():
+            for rows in dev.sequential(max_tokens=recipe.data.max_tokens, max_examples=recipe.max_examples):
+                batch = to_device(dev.batch(rows), device)
+                with autocast(device, self.precision):
+                    total += float(objective.cross_entropy(batch))
+                targets += batch.targets.numel()
+        loss = total / max(targets, 1)
+        record: Record = {"loss": loss}  # in nats per target, without smoothing
+        if objective.per_token:
+            record["perplexity"] = math.exp(min(loss, 700.0))
+        for score in self.task.dev_scores(self.task.bundle(model, recipe, prepared), recipe):
+            record |= {score.name: score.value, f"{score.name} signature": score.signature}
+        model.to(home)
+        return record
 
     def _selection_score(self, record: Record) -> float:
-        return selection_score(record, self.recipe.validation.metric)
+        """Return the number that decides which model is the best by ``validation.metric``; higher is better."""
+        metric = self.recipe.validation.metric
+        name = _SCORE_NAMES.get(metric, metric)
+        return float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
 
     def _write_model(self, name: str, scores: Record) -> None:
         """Write a model folder, whose card reports ``scores``."""
