@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, model_validator
 
-from headway.config import Config, apply_overrides, listed, nearest, read_toml, to_toml
+from headway.config import Config, apply_overrides, listed, read_toml, spelling_hint, to_toml
 from headway.errors import ConfigError
 
 
@@ -77,10 +77,10 @@ def test_all_errors_are_reported_at_once() -> None:
 
 
 def test_nearest() -> None:
-    assert nearest("beem_size", ["beam_size", "alpha"]) == "did you mean 'beam_size'?"
-    assert nearest("q", ["beam_size", "alpha"]) == "known: alpha, beam_size"
-    assert nearest("q", [f"{'long ' * 20}{number:02}" for number in range(30)]).startswith("known: long long")
-    assert len(nearest("q", [f"{'long ' * 20}{number}" for number in range(3000)])) < 1000
+    assert spelling_hint("beem_size", ["beam_size", "alpha"]) == "did you mean 'beam_size'?"
+    assert spelling_hint("q", ["beam_size", "alpha"]) == "known: alpha, beam_size"
+    assert spelling_hint("q", [f"{'long ' * 20}{number:02}" for number in range(30)]).startswith("known: long long")
+    assert len(spelling_hint("q", [f"{'long ' * 20}{number}" for number in range(3000)])) < 1000
 
 
 def test_listed() -> None:

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from headway.config import Config, nearest
+from headway.config import Config, spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.models.classifier import EncoderClassifier
 from headway.models.registry import (
@@ -435,7 +435,7 @@ def _check_weights(expected: Mapping[str, Shape], stored: Mapping[str, Shape], o
             f"{origin}: weight {missing[0]!r} is missing ({len(missing)} in all); not this model's weights"
         )
     if foreign := sorted(stored.keys() - expected.keys()):
-        raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({nearest(foreign[0], expected)})")
+        raise BundleError(f"{origin}: unexpected weight {foreign[0]!r} ({spelling_hint(foreign[0], expected)})")
     for name, shape in expected.items():
         if shape != stored[name]:
             raise BundleError(

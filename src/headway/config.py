@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
-__all__ = ["Config", "applied_preset", "apply_overrides", "listed", "nearest", "read_toml", "to_toml"]
+__all__ = ["Config", "applied_preset", "apply_overrides", "listed", "read_toml", "spelling_hint", "to_toml"]
 
 _MAX_WORDS, _MAX_CHARACTERS = 20, 40  # words in the list of an error message, and characters of each word
 
@@ -55,7 +55,7 @@ def applied_preset(data: Mapping[str, Any], presets: Mapping[str, Mapping[str, A
     return {**presets[data["preset"]], **rest}
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def spelling_hint(word: str, known: Iterable[str]) -> str:
     """Return a hint for the end of an error message: the nearest known word, or the known words if none is near."""
     known = sorted(known)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
@@ -77,13 +77,13 @@ def _message(model: type[BaseModel], problem: Mapping[str, Any]) -> str:
     key = ".".join(keys)
     match problem["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}; {nearest(keys[-1], section.model_fields)}"
+            return f"unknown key {key!r}; {spelling_hint(keys[-1], section.model_fields)}"
         case "missing":
             return f"key {key!r} is missing"
         case "union_tag_invalid":
             known = str(problem["ctx"]["expected_tags"]).replace("'", "").split(", ")
             tag = str(problem["ctx"]["tag"])
-            return f"{key}.{str(problem['ctx']['discriminator']).strip(chr(39))} = {tag!r}: {nearest(tag, known)}"
+            return f"{key}.{str(problem['ctx']['discriminator']).strip(chr(39))} = {tag!r}: {spelling_hint(tag, known)}"
     message = str(problem["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     message = message[:1].lower() + message[1:]
     if not key:

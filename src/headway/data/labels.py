@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.config import listed, nearest
+from headway.config import listed, spelling_hint
 from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.corpus_encoder import Packed
@@ -71,7 +71,8 @@ def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = No
             raise DataError(f"{files}, example {number:,}: the label is empty; expected a label and a text")
         if known is not None and label not in known:
             raise DataError(
-                f"{files}, example {number:,}: the label {label!r} is not one of the model's; {nearest(label, known)}"
+                f"{files}, example {number:,}: the label {label!r} is not one of the model's; "
+                f"{spelling_hint(label, known)}"
             )
         yield text, label
 

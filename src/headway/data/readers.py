@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import zstandard
 from pydantic import Field, field_validator, model_validator
 
-from headway.config import Config, nearest
+from headway.config import Config, spelling_hint
 from headway.errors import ConfigError, DataError
 
 __all__ = ["Corpus", "count_lines", "decode_lines", "read_byte_lines", "read_examples", "read_lines"]
@@ -208,8 +208,8 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
                     raise DataError(f"{where}: several columns are named {twice[0]!r}; names must differ")
                 if missing := [field for field in fields if field not in row]:
                     raise DataError(
-                        f"{where}: no column is named {missing[0]!r}; {nearest(missing[0], row)} (give column numbers "
-                        "in fields if the first line is an example)"
+                        f"{where}: no column is named {missing[0]!r}; {spelling_hint(missing[0], row)} (give column "
+                        "numbers in fields if the first line is an example)"
                     )
                 columns = [row.index(field) for field in fields]
                 continue
@@ -229,7 +229,7 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         record = _parse_object(line, where, names)
         for name in names:
             if name not in record:
-                raise DataError(f"{where}: field {name!r} is missing; {nearest(name, record)}")
+                raise DataError(f"{where}: field {name!r} is missing; {spelling_hint(name, record)}")
             if not isinstance(record[name], str) and type(record[name]) is not int:  # labels are often numbers
                 raise DataError(f"{where}: field {name!r} is {json.dumps(record[name])[:40]}; expected a string")
         texts = tuple([str(record[name]) for name in names])

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from headway import __version__
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.errors import DataError
 from headway.evaluate.bootstrap import DEFAULT_SEED, Score, check_bootstrap, check_texts, draws, middle_95
 
@@ -133,7 +133,9 @@ def _numbers(names: Sequence[str], labels: Sequence[str], what: str) -> Int[np.n
         return np.array([places[name] for name in names], np.int64)
     except KeyError:
         number, wrong = next((number, name) for number, name in enumerate(names, start=1) if name not in places)
-        raise DataError(f"text {number:,}: the {what} label {wrong!r} is unknown; {nearest(wrong, labels)}") from None
+        raise DataError(
+            f"text {number:,}: the {what} label {wrong!r} is unknown; {spelling_hint(wrong, labels)}"
+        ) from None
 
 
 def _class_scores(label: str, matrix: Int[np.ndarray, "C C"], place: int) -> ClassScores:

@@ -25,7 +25,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
 from headway import __version__
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.errors import ConfigError
 from headway.evaluate.bootstrap import (
     DEFAULT_SEED,
@@ -240,7 +240,7 @@ def find_metric(name: str) -> _Metric:
             return _Ratio("exact match", lambda hypothesis, reference: (hypothesis == reference, 1), "tok:none")
         case "token_accuracy":
             return _Ratio("token accuracy", _same_positions, "tok:whitespace")
-    raise ConfigError(f"unknown metric {name!r}; {nearest(name, METRICS)}")
+    raise ConfigError(f"unknown metric {name!r}; {spelling_hint(name, METRICS)}")
 
 
 def _same_positions(hypothesis: str, reference: str) -> tuple[int, int]:

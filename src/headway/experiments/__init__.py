@@ -40,7 +40,7 @@ _OLD_NAMES = {"compatibility": "attention-scores"}
 
 def load_experiment(name: str) -> Experiment:
     """Return the experiment ``name``, or raise :class:`ConfigError` if there is none."""
-    from headway.config import nearest  # imported here so that importing NAMES stays fast
+    from headway.config import spelling_hint  # imported here so that importing NAMES stays fast
     from headway.errors import ConfigError
 
     if name in _OLD_NAMES:
@@ -52,6 +52,6 @@ def load_experiment(name: str) -> Experiment:
         )
         name = _OLD_NAMES[name]
     if name not in NAMES:
-        raise ConfigError(f"no experiment {name!r}; {nearest(name, [*NAMES, 'all'])}")
+        raise ConfigError(f"no experiment {name!r}; {spelling_hint(name, [*NAMES, 'all'])}")
     experiment: Experiment = import_module(f"{__name__}.{name.replace('-', '_')}").EXPERIMENT
     return experiment

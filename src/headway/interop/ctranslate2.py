@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headway.bundle import Bundle, named_weights
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
 from headway.interop.supported import (
@@ -101,7 +101,7 @@ def write_ctranslate2(
     """
     package = _package()
     if quantization is not None and quantization not in quantizations():
-        raise ConfigError(f"quantization {quantization!r}; {nearest(quantization, quantizations())}")
+        raise ConfigError(f"quantization {quantization!r}; {spelling_hint(quantization, quantizations())}")
     model = transformer_of(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from headway.bundle import Bundle, ClassifierBundle
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError
 from headway.interop.model_card import exported_card
@@ -50,7 +50,7 @@ def export_to(
         MissingPackageError: A package is missing.
     """
     if form not in get_args(Form):
-        raise ConfigError(f"format {form!r}; {nearest(form, get_args(Form))}")
+        raise ConfigError(f"format {form!r}; {spelling_hint(form, get_args(Form))}")
     if quantization is not None and form != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: for --to ctranslate2 alone; {form} is written in float32")
     if isinstance(bundle, ClassifierBundle):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.bundle import Bundle, TaskConfig
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
 from headway.interop.huggingface.checkpoint import read_checkpoint, read_json
@@ -34,7 +34,7 @@ def import_from(source: str, *, source_language: str | None = None, target_langu
     """Import ``FORMAT:PATH``, such as ``huggingface:opus-mt-en-de``; see :func:`import_huggingface`."""
     form, colon, path = source.partition(":")
     if not colon or form != "huggingface":
-        hint = nearest(form, ["huggingface"]) if colon else "the format comes first"
+        hint = spelling_hint(form, ["huggingface"]) if colon else "the format comes first"
         raise ConfigError(f"{source!r}: expected huggingface:FOLDER; {hint}")
     folder = Path(path)
     if not folder.is_dir():

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast, overload
 from pydantic import Field
 from torch import nn
 
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.errors import ConfigError
 from headway.models import recurrent
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
@@ -112,7 +112,7 @@ def parse_model_config(data: Any, origin: str) -> AnyConfig:
     """Validate a model configuration that was read from ``origin``; its ``kind`` selects the architecture."""
     kind = data["kind"] if isinstance(data, dict) and "kind" in data else "transformer"
     if kind not in ARCHITECTURES:
-        raise ConfigError(f"{origin}: kind = {kind!r}: {nearest(str(kind), ARCHITECTURES)}")
+        raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}")
     return ARCHITECTURES[kind].config.parse(data, origin)
 
 

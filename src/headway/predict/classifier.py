@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.decode import length_batches
 from headway.errors import ConfigError, DataError, HeadwayError
 from headway.predict.attribution import Explanation, attribute
@@ -112,7 +112,7 @@ class Classifier:
         """
         found = self.classify(text)
         if label is not None and label not in self.labels:
-            raise ConfigError(f"unknown label {label!r}; {nearest(label, self.labels)}")
+            raise ConfigError(f"unknown label {label!r}; {spelling_hint(label, self.labels)}")
         chosen = label or found.label
         ids = self._batch(self._encoder.encode([text]), np.arange(1))
         return attribute(self.bundle, ids, chosen, found.probabilities[chosen])

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.errors import ConfigError, DataError
 from headway.storage import atomic_write
 
@@ -91,7 +91,7 @@ class TextTokenizer(ABC):
     def tag_id(self, name: str) -> int:
         """Return the id of a tag; raise :class:`ConfigError` for an unknown one."""
         if name not in self.tags:
-            hint = nearest(name, self.tags) if self.tags else "this vocabulary has none"
+            hint = spelling_hint(name, self.tags) if self.tags else "this vocabulary has none"
             raise ConfigError(f"unknown tag {name!r}; {hint}")
         return NUM_SPECIAL + self.tags.index(name)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from headway.bundle import load_bundle, load_weights, named_weights, read_config
-from headway.config import nearest, read_toml
+from headway.config import read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.models.registry import Model
 from headway.train.prepare import Tokenizers, tokenizer_settings
@@ -145,4 +145,4 @@ def _hint(pattern: str, known: list[str]) -> str:
     """Suggest the nearest weight or submodule, or list the top-level submodules if none is near."""
     parts = {".".join(name.split(".")[:depth]) + ".*" for name in known for depth in range(1, name.count(".") + 1)}
     close = difflib.get_close_matches(pattern, [*known, *parts], n=1)
-    return nearest(pattern, close or {name.split(".")[0] + ".*" for name in known})
+    return spelling_hint(pattern, close or {name.split(".")[0] + ".*" for name in known})

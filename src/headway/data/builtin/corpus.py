@@ -24,7 +24,7 @@ from typing import Any
 
 from babel import Locale, UnknownLocaleError, localedata
 
-from headway.config import nearest
+from headway.config import spelling_hint
 from headway.data.builtin.form import Form, Write
 from headway.data.builtin.moments import date_forms, datetime_forms, interval_forms, relative_forms, time_forms
 from headway.data.builtin.names import list_forms, name_forms, unseen_names
@@ -151,7 +151,7 @@ def _locale(name: str) -> Locale:
             hint = f"did you mean {english[name.lower()]!r}?"
         else:
             near = difflib.get_close_matches(name, identifiers, n=1)
-            hint = nearest(name, near or ("de", "en", "es", "fr", "ja", "pt_BR", "zh_Hant"))
+            hint = spelling_hint(name, near or ("de", "en", "es", "fr", "ja", "pt_BR", "zh_Hant"))
         raise ConfigError(
             f"unknown language {name!r}; {hint} (accepted: the {len(identifiers)} Unicode CLDR locales that Babel has)"
         ) from None

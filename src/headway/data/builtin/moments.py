@@ -45,7 +45,7 @@ def _write_both(style: Any, write_date: Write, time_style: Any, locale: Locale, 
 
 def date_forms() -> list[Form]:
     """Days, months and quarters: "Tuesday, March 4, 2025" - "Dienstag, 4. März 2025"."""
-    writers = [
+    writers: list[Write] = [
         *(localized(dates.format_date, style) for style in ("full", "long", "short")),
         *(partial(_write_skeleton, skeleton) for skeleton in _DATE_SKELETONS),
         # Last: in English "medium" equals yMMMd, and of two conflicting forms the earlier one is kept.

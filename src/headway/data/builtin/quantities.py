@@ -51,7 +51,7 @@ def percentage_forms() -> list[Form]:
 
     part = partial(_number, least=1, most=3, decimals=2, negative=0.1)
     units = (("concentr-percent", "long"), ("concentr-permille", "short"), ("concentr-permille", "long"))
-    writers = [
+    writers: list[Write] = [
         _scaled(-2, localized(numbers.format_percent, decimal_quantization=False)),
         *(partial(_write_unit, *unit) for unit in units),
     ]
