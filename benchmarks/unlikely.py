@@ -181,6 +181,7 @@ def main() -> None:
         translators = {precision: load_translator(folder, precision=precision) for precision in given.precision}
         for split, texts, held_out in splits:
             calibration = calibrate(translators[given.precision[0]], texts, training)
+            assert calibration is not None
             kinds = [("own domain", "German, not used to calibrate", held_out), *foreign]
             kinds += [("random", *kind) for kind in random_kinds(held_out)]
             kinds += [("fluent", other_name, other), ("fluent", "own domain, words shuffled", shuffle_words(held_out))]

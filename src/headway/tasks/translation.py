@@ -199,7 +199,8 @@ class TranslationTask:
             source_language=dev.source_language,
             target_language=dev.target_language,
         )
-        write_calibration(found, folder)
+        if found is not None:
+            write_calibration(found, folder)
 
     def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
