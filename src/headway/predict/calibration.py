@@ -1,11 +1,11 @@
 """The flag ``unlikely``: whether a source text is unlike the text that the model was calibrated on.
 
-A model translates anything into fluent text, also other languages and random characters, and then invents. Three
-surprises tell such input apart. A surprise is a mean of -log p, in nats:
+A model turns any input into fluent text, even other languages and random characters. Three measures of surprise
+distinguish such input from text of the model's domain. Each is a mean of -log p, in nats:
 
-- of the source, per token and per character, where p is the token's frequency in the source text of the calibration
-  (with additive smoothing). Text in another language consists of tokens that are rare in the source language, and
-  random characters need many tokens for few characters.
+- of the source, per token and per character, where p is the token's frequency in the source text of the calibration,
+  with additive smoothing. Text in another language contains tokens that are rare in the source language, and random
+  characters need many tokens for few characters.
 - of the translation, per token, where p is the model's probability.
 
 Short texts vary more than long ones, so each surprise is standardized by a mean and a variance that depend on the
