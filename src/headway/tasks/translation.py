@@ -41,7 +41,6 @@ from headway.train.task import Objective, Prepared
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-__all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask"]
 
 _COUNTED_EXAMPLES = 100_000  # of each corpus, whose tokens calibration counts
 
