@@ -43,6 +43,13 @@ from headway.train.task import Objective, Prepared
 if TYPE_CHECKING:
     from headway.predict import Classifier
 
+__all__ = [
+    "ClassificationData",
+    "ClassificationObjective",
+    "ClassificationRecipe",
+    "ClassificationTask",
+    "balanced_weights",
+]
 
 _ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # long texts are truncated instead
 
@@ -244,11 +251,13 @@ def _encoding(
     corpus: Corpus,
     sampling: BpeDropout | None,
 ) -> CorpusEncoding:
-    sampler = BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
-    text = SideSpec(CorpusEncoder(tokenizer), sampler, suffix_ids=(EOS,), max_length=max_length)
-    label = SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
+    def sides() -> tuple[SideSpec, SideSpec]:
+        sampler = BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
+        text = SideSpec(CorpusEncoder(tokenizer), sampler, suffix_ids=(EOS,), max_length=max_length)
+        return text, SideSpec(LabelEncoder(labels), LabelEncoder(labels, sampling[1]) if sampling else None)
+
     keys = (tokenizer.fingerprint, labels)
-    return CorpusEncoding(partial(read_labeled, corpus, folder, labels), (text, label), keys, (max_length,))
+    return CorpusEncoding(partial(read_labeled, corpus, folder, labels), sides, keys, (max_length,))
 
 
 def _labels(recipe: ClassificationRecipe, preparation: Preparation) -> Mapping[str, int]:

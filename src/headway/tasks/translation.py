@@ -41,6 +41,7 @@ from headway.train.task import Objective, Prepared
 if TYPE_CHECKING:
     from headway.predict import Translator
 
+__all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask"]
 
 _COUNTED_EXAMPLES = 100_000  # of each corpus, whose tokens calibration counts
 
@@ -198,8 +199,7 @@ class TranslationTask:
             source_language=dev.source_language,
             target_language=dev.target_language,
         )
-        if found is not None:
-            write_calibration(found, folder)
+        write_calibration(found, folder)
 
     def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
@@ -225,15 +225,15 @@ def _encoding(tokenizers: Tokenizers, folder: Path, corpus: Corpus, sampling: Bp
     def encoders(tokenizer: TextTokenizer) -> tuple[CorpusEncoder, BPEDropoutEncoder | None]:
         return CorpusEncoder(tokenizer), BPEDropoutEncoder(tokenizer, *sampling) if sampling else None
 
-    source = encoders(tokenizers.source)
-    # The encoder of a joint vocabulary caches the words of both sides.
-    target = source if tokenizers.target is tokenizers.source else encoders(tokenizers.target)
-    return CorpusEncoding(
-        partial(read_examples, corpus, folder),
-        (
+    def sides() -> tuple[SideSpec, SideSpec]:
+        source = encoders(tokenizers.source)
+        # The encoder of a joint vocabulary caches the words of both sides.
+        target = source if tokenizers.target is tokenizers.source else encoders(tokenizers.target)
+        return (
             SideSpec(*source, prefix_ids=special.source_prefix, suffix_ids=special.source_suffix),
             SideSpec(*target, prefix_ids=special.target_prefix, suffix_ids=(EOS,)),
-        ),
-        (tokenizers.source.fingerprint, tokenizers.target.fingerprint),
-        (asdict(special),) if tokenizers.imported_template else (),
-    )
+        )
+
+    keys = (tokenizers.source.fingerprint, tokenizers.target.fingerprint)
+    others = (asdict(special),) if tokenizers.imported_template else ()
+    return CorpusEncoding(partial(read_examples, corpus, folder), sides, keys, others)

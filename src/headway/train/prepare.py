@@ -20,7 +20,7 @@ from headway.bundle import own_template, read_config
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, count_lines
-from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint
+from headway.data.store import ContentHashes, FilterConfig, TokenStore, fingerprint, open_store
 from headway.data.store_builder import Shard, open_or_build
 from headway.engine.accelerate import accelerate
 from headway.errors import BundleError, CheckpointError, ConfigError, TrainingError
@@ -41,6 +41,7 @@ BpeDropout = tuple[float, int, int]  # BPE-dropout: probability, segmentations, 
 Read = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 
 _REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
+_NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # of tokenizer files, by tokenizer.joint
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,13 @@ class CorpusEncoding:
 
     Attributes:
         examples: Reads the corpus.
-        sides: The specifications for tokenizing source and target.
+        sides: Returns the specifications for tokenizing source and target; called if there is no store yet.
         side_keys: Values that identify the encoding of the source and of the target side.
         other_keys: Other values that the store depends on.
     """
 
     examples: Callable[[], Iterator[tuple[str, ...]]]
-    sides: tuple[SideSpec, SideSpec]
+    sides: Callable[[], tuple[SideSpec, SideSpec]]
     side_keys: tuple[object, object]
     other_keys: tuple[object, ...] = ()
 
@@ -151,14 +152,11 @@ class Preparation:
             sampling,
             *encoding.other_keys,
         )
-        return open_or_build(
-            self.run / "tokens" / name,
-            key,
-            encoding.examples,
-            EncodingSpec(encoding.sides, filters),
-            shard=self._shard,
-            progress=partial(self.listener.work, "examples tokenized"),
-        )
+        path = self.run / "tokens" / name
+        if store := open_store(path, key):
+            return store
+        spec, progress = EncodingSpec(encoding.sides(), filters), partial(self.listener.work, "examples tokenized")
+        return open_or_build(path, key, encoding.examples, spec, shard=self._shard, progress=progress)
 
     def _trained_tokenizers(self, read: Read, sides: Sequence[int], task_key: Sequence[object]) -> Tokenizers:
         config, corpora, tags = self.recipe.tokenizer, self.recipe.data.train, self._tags()
@@ -239,11 +237,8 @@ class Preparation:
         codes = {corpus.target_language for corpus in self.recipe.data.train}
         return sorted(language_tag(code) for code in codes if code)
 
-    def _tokenizer_names(self) -> tuple[str, str]:
-        return ("joint", "joint") if self.recipe.tokenizer.joint else ("source", "target")
-
     def _saved_tokenizers(self, key: str) -> Tokenizers | None:
-        home, (source, target) = self.run / "tokenizer", self._tokenizer_names()
+        home, (source, target) = self.run / "tokenizer", _NAMES[self.recipe.tokenizer.joint]
         template = home / "framing.json"
         try:
             if (home / "key").read_text(encoding="utf-8") != key:
@@ -252,14 +247,13 @@ class Preparation:
             second = first if source == target else load_tokenizer(home, target)
             if not template.exists():
                 return Tokenizers(first, second)
-            return Tokenizers(
-                first, second, SpecialTokenTemplate.parse(json.loads(template.read_text("utf-8")), str(template))
-            )
+            data = json.loads(template.read_text(encoding="utf-8"))
+            return Tokenizers(first, second, SpecialTokenTemplate.parse(data, str(template)))
         except (OSError, ValueError, ConfigError, BundleError):
             return None
 
     def _save_tokenizers(self, tokenizers: Tokenizers, key: str) -> Tokenizers:
-        source, target = self._tokenizer_names()
+        source, target = _NAMES[self.recipe.tokenizer.joint]
         with atomic_write_folder(self.run / "tokenizer") as aside:
             tokenizers.source.save(aside, source)
             if target != source:
