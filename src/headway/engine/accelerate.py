@@ -20,7 +20,7 @@ from typing import TypeVar
 from torch import nn
 from torch.nn import functional as F
 
-from headway import kernels
+import headway.kernels as kernels
 from headway.engine.attention import KernelMultiHeadAttention
 from headway.engine.blocks import KernelFeedForward, KernelNoNorm, KernelPostNorm, KernelPreNorm
 from headway.engine.dropout import AutocastDropout, KernelDropout

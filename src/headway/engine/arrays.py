@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from headway import kernels
+import headway.kernels as kernels
 
 __all__ = ["as_array", "parameter_as_array", "supports"]
 

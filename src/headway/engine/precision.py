@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from headway import kernels
+import headway.kernels as kernels
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
 
