@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,7 @@ from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.evaluate import ComparisonTable
+    from headway.predict import Translator
 
 __all__ = ["compare"]
 
@@ -60,23 +61,22 @@ def compare(
     """
     from headway.decode.request import DecodingOptions
     from headway.evaluate import compare_labels, compare_translations
-    from headway.predict import TranslatorPool
 
     if (reference is None) == (data is None):
         raise ConfigError("give the references with --reference F, or for classifiers labeled texts with --data F.tsv")
     names = [str(system) for system in systems]
     if len(set(names)) < max(len(names), 2):
         raise ConfigError("expected two or more different systems to compare")
-    search = chosen_options()
     of_models = {"--source": source, "--to": to, "--from": from_, "--precision": precision != "float32",
-                 "--workers": workers > 1, "a search option": search != DecodingOptions()}  # fmt: skip
+                 "--workers": workers > 1, "a search option": chosen_options() != DecodingOptions()}  # fmt: skip
+    tests = {"samples": samples, "seed": test_seed, "differences": differences}
     given = [name for name, value in of_models.items() if value]
     if data is not None:
         if wrong := [*given, *["--metric"] * bool(metric)]:
             raise ConfigError(f"{wrong[0]} is for translations; leave it out with --data")
         texts, truth = read_labeled_file(data, fields)
         labels = {str(system): _labels_of(system, texts, data) for system in systems}
-        table = compare_labels(labels, truth, samples=samples, seed=test_seed, differences=differences)
+        table = compare_labels(labels, truth, **tests)
     else:
         if fields is not None:
             raise ConfigError("--fields is for --data; leave it out with --reference")
@@ -96,23 +96,29 @@ def compare(
         for system in models:
             assert source is not None
             load = partial(load_translator_or_ensemble, system, None, precision=precision)
-            with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as model:
-                translate = partial(model.translate_each, options=search, target_language=to, source_language=from_)
-                what = f"translating with {system}"
-                found = convert_all(read[str(source)], translate, what=what, source=source, workers=workers)
-            read[str(system)] = [each.text for each in found]
+            languages = {"target_language": to, "source_language": from_}
+            read[str(system)] = _translations_of(system, load, read[str(source)], source, workers, languages)
         outputs = {name: read[name] for name in names}
-        table = compare_translations(
-            outputs,
-            references,
-            metrics=metric or ("bleu", "chrf", "ter"),
-            samples=samples,
-            trials=trials,
-            seed=test_seed,
-            differences=differences,
-        )
+        metrics = metric or ("bleu", "chrf", "ter")
+        table = compare_translations(outputs, references, metrics=metrics, trials=trials, **tests)
     with output_file(None) as file:
         file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if form == "json" else _as_text(table))
+
+
+def _translations_of(
+    system: Path,
+    load: Callable[[], Translator],
+    texts: Sequence[str],
+    source: Path,
+    workers: int,
+    languages: Mapping[str, Any],
+) -> list[str]:
+    from headway.predict import TranslatorPool
+
+    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
+        translate = partial(translator.translate_each, options=chosen_options(), **languages)
+        found = convert_all(texts, translate, what=f"translating with {system}", source=source, workers=workers)
+    return [each.text for each in found]
 
 
 def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:
