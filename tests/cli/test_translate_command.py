@@ -302,8 +302,8 @@ class TestStreams:
                 return next(self.chunks, b"")
 
         pipe = Pipe(b"a\n", b"b\nc", b"", b"never")
-        assert list(line_io._arriving(pipe, 1)) == [[b"a"], [b"b"], [b"c"]]
-        assert list(line_io._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"), 1)) == [[b"a", b"b"], [b"cde", b""]]
+        assert list(line_io._arriving(pipe, 1)) == [b"a", b"b", b"c"]
+        assert list(line_io._arriving(Pipe(b"a\nb\n", b"c", b"d", b"e\n\n"), 1)) == [b"a\nb", b"cde\n"]
         assert list(line_io._arriving(Pipe(), 1)) == []
 
     def test_windows_are_bounded_in_lines_and_bytes(self) -> None:

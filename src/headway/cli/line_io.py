@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from io import BufferedIOBase, TextIOBase
 from itertools import chain, count, islice
 from pathlib import Path
@@ -74,11 +74,8 @@ def read_line_batches(path: Path | None, workers: int = 1) -> Iterator[list[byte
     if path is not None and path != _STANDARD:
         yield from _batches(read_byte_lines(path), workers)
         return
-    started = False
-    for lines in _arriving(cast("BufferedIOBase", sys.stdin.buffer), workers):
-        if not started:
-            lines[0] = lines[0].removeprefix(codecs.BOM_UTF8)
-            started = True
+    for number, block in enumerate(_arriving(cast("BufferedIOBase", sys.stdin.buffer), workers)):
+        lines = (block if number else block.removeprefix(codecs.BOM_UTF8)).split(b"\n")
         yield from _batches((line.removesuffix(b"\r") for line in lines), workers)
 
 
@@ -93,17 +90,11 @@ def _batches(lines: Iterable[bytes], workers: int) -> Iterator[list[bytes]]:
         yield batch
 
 
-def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[list[bytes]]:
-    """Yield the complete lines that have arrived; wait only while there are none."""
-    carried: list[bytes] = []
-    while chunk := stream.read1(workers * _READ_BYTES):
-        head, newline, tail = chunk.rpartition(b"\n")
-        if newline:
-            yield b"".join([*carried, head]).split(b"\n")
-            carried = []
-        carried.append(tail)
-    if last := b"".join(carried):
-        yield [last]
+def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[bytes]:
+    """Yield the complete lines that have arrived, as one block; wait only while there are none."""
+    from headway.data.readers import line_blocks
+
+    return line_blocks(iter(partial(stream.read1, workers * _READ_BYTES), b""))
 
 
 @contextmanager

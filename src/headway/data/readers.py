@@ -16,7 +16,7 @@ import codecs
 import csv
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 from headway.config import Config, spelling_hint
 from headway.errors import ConfigError, DataError
 
-__all__ = ["Corpus", "count_lines", "decode_lines", "read_byte_lines", "read_examples", "read_lines"]
+__all__ = ["Corpus", "count_lines", "decode_lines", "line_blocks", "read_byte_lines", "read_examples", "read_lines"]
 
 _BLOCK_BYTES = 1 << 18
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
@@ -285,7 +285,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield blocks of whole lines, each with the number of lines before it."""
     done = 0
     try:
-        for block in _line_blocks(path):
+        for block in line_blocks(_chunks(path)):
             if not done:
                 block = block.removeprefix(codecs.BOM_UTF8)
             yield done, block
@@ -307,7 +307,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 def count_lines(path: Path) -> int:
     """Return the number of lines of a file without decoding them; 0 if it cannot be read."""
     try:
-        return sum(block.count(b"\n") + 1 for block in _line_blocks(path))
+        return sum(block.count(b"\n") + 1 for block in line_blocks(_chunks(path)))
     except (OSError, EOFError, zlib.error, zstandard.ZstdError):
         return 0
 
@@ -342,10 +342,10 @@ def _locate(block: bytes, position: int) -> tuple[int, int]:
     return block.count(b"\n", 0, position) + 1, position - block.rfind(b"\n", 0, position)
 
 
-def _line_blocks(path: Path) -> Iterator[bytes]:
-    """Yield the content of a file in blocks of whole lines, without the ``\\n`` at the end of each block."""
+def line_blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the content of ``chunks`` in blocks of whole lines, without the ``\\n`` at the end of each block."""
     partial: list[bytes] = []  # the beginning of a line whose end has not been read yet
-    for chunk in _chunks(path):
+    for chunk in chunks:
         head, newline, tail = chunk.rpartition(b"\n")
         if newline:
             yield b"".join([*partial, head])
