@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
+from multiprocessing import active_children
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headway.data import store_builder
 from headway.data.encoding import EncodingSpec, SideSpec, load_chunk, save_chunk
 from headway.data.store import Chunk, FilterConfig, TokenStore
-from headway.data.store_builder import Shard, _Workers, open_or_build
+from headway.data.store_builder import Shard, open_or_build
 from headway.errors import ConfigError, DataError, OutputError
 from headway.text.base import EOS
 from headway.text.bpe_dropout import BPEDropoutEncoder
@@ -74,13 +76,13 @@ def test_workers_build_the_same_store_bit_for_bit(
     tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitted: list[Path] = []
-    real = _Workers.submit
 
-    def submit(self: _Workers, path: Path, examples: list[tuple[str, ...]]) -> None:
-        submitted.append(path)
-        real(self, path, examples)
+    class Pool(ProcessPoolExecutor):
+        def submit(self, function: Any, /, path: Path, *arguments: Any) -> Any:  # type: ignore[override]
+            submitted.append(path)
+            return super().submit(function, path, *arguments)
 
-    monkeypatch.setattr(_Workers, "submit", submit)
+    monkeypatch.setattr(store_builder, "ProcessPoolExecutor", Pool)
     on_cores(monkeypatch, 2)
     heard: list[int] = []
     assert isinstance(open_or_build(tmp_path / "s", KEY, texts, work, progress=heard.append), TokenStore)
@@ -203,33 +205,38 @@ def test_a_piece_comes_back(tmp_path: Path, work: EncodingSpec) -> None:
 
 
 class TestWorkers:
+    @pytest.fixture(autouse=True)
+    def _two_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        on_cores(monkeypatch, 2)
+
     def test_an_error_in_a_worker_is_raised_here(self, tmp_path: Path, work: EncodingSpec) -> None:
         (tmp_path / "file").write_text("")
-        with _Workers(work, 1, lambda _: None) as some:
-            some.submit(tmp_path / "file" / "piece.npz", TEXTS)
-            with pytest.raises(OutputError, match="cannot be written"):
-                some.finish()
+        with pytest.raises(OutputError, match="cannot be written"):
+            open_or_build(tmp_path / "file" / "s", KEY, texts, work)
 
     def test_a_worker_that_is_killed_is_reported(self, tmp_path: Path, work: EncodingSpec) -> None:
-        with _Workers(work, 1, lambda _: None) as some:
-            some.submit(tmp_path / "chunk.npz", TEXTS * 100)
-            os.kill(next(iter(some._pool._processes)), signal.SIGKILL)
-            with pytest.raises(OutputError, match=r"has ended unexpectedly \(killed, .*finished chunks are kept"):
-                some.finish()
+        others = active_children()
+
+        def killing() -> Iterator[tuple[str, ...]]:
+            yield from TEXTS[:11]
+            (worker,) = (process for process in active_children() if process not in others)
+            worker.kill()
+            yield from TEXTS[11:]
+
+        with pytest.raises(OutputError, match=r"has ended unexpectedly \(killed, .*finished chunks are kept"):
+            open_or_build(tmp_path / "s", KEY, killing, work)
 
     def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:
-        some = _Workers(work, 2, lambda _: None)
+        others = active_children()
         processes: list[BaseProcess] = []
 
-        def fail() -> None:
-            with some:
-                some.submit(tmp_path / "1.npz", TEXTS)
-                some.submit(tmp_path / "2.npz", TEXTS)
-                processes.extend(some._pool._processes.values())
-                raise KeyboardInterrupt
+        def failing() -> Iterator[tuple[str, ...]]:
+            yield from TEXTS[:25]
+            processes.extend(process for process in active_children() if process not in others)
+            raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            fail()
+            open_or_build(tmp_path / "s", KEY, failing, work)
         assert processes
         assert not any(process.is_alive() for process in processes)
 
@@ -237,22 +244,25 @@ class TestWorkers:
         """A killed parent cannot shut its pool down: each worker watches it."""
         script = tmp_path / "parent.py"
         script.write_text(
-            "import os, signal, time\n"
+            "import time\n"
+            "from multiprocessing import active_children\n"
             "from pathlib import Path\n"
+            "from headway.data import store_builder\n"
             "from headway.data.encoding import EncodingSpec, SideSpec\n"
             "from headway.data.labels import LabelEncoder\n"
-            "from headway.data.store_builder import _Workers\n"
-            "if __name__ == '__main__':\n"
-            "    side = SideSpec(LabelEncoder(('a',)))\n"
-            "    workers = _Workers(EncodingSpec((side, side), None), 1, lambda _: None)\n"
-            "    workers.submit(Path('chunk.npz'), [('a', 'a')])\n"
-            "    workers.finish()\n"
-            "    print(*workers._pool._processes, flush=True)\n"
+            "def examples():\n"
+            "    yield 'a', 'a'\n"
+            "    yield 'a', 'a'\n"
+            "    print(*(each.pid for each in active_children()), flush=True)\n"
             "    time.sleep(600)\n"
+            "if __name__ == '__main__':\n"
+            "    store_builder._CHUNK_EXAMPLES, store_builder.num_cores = 1, lambda: 2\n"
+            "    side = SideSpec(LabelEncoder(('a',)))\n"
+            "    store_builder.open_or_build(Path('s'), 'key', examples, EncodingSpec((side, side), None))\n"
         )
         parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
         assert parent.stdout is not None
-        worker = int(parent.stdout.readline())
+        worker = int(parent.stdout.readline().split()[0])
         parent.kill()
         parent.wait()
         parent.stdout.close()

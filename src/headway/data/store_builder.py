@@ -97,72 +97,47 @@ def _build_chunks(
     """Build the missing chunks of a shard. Returns the paths of all chunks of the corpus, in order."""
     paths: list[Path] = []
     cores, done = num_cores(), 0
+    pending: dict[Future[None], int] = {}  # the chunks that processes are tokenizing, with their numbers of examples
 
     def add(number: int) -> None:
         nonlocal done
         done += number
         progress(done)
 
-    with _Workers(spec, cores, add) as workers:
-        for number in count():
-            chunk = list(islice(examples, _CHUNK_EXAMPLES))
-            if not chunk:
-                break
-            path = home / f"{number:06}.npz"
-            paths.append(path)
-            if not shard.owns(number) or path.exists():
-                add(len(chunk))
-            elif cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # nothing to share
-                save_chunk(spec.encode_chunk(chunk), path)
-                add(len(chunk))
-            else:
-                workers.submit(path, chunk)
-        workers.finish()
+    def collect() -> None:
+        """Wait for at least one pending chunk."""
+        for future in wait(pending, return_when=FIRST_COMPLETED).done:
+            number = pending.pop(future)
+            future.result()
+            add(number)
+
+    # Processes start when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's and the
+    # tokenizers' threads. After an error, the chunks that they are working on are finished and kept.
+    try:
+        with ProcessPoolExecutor(cores, get_context("spawn"), _start_worker, (spec,)) as pool:
+            for number in count():
+                chunk = list(islice(examples, _CHUNK_EXAMPLES))
+                if not chunk:
+                    break
+                path = home / f"{number:06}.npz"
+                paths.append(path)
+                if not shard.owns(number) or path.exists():
+                    add(len(chunk))
+                elif cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # nothing to share
+                    save_chunk(spec.encode_chunk(chunk), path)
+                    add(len(chunk))
+                else:
+                    while len(pending) >= cores:
+                        collect()
+                    pending[pool.submit(_tokenize, path, chunk)] = len(chunk)
+            while pending:
+                collect()
+    except BrokenProcessPool:
+        raise OutputError(
+            "a process that tokenizes has ended unexpectedly (killed, often because memory ran out); run the same "
+            "command again: finished chunks are kept"
+        ) from None
     return paths
-
-
-class _Workers:
-    """At most ``processes`` processes that tokenize chunks, started when there is work; a context manager.
-
-    They are spawned, not forked: a fork would copy the locks of PyTorch's and the tokenizers' threads. ``done`` is
-    called with the number of examples of each finished chunk.
-    """
-
-    def __init__(self, spec: EncodingSpec, processes: int, done: Callable[[int], None]) -> None:
-        self._processes, self._done = processes, done
-        self._pool = ProcessPoolExecutor(processes, get_context("spawn"), _start_worker, (spec,))
-        self._pending: dict[Future[None], int] = {}
-
-    def submit(self, path: Path, examples: list[tuple[str, ...]]) -> None:
-        """Have ``examples`` tokenized into the chunk file ``path``; wait while all processes are busy."""
-        while len(self._pending) >= self._processes:
-            self._collect()
-        self._pending[self._pool.submit(_tokenize, path, examples)] = len(examples)
-
-    def finish(self) -> None:
-        """Wait until all chunks are written."""
-        while self._pending:
-            self._collect()
-
-    def _collect(self) -> None:
-        """Wait for at least one chunk."""
-        for future in wait(self._pending, return_when=FIRST_COMPLETED).done:
-            examples = self._pending.pop(future)
-            try:
-                future.result()
-            except BrokenProcessPool:
-                raise OutputError(
-                    "a process that tokenizes has ended unexpectedly (killed, often because memory ran out); run the "
-                    "same command again: finished chunks are kept"
-                ) from None
-            self._done(examples)
-
-    def __enter__(self) -> _Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End all processes; the chunks that they are working on are finished and kept."""
-        self._pool.shutdown(cancel_futures=True)
 
 
 _spec: EncodingSpec  # of a worker process
