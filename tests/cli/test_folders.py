@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from command_line import assert_refused, run
 
-from headway.cli.folders import beside
+from headway.cli.folders import sibling_folder
 from headway.predict import Translator
 
 
@@ -24,11 +24,11 @@ def content(folder: Path) -> dict[Path, bytes]:
 
 
 def test_names(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert beside(Path("a/b"), "onnx") == Path("a/b-onnx")
+    assert sibling_folder(Path("a/b"), "onnx") == Path("a/b-onnx")
     monkeypatch.chdir(model)
     home = Path.cwd().parent
-    assert beside(Path(), "onnx") == home / "model-onnx"
-    assert beside(Path(".."), "onnx") == home.parent / "home-onnx"
+    assert sibling_folder(Path(), "onnx") == home / "model-onnx"
+    assert sibling_folder(Path(".."), "onnx") == home.parent / "home-onnx"
     assert run("export", ".", "--to", "huggingface").code == 0
     assert (home / "model-huggingface" / "model.safetensors").is_file()
 

@@ -152,7 +152,6 @@ def _evaluate_classifier(
         with output_file(output) as file:
             file.writelines(map(label_line, found))
     if confusion is not None:
-        from headway.inspection.confusion_matrix import figure
-        from headway.inspection.picture_files import save
+        from headway.inspection.confusion_matrix import draw
 
-        save(figure(report), confusion)
+        draw(report, confusion)

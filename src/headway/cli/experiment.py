@@ -74,7 +74,8 @@ def experiment(
             known = isinstance(error, HeadwayError)
             settings.say(f"headway: {each.name}: {error if known else traceback.format_exc()}")
             continue
-        _show(records[-1])
+        for claim, verdict in zip(records[-1].claims, records[-1].verdicts, strict=True):
+            print(f"{each.name}\t{verdict.outcome}\t{claim.text}\t{verdict.reason}", flush=True)
         write_report(records, output, report)
     if records:
         settings.say(f"written: {report}")
@@ -113,8 +114,3 @@ def _command(experiment: Experiment, settings: Settings) -> str:
     words += ["--data", str(settings.data)] if settings.data is not None and experiment.data else []
     words += ["--model", str(settings.model)] if settings.model is not None and experiment.takes_model else []
     return shlex.join(words)
-
-
-def _show(record: ExperimentRecord) -> None:
-    for claim, verdict in zip(record.claims, record.verdicts, strict=True):
-        print(f"{record.name}\t{verdict.outcome}\t{claim.text}\t{verdict.reason}", flush=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from headway.errors import ConfigError
 
-__all__ = ["beside", "folder_to_write"]
+__all__ = ["folder_to_write", "sibling_folder"]
 
 
-def beside(folder: Path, suffix: str) -> Path:
+def sibling_folder(folder: Path, suffix: str) -> Path:
     """Return FOLDER-suffix beside ``folder``, which may also be "." or ".."."""
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.parent / f"{named.name}-{suffix}"

@@ -215,16 +215,12 @@ def _within(device: torch.device) -> Iterator[World]:
         yield World(device, host)
         dist.barrier(host)  # process 0 may be writing, and torchrun ends all processes after the first one
     except RuntimeError as error:
-        if not _is_lost_connection(error):
-            raise
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise  # not a lost connection
         raise TrainingError(
             f"process {dist.get_rank()} has lost the connection to another process of this job. If that process has "
             "reported an error, fix it. Run the same command again: training resumes from its last save"
         ) from error
-
-
-def _is_lost_connection(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
 
 
 def _device(name: str, local_rank: int) -> torch.device:

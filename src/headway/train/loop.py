@@ -242,8 +242,8 @@ class _Trainer(Generic[RecipeT]):
         return_freed_memory()
         self._check_skipped()
         state = self.state
-        where = {"epoch": state.progress.epoch, "learning_rate": rate}
-        record: dict[str, int | float] = {**where, **state.close_window(), "elapsed_s": state.progress.elapsed_s}
+        record: dict[str, int | float] = {"epoch": state.progress.epoch, "learning_rate": rate}
+        record |= {**state.close_window(), "elapsed_s": state.progress.elapsed_s}
         self._write_metrics("train", record)
         self.listener.step(state.step, self.recipe.training.steps, record)
 
