@@ -188,6 +188,28 @@ def preparing() -> Iterator[str]:
         )
 
 
+def unlikely() -> Iterator[str]:
+    """Yield how often the flag ``unlikely`` is set, by model and kind of text."""
+    for name, data in load("unlikely-*.json"):
+        yield (
+            f"## The flag `unlikely`\n\n`python benchmarks/unlikely.py` ({data['date']}, PyTorch {data['torch']}, calibrated in "
+            f"{data['calibrated_in']}; `{name}`). The share of texts that are flagged; in the models' own domain these are "
+            "false alarms. In brackets: by the source alone.\n"
+        )
+        runs = data["results"]
+        header = [f"{each['model']}, calibrated on {each['calibrated_on']}, {each['precision']}" for each in runs]
+        kinds = dict.fromkeys((row["group"], row["kind"]) for each in runs for row in each["rows"])
+        found = [{row["kind"]: row for row in each["rows"]} for each in runs]
+        rows = [[*kind, *(share(each[kind[1]]) if kind[1] in each else "" for each in found)] for kind in kinds]
+        yield table(["group", "text", *header], rows)
+
+
+def share(row: Json) -> str:
+    """Return which part of the texts was flagged, and in brackets by the source alone."""
+    flagged, alone = (f"{100 * row[key] / row['texts']:.1f}" for key in ("flagged", "source_alone"))
+    return f"{flagged} % ({alone} %)"
+
+
 def distributed() -> Iterator[str]:
     """Yield the cost of exchanging gradients and the projection made from it."""
     for name, data in load("distributed-*.json"):
@@ -209,7 +231,7 @@ def distributed() -> Iterator[str]:
         yield table(["model", "GPUs", "link", "computing, ms", "exchange, ms", "efficiency"], rows)
 
 
-SECTIONS = (quality, training, learning, decoding, classification, preparing, distributed)
+SECTIONS = (quality, training, learning, decoding, classification, unlikely, preparing, distributed)
 
 
 def render() -> str:

@@ -9,7 +9,7 @@ round. Training text is used to count tokens only. Then each model translates
 
 - text of its own domain, where the flag is a false alarm,
 - text in other languages and scripts,
-- random characters, and sentences whose characters or words are shuffled,
+- random characters, and the characters or words of its own test sentences (for Tatoeba, the odd lines) shuffled,
 - fluent German from the other corpus.
 
 ``source alone`` is the share that the flag finds without the translation's probabilities, as in sampling.
@@ -125,25 +125,26 @@ def shuffle_words(sentences: list[str]) -> list[str]:
     return [" ".join(dice.sample(words, len(words))) for words in map(str.split, sentences[:TEXTS])]
 
 
-def by_source(calibration: Calibration, translator: Translator, texts: list[str]) -> int:
-    """Return how many texts are flagged without their translations."""
+Judged = tuple[str, list[int], tuple[float, ...]]  # a text, its tokens, and the log-probabilities of its translation
+
+
+def translate(translator: Translator, given: list[str], options: DecodingOptions) -> list[Judged]:
+    """Return what the flag is decided by, for each text."""
+    texts = [text for text in given if text.strip()]
     ids = translator.bundle.source_tokenizer.encode_batch(texts)
-    return sum(calibration.is_unlikely(text, tokens, ()) for text, tokens in zip(texts, ids, strict=True))
+    found = translator.translate(texts, options)
+    return [
+        (text, tokens, each.candidates[0].token_log_probabilities)
+        for text, tokens, each in zip(texts, ids, found, strict=True)
+    ]
 
 
-def measure(
-    translator: Translator, calibration: Calibration, kinds: list[tuple[str, str, list[str]]], options: DecodingOptions
-) -> list[dict[str, Any]]:
-    """Return how many texts of each kind are flagged."""
-    translator.calibration = calibration
-    rows = []
-    for group, name, given in kinds:
-        texts = [text for text in given if text.strip()]
-        flagged = sum(bool(each.unlikely) for each in translator.translate(texts, options))
-        row = {"group": group, "kind": name, "texts": len(texts), "flagged": flagged}
-        rows.append(row | {"source_alone": by_source(calibration, translator, texts)})
-        print(f"  {group:15} {name:50} {flagged:5} of {len(texts):5}, source alone {rows[-1]['source_alone']:5}")
-    return rows
+def judge(calibration: Calibration, group: str, kind: str, texts: list[Judged]) -> dict[str, Any]:
+    """Return how many texts are flagged."""
+    flagged = sum(calibration.is_unlikely(*text) for text in texts)
+    alone = sum(calibration.is_unlikely(text, ids, ()) for text, ids, _ in texts)
+    print(f"  {group:15} {kind:50} {flagged:5} of {len(texts):5}, source alone {alone:5}", flush=True)
+    return {"group": group, "kind": kind, "texts": len(texts), "flagged": flagged, "source_alone": alone}
 
 
 def main() -> None:
@@ -162,31 +163,37 @@ def main() -> None:
     foreign = [
         ("other language", "French (Multi30k)", read(multi30k / "test_2016_flickr.fr")),
         ("other language", "English (Multi30k)", read(multi30k / "test_2016_flickr.en")),
-        ("other language", "English (Tatoeba)", read(tatoeba / "dev.en")),
+        ("other language", "English (Tatoeba)", read(tatoeba / "dev.en")[:1000]),
         ("other language", "other scripts", SCRIPTS),
     ]
-    own: dict[str, tuple[Path | None, Path, list[tuple[str, list[str], list[str]]], str, list[str]]] = {
-        "Multi30k": (given.multi30k, multi30k, [("val", val, captions)], "German (Tatoeba)", dev),
+    corpora: dict[str, tuple[Path | None, Path, list[tuple[str, list[str], list[str]]], tuple[str, list[str]]]] = {
+        "Multi30k": (given.multi30k, multi30k, [("val", val, captions)], ("German (Tatoeba)", dev)),
         "Tatoeba": (
             *(given.tatoeba, tatoeba),
             [("dev, even lines", dev[1::2], dev[::2]), ("dev, odd lines", dev[::2], dev[1::2])],
-            *("German (Multi30k)", captions),
+            ("German (Multi30k)", captions),
         ),
-    }  # fmt: skip
+    }
+    options = DecodingOptions(beam_size=given.beam_size)
     results = []
-    for name, (folder, corpus, splits, other_name, other) in own.items():
+    for name, (folder, corpus, splits, other) in corpora.items():
         if folder is None:
             continue
-        training = read(corpus / "train.de")
+        training, first = read(corpus / "train.de"), splits[0][2]
         translators = {precision: load_translator(folder, precision=precision) for precision in given.precision}
-        for split, texts, held_out in splits:
-            calibration = calibrate(translators[given.precision[0]], texts, training)
-            kinds = [("own domain", "German, not used to calibrate", held_out), *foreign]
-            kinds += [("random", *kind) for kind in random_kinds(held_out)]
-            kinds += [("fluent", other_name, other), ("fluent", "own domain, words shuffled", shuffle_words(held_out))]
-            for precision, translator in translators.items():
+        calibrations = {
+            split: calibrate(next(iter(translators.values())), texts, training) for split, texts, _ in splits
+        }
+        others = [*foreign, *(("random", *kind) for kind in random_kinds(first))]
+        others += [("fluent", *other), ("fluent", "own domain, words shuffled", shuffle_words(first))]
+        for precision, translator in translators.items():
+            judged = [(group, kind, translate(translator, texts, options)) for group, kind, texts in others]
+            for split, _, held_out in splits:
+                calibration = calibrations[split]
+                assert calibration is not None
                 print(f"{name}, calibrated on {split}, {precision}:")
-                rows = measure(translator, calibration, kinds, DecodingOptions(beam_size=given.beam_size))
+                own = ("own domain", "German, not used to calibrate", translate(translator, held_out, options))
+                rows = [judge(calibration, *kind) for kind in (own, *judged)]
                 setting = {"model": name, "calibrated_on": split, "precision": precision, "beam_size": given.beam_size}
                 results.append({**setting, "texts": calibration.texts, "rows": rows})
     if given.output:

@@ -19,8 +19,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from headway.errors import ConfigError
 
-__all__ = ["Config", "applied_preset", "apply_overrides", "listed", "read_toml", "spelling_hint", "to_toml"]
-
 _MAX_WORDS, _MAX_CHARACTERS = 20, 40  # words in the list of an error message, and characters of each word
 
 ConfigT = TypeVar("ConfigT", bound="Config")

@@ -7,8 +7,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["renamed"]
-
 
 def renamed(module: str, name: str, names: Mapping[str, str]) -> Any:
     """Return the attribute that an old name stands for, and emit a DeprecationWarning that gives the new name.

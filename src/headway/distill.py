@@ -38,8 +38,6 @@ from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
 
-__all__ = ["distill"]
-
 _CHUNK_PAIRS = 2048  # a few seconds of work, with enough sentences of similar length to fill batches
 _SAY_EVERY_S = 30.0
 

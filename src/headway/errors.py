@@ -19,19 +19,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = [
-    "BundleError",
-    "CheckpointError",
-    "ConfigError",
-    "DataError",
-    "DivergenceError",
-    "HeadwayError",
-    "LengthError",
-    "MissingPackageError",
-    "OutputError",
-    "TrainingError",
-]
-
 
 class HeadwayError(Exception):
     """The base of all errors that a user can cause or meet; this module's docstring shows the tree.

@@ -13,16 +13,6 @@ import torch
 
 from headway.errors import ConfigError
 
-__all__ = [
-    "autocast",
-    "choose_device",
-    "computes_bfloat16",
-    "keep_freed_memory",
-    "matmul_gflops",
-    "processor_name",
-    "return_freed_memory",
-]
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 

@@ -18,8 +18,6 @@ from filelock import FileLock, Timeout
 
 from headway.errors import CheckpointError, OutputError
 
-__all__ = ["atomic_write", "atomic_write_folder", "atomic_write_text", "checksum", "locked", "locked_folder"]
-
 
 def checksum(path: Path) -> str:
     """Return the BLAKE2b hash of a file's content, in hexadecimal."""
@@ -86,16 +84,6 @@ def atomic_write_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock the file ``path``; other processes wait, including those on machines that share the file system.
-
-    The system releases the lock when the process ends, even if it is killed. The file is not removed.
-    """
-    with _acquired(path):
-        yield
-
-
-@contextmanager
 def locked_folder(folder: Path) -> Iterator[None]:
     """Reserve ``folder`` for this training run; raise :class:`CheckpointError` if another process is using it.
 
@@ -104,7 +92,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     """
     holder = folder / "lock.pid"
     try:
-        with _acquired(folder / "lock", wait=False):
+        with locked(folder / "lock", wait=False):
             holder.write_text(f"{os.getpid()}\n", encoding="ascii")
             for stray in folder.glob(".*.part"):
                 if stray.is_file():
@@ -121,8 +109,12 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _acquired(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a lock file. If another process holds it, wait or raise Timeout. On a file system without locks, warn."""
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Lock the file ``path``. If another process has locked it, wait, or raise Timeout unless ``wait``.
+
+    This includes processes on machines that share the file system; one that has no locks gets a warning. The system
+    releases the lock when the process ends, even if it is killed. The file is not removed.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()

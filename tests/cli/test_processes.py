@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import typer
 
 from headway import cli
+from headway.cli.processes import without_garbage_collection
 from headway.cli.progress import ProgressListener
 from headway.cli.train import move_previous_run_aside, print_next_command, train
 from headway.errors import ConfigError, TrainingError
@@ -106,3 +108,17 @@ def test_an_earlier_run_is_not_put_where_torchrun_would_resume_it(
         begin()
     assert (run / "checkpoints" / "step-3").is_dir() == (restarts == "0")
     assert (tmp_path / "run.1" / "checkpoints" / "step-3").is_dir() == (restarts == "2")
+
+
+def test_imports_are_not_searched_for_garbage() -> None:
+    try:
+        with without_garbage_collection():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+        frozen = gc.get_freeze_count()
+        assert frozen > 0
+        with without_garbage_collection():
+            pass
+        assert gc.get_freeze_count() == frozen, "only the first time"
+    finally:
+        gc.unfreeze()

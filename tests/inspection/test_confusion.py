@@ -9,7 +9,8 @@ import pytest
 
 from headway.errors import ConfigError
 from headway.evaluate import ClassificationReport, evaluate_classes
-from headway.inspection.confusion_matrix import draw, figure
+from headway.inspection.confusion_matrix import figure
+from headway.inspection.picture_files import save
 
 
 def report(classes: int = 3) -> ClassificationReport:
@@ -39,24 +40,24 @@ def test_a_class_without_texts_has_an_empty_row() -> None:
 
 @pytest.mark.parametrize("classes", [2, 70])
 def test_pictures_of_few_and_many_classes(classes: int, tmp_path: Path) -> None:
-    draw(report(classes), tmp_path / "matrix.png")
+    save(figure(report(classes)), tmp_path / "matrix.png")
     assert (tmp_path / "matrix.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_same_report_gives_the_same_file(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        draw(report(), tmp_path / name)
+        save(figure(report()), tmp_path / name)
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 def test_another_kind_of_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"matrix\.txt: expected a picture whose name ends in \.png, \.svg, \.pdf"):
-        draw(report(), tmp_path / "matrix.txt")
+        save(figure(report()), tmp_path / "matrix.txt")
 
 
 def test_names_that_no_font_draws_are_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("headway.inspection.fonts.font_manager.findSystemFonts", list)
+    monkeypatch.setattr("headway.inspection.picture_files.font_manager.findSystemFonts", list)
     drawn = evaluate_classes(["\U00013000", "b"], ["\U00013000", "b"], ["\U00013000", "b"], bootstrap=0)
     with pytest.warns(UserWarning, match="no font installed here draws '\U00013000'") as told:
-        draw(drawn, tmp_path / "matrix.png")
+        save(figure(drawn), tmp_path / "matrix.png")
     assert len(told) == 1

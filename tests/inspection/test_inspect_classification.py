@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from headway.errors import BundleError, ConfigError, DataError, LengthError
-from headway.inspection.inspect_classifier import inspect_classification
-from headway.inspection.inspect_text import inspect
+from headway.inspection.inspect_text import inspect, inspect_classification
 from headway.predict import Translator
 from headway.predict.classifier import Classifier
 

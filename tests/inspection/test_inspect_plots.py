@@ -18,8 +18,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from headway.errors import ConfigError, LengthError
-from headway.inspection.attention_plots import draw, figure
-from headway.inspection.fonts import families
+from headway.inspection.attention_plots import figure
+from headway.inspection.picture_files import families, save
 from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution, PredictedToken
 
 SOURCE = ("das", " Haus", "<eos>")
@@ -169,7 +169,7 @@ class TestOthers:
 class TestFile:
     def test_png(self, seen: Inspection, tmp_path: Path) -> None:
         output = tmp_path / "new" / "heads.PNG"
-        draw(seen, output, layer=1)
+        save(figure(seen, layer=1), output)
         content = output.read_bytes()
         assert content.startswith(b"\x89PNG\r\n")
         width, height = struct.unpack(">II", content[16:24])
@@ -177,22 +177,22 @@ class TestFile:
         assert (width, height) == pytest.approx(tuple(160 * size), abs=1)
 
     def test_svg_and_pdf(self, seen: Inspection, tmp_path: Path) -> None:
-        draw(seen, tmp_path / "heads.svg", layer=1)
+        save(figure(seen, layer=1), tmp_path / "heads.svg")
         first = (tmp_path / "heads.svg").read_bytes()
-        draw(seen, tmp_path / "heads.svg", layer=1)
+        save(figure(seen, layer=1), tmp_path / "heads.svg")
         assert (tmp_path / "heads.svg").read_bytes() == first  # the same inspection, the same file
         assert "␣$x" in " ".join(ElementTree.fromstring(first).itertext())
-        draw(seen, tmp_path / "heads.pdf", kind="encoder", layer=1)
+        save(figure(seen, kind="encoder", layer=1), tmp_path / "heads.pdf")
         assert (tmp_path / "heads.pdf").read_bytes().startswith(b"%PDF")
 
     def test_of_another_kind(self, seen: Inspection, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"heads\.gif: expected a picture whose name ends in \.png, \.svg, \.pdf"):
-            draw(seen, tmp_path / "heads.gif")
+            save(figure(seen), tmp_path / "heads.gif")
 
     def test_a_text_too_long_to_draw(self, seen: Inspection, tmp_path: Path) -> None:
         long = replace(seen, source_tokens=("a",) * (DRAWN_TOKENS + 1))
         with pytest.raises(LengthError, match=r"a text of 201 tokens is too long to draw: .*write \.json"):
-            draw(long, tmp_path / "heads.png")
+            save(figure(long), tmp_path / "heads.png")
         assert list(tmp_path.iterdir()) == []
 
 
@@ -203,11 +203,11 @@ class TestFonts:
     def test_what_no_font_draws_is_said_once_and_drawn_all_the_same(
         self, seen: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("headway.inspection.fonts.font_manager.findSystemFonts", list)
+        monkeypatch.setattr("headway.inspection.picture_files.font_manager.findSystemFonts", list)
         strange = replace(seen, source_tokens=("\U00013000", " Haus", "<eos>"))
         with warnings.catch_warnings(record=True) as told, caplog.at_level(logging.WARNING):
             warnings.simplefilter("always")
-            draw(strange, tmp_path / "heads.png", layer=1)
+            save(figure(strange, layer=1), tmp_path / "heads.png")
         assert len(told) == 1
         assert "no font installed here draws '\U00013000'" in str(told[0].message)
         assert caplog.records == []
@@ -219,5 +219,7 @@ class TestFonts:
 
         other = Path(get_data_path()) / "fonts" / "ttf" / "STIXNonUni.ttf"
         broken = Path(__file__)
-        monkeypatch.setattr("headway.inspection.fonts.font_manager.findSystemFonts", lambda: [str(broken), str(other)])
+        monkeypatch.setattr(
+            "headway.inspection.picture_files.font_manager.findSystemFonts", lambda: [str(broken), str(other)]
+        )
         assert families("a\ue000") == ["DejaVu Sans", "STIXNonUnicode"]

@@ -105,7 +105,7 @@ def found_by_headway(
     ]
     options = DecodingOptions(beam_size=beam_size, length_penalty=alpha, normalization="average", stopping="first")
     found = search(imported.model, requests, options, bos=1, eos=2, banned=[0, 1, *ids.to_headway_ids([UNKNOWN])])
-    return [list(ids.to_foreign_ids(hypotheses[0].tokens)) for hypotheses in found]
+    return [[ids.order[token] for token in hypotheses[0].tokens] for hypotheses in found]
 
 
 @pytest.mark.parametrize(

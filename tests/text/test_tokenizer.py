@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import decoders, pre_tokenizers
 
 from headway.errors import BundleError, ConfigError, DataError, OutputError
-from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep
-from headway.text.tokenizer import Tokenizer, TokenizerConfig
+from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK, MergeStep, TextTokenizer
+from headway.text.tokenizer import Tokenizer, TokenizerConfig, load_tokenizer
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog",
@@ -182,12 +182,12 @@ def test_broken_bytes_become_replacement_characters() -> None:
 @pytest.mark.parametrize("saved", [False, True])
 def test_text_cannot_forge_special_ids(tmp_path: Path, kind: str, saved: bool) -> None:
     texts = [*CORPUS, *FORGERIES, " ".join(FORGERIES)]
-    tokenizer = Tokenizer.train(
+    tokenizer: TextTokenizer = Tokenizer.train(
         texts, TokenizerConfig.model_validate({"kind": kind, "vocab_size": 600}), tags=("<2en>", "<2de>")
     )
     if saved:
         tokenizer.save(tmp_path, "source")
-        tokenizer = Tokenizer.load(tmp_path, "source")
+        tokenizer = load_tokenizer(tmp_path, "source")
     for text in texts:
         ids = tokenizer.encode(text)
         assert min(ids) >= NUM_SPECIAL + 2
@@ -323,7 +323,7 @@ def test_saved_and_loaded_is_the_same(tmp_path: Path, name: str, request: pytest
     tokenizer: Tokenizer = request.getfixturevalue(name)
     tokenizer.save(tmp_path / "new", "target")
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["target.json"]
-    loaded = Tokenizer.load(tmp_path / "new", "target")
+    loaded = load_tokenizer(tmp_path / "new", "target")
     assert (loaded.kind, loaded.vocab_size, loaded.fingerprint) == (name, tokenizer.vocab_size, tokenizer.fingerprint)
     text = "hello the wörld HH AH0 😀"
     assert loaded.encode(text) == tokenizer.encode(text)
@@ -340,27 +340,28 @@ def test_fingerprints_differ_where_anything_does(bpe: Tokenizer) -> None:
 def test_unreadable_files_are_refused(tmp_path: Path, bpe: Tokenizer) -> None:
     path = tmp_path / "t.json"
     with pytest.raises(BundleError, match=r"t\.json: no such file"):
-        Tokenizer.load(tmp_path, "t")
+        load_tokenizer(tmp_path, "t")
     bpe.save(tmp_path, "t")
     content = path.read_bytes()
     for damaged in [content[: len(content) // 2], b"", b"\xff\xfe", b"[" * 100_000]:
         path.write_bytes(damaged)
         with pytest.raises(BundleError, match=r"t\.json: not valid JSON; the file is truncated or damaged"):
-            Tokenizer.load(tmp_path, "t")
+            load_tokenizer(tmp_path, "t")
     for foreign in [b"[1]", b"{}", b'{"model": {"type": "BPE"}}']:
         path.write_bytes(foreign)
         with pytest.raises(BundleError, match=r"t\.json: not a tokenizer that Headway saved"):
-            Tokenizer.load(tmp_path, "t")
+            load_tokenizer(tmp_path, "t")
     path.unlink()
     path.mkdir()
     with pytest.raises(BundleError, match=r"t\.json: cannot be read"):
-        Tokenizer.load(tmp_path, "t")
+        load_tokenizer(tmp_path, "t")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 2}, r"version 2 is unknown \(known: 1\); install a newer Headway"),
+        ({"version": 2}, "kind 'bpe' is unknown; install a newer Headway"),
+        ({"version": 3}, r"version 3 is unknown \(known: 1, 2\); install a newer Headway"),
         ({"kind": "words"}, "kind = 'words'"),
         ({"tokens": "abc"}, "tokens = 'abc'"),
         ({"tokens": ["\ud800"]}, "a token contains a lone surrogate"),
@@ -382,7 +383,7 @@ def test_damaged_files_are_refused(tmp_path: Path, change: dict[str, object], me
         data[key.removeprefix("+")] = data["tokens"] + value if key.startswith("+") else value
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(BundleError, match=rf"t\.json: .*{message}"):
-        Tokenizer.load(tmp_path, "t")
+        load_tokenizer(tmp_path, "t")
 
 
 def test_what_cannot_be_written_is_an_output_error(tmp_path: Path, bpe: Tokenizer) -> None:
@@ -396,7 +397,7 @@ def test_split_digits_makes_each_digit_a_token_and_still_loses_nothing(tmp_path:
     texts = ["on 2025-03-14 and 2025-03-15", "in 2025 and 2025"] * 5
     tokenizer = Tokenizer.train(texts, TokenizerConfig(vocab_size=300, split_digits=True))
     tokenizer.save(tmp_path, "tokenizer")
-    loaded = Tokenizer.load(tmp_path, "tokenizer")
+    loaded = load_tokenizer(tmp_path, "tokenizer")
     for each in (tokenizer, loaded):
         assert [token for token in each.tokens("in 2025") if token.isdigit()] == ["2", "0", "2", "5"]
         assert each.decode(each.encode(" 20 25  7")) == " 20 25  7"

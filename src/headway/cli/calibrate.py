@@ -29,10 +29,16 @@ def calibrate(
     Training does this with the development set. Imported models and models of older versions have no calibration yet.
     """
     from headway.cli.line_io import input_lines
+    from headway.errors import ConfigError
     from headway.predict import calibration, load_translator
 
     translator = load_translator(model, precision=precision)
     texts, training = list(input_lines(source)), list(input_lines(train)) if train else []
     found = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
+    if found is None:
+        raise ConfigError(
+            f"{source}: too few texts that can be translated; a calibration needs at least {calibration.MIN_TEXTS}, so "
+            "that at most 1 % of the texts of its domain are flagged, with 95 % confidence"
+        )
     calibration.write_calibration(found, model)
     print(f"{model}: calibrated on {found.texts:,} texts of {source}")

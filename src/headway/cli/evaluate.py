@@ -152,6 +152,7 @@ def _evaluate_classifier(
         with output_file(output) as file:
             file.writelines(map(label_line, found))
     if confusion is not None:
-        from headway.inspection.confusion_matrix import draw
+        from headway.inspection.confusion_matrix import figure
+        from headway.inspection.picture_files import save
 
-        draw(report, confusion)
+        save(figure(report), confusion)

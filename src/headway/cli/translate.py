@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from headway import kernels
 from headway.cli import options
 from headway.cli.decoding import chosen_options
 from headway.cli.line_io import LineReader, Report, line_job, one_line, text_batches
+from headway.cli.processes import without_garbage_collection
 
 if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
@@ -98,12 +100,11 @@ def translate(
     A file is read about two thousand lines at a time, so that sentences of similar length are translated together.
     Lines from a pipe are translated as they arrive.
     """
-    from headway import kernels
-
-    if precision in ("auto", "int8") and workers == 1:
-        kernels.start_compiling()  # before PyTorch is imported
-    from headway.errors import ConfigError
-    from headway.predict import Glossary, TranslatorPool
+    with without_garbage_collection():
+        if precision in ("auto", "int8") and workers == 1:
+            kernels.start_compiling()  # before PyTorch is imported
+        from headway.errors import ConfigError
+        from headway.predict import Glossary, TranslatorPool
 
     search = chosen_options()
     name, batches = text_batches(text, source, workers)

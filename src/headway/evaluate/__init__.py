@@ -25,16 +25,7 @@ from headway.evaluate.significance import (
     paired_bootstrap,
     paired_randomization,
 )
-from headway.evaluate.translation import (
-    METRICS,
-    bleu,
-    chrf,
-    evaluate,
-    exact_match,
-    sentence_chrf,
-    ter,
-    token_accuracy,
-)
+from headway.evaluate.translation import METRICS, bleu, chrf, evaluate, exact_match, sentence_chrf, ter, token_accuracy
 
 __all__ = [
     "METRICS",

@@ -16,8 +16,6 @@ from jaxtyping import Float, Int
 
 from headway.errors import ConfigError, DataError
 
-__all__ = ["DEFAULT_SEED", "MIN_SAMPLES", "Score", "check_bootstrap", "check_texts", "draws", "middle_95"]
-
 DEFAULT_SEED = 12345  # sacreBLEU's
 MIN_SAMPLES = 40  # fewer samples leave none outside the middle 95 %
 

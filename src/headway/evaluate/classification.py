@@ -26,9 +26,6 @@ from headway.config import spelling_hint
 from headway.errors import DataError
 from headway.evaluate.bootstrap import DEFAULT_SEED, Score, check_bootstrap, check_texts, draws, middle_95
 
-__all__ = ["CALIBRATION_BINS", "ClassScores", "ClassificationReport", "class_table", "confusion_table",
-           "evaluate_classes"]  # fmt: skip
-
 CALIBRATION_BINS = 15
 _MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent confusions are listed
 _MAX_CONFUSIONS = 10

@@ -31,19 +31,7 @@ from jaxtyping import Float
 from headway import __version__
 from headway.errors import ConfigError, DataError
 from headway.evaluate.bootstrap import DEFAULT_SEED, MIN_SAMPLES, check_texts, draws, middle_95
-from headway.evaluate.translation import find_metric, sentence_chrf
-
-__all__ = [
-    "Comparison",
-    "ComparisonRow",
-    "ComparisonTable",
-    "OutputDifference",
-    "compare_labels",
-    "compare_translations",
-    "mcnemar",
-    "paired_bootstrap",
-    "paired_randomization",
-]
+from headway.evaluate.translation import Metric, find_metric, sentence_chrf
 
 _Counts = Float[np.ndarray, "N C"]
 _Value = Callable[[Float[np.ndarray, " C"]], float]
@@ -237,11 +225,9 @@ def paired_bootstrap(
     """
     chosen = find_metric(metric)
     _check_samples(samples)
-    check_texts(baseline, references, "baseline translations")
-    check_texts(system, references, "translations")
-    counts = [chosen.counts(texts, references) for texts in (baseline, system)]
+    counts = _paired_counts(chosen, baseline, system, references)
     before, after = (chosen.value(rows.sum(axis=0)) for rows in counts)
-    p_value, low, high = _bootstrap(counts[0], counts[1], chosen.value, samples, seed)
+    p_value, low, high = _bootstrap(*counts, chosen.value, samples, seed)
     return Comparison(chosen.name, after - before, p_value, low, high, chosen.signature(samples, seed))
 
 
@@ -265,10 +251,15 @@ def paired_randomization(
         seed: Random seed.
     """
     chosen = find_metric(metric)
+    return _randomization(*_paired_counts(chosen, baseline, system, references), chosen.value, trials, seed)
+
+
+def _paired_counts(
+    metric: Metric, baseline: Sequence[str], system: Sequence[str], references: Sequence[str]
+) -> tuple[_Counts, _Counts]:
     check_texts(baseline, references, "baseline translations")
     check_texts(system, references, "translations")
-    before, after = (chosen.counts(texts, references) for texts in (baseline, system))
-    return _randomization(before, after, chosen.value, trials, seed)
+    return metric.counts(baseline, references), metric.counts(system, references)
 
 
 def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:

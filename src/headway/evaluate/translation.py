@@ -27,26 +27,7 @@ from sacrebleu.metrics.ter import TER
 from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.evaluate.bootstrap import (
-    DEFAULT_SEED,
-    Score,
-    check_bootstrap,
-    check_texts,
-    draws,
-    middle_95,
-)
-
-__all__ = [
-    "METRICS",
-    "bleu",
-    "chrf",
-    "evaluate",
-    "exact_match",
-    "find_metric",
-    "sentence_chrf",
-    "ter",
-    "token_accuracy",
-]
+from headway.evaluate.bootstrap import DEFAULT_SEED, Score, check_bootstrap, check_texts, draws, middle_95
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 
@@ -224,10 +205,10 @@ class _Ratio:
         return f"nrefs:1|{drawn}case:mixed|{self._setting}|version:headway-{__version__}"
 
 
-_Metric = _SacreBleu | _Ratio
+Metric = _SacreBleu | _Ratio
 
 
-def find_metric(name: str) -> _Metric:
+def find_metric(name: str) -> Metric:
     """Return the metric with this name from :data:`METRICS`, with default settings."""
     match name:
         case "bleu":
@@ -248,7 +229,7 @@ def _same_positions(hypothesis: str, reference: str) -> tuple[int, int]:
     return sum(a == b for a, b in zip(ours, theirs, strict=False)), max(len(ours), len(theirs))
 
 
-def _score(metric: _Metric, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int, seed: int) -> Score:
+def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str], bootstrap: int, seed: int) -> Score:
     check_bootstrap(bootstrap)
     check_texts(hypotheses, references, "hypotheses")
     counts = metric.counts(hypotheses, references)

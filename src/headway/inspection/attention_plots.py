@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib as mpl
@@ -21,12 +20,9 @@ from matplotlib.ticker import MaxNLocator
 
 from headway.errors import LengthError
 from headway.inspection.capture import Kind
-from headway.inspection.fonts import families
-from headway.inspection.picture_files import COLORS, figure_style, picture_format, save
+from headway.inspection.picture_files import COLORS, families, figure_style
 from headway.inspection.results import DRAWN_TOKENS, KIND_NAMES, AttentionMap, Inspection, Side
 from headway.inspection.visible_tokens import visible
-
-__all__ = ["draw", "figure"]
 
 _NUMBERED = 24  # up to this many rows or columns, cells contain their numbers
 _LABELED = 32  # up to this many tokens, small maps have labels
@@ -39,24 +35,6 @@ _AXES: dict[Side, str] = {
     "target": "target token being predicted",
     "text": "",
 }
-
-
-def draw(
-    inspection: Inspection,
-    output: Path,
-    *,
-    kind: Kind | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-) -> None:
-    """Write :func:`figure` to a .png, .svg or .pdf file, whole or not at all.
-
-    Raises:
-        ConfigError: The ending is not supported, or there is no such attention.
-        LengthError: The text is too long to draw.
-    """
-    picture_format(output)  # refuse a wrong ending before drawing
-    save(figure(inspection, kind=kind, layer=layer, head=head), output)
 
 
 def figure(
@@ -162,8 +140,8 @@ def _decision(inspection: Inspection) -> Figure:
     assert inspection.labels is not None
     tokens = list(map(visible, inspection.source_tokens))
     pooling = next((each for each in inspection.maps if each.kind == "pooling"), None)
-    told = inspection.attribution
-    beside = (told is not None) + (pooling is not None)
+    attribution = inspection.attribution
+    beside = (attribution is not None) + (pooling is not None)
     shown = list(inspection.labels.items())[:12]
     height = max(0.22 * len(tokens) * bool(beside), 0.32 * len(shown)) + 1.9
     picture = Figure(figsize=(4.5 + 3.6 * beside, height), layout="constrained")
@@ -172,12 +150,12 @@ def _decision(inspection: Inspection) -> Figure:
     # Bars as thin as those beside them.
     panels[0].set_ylim(max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5)
     rest = list(panels[1:])
-    if told is not None:
+    if attribution is not None:
         axes = rest.pop(0)
-        values = np.array(told.values)
+        values = np.array(attribution.values)
         axes.barh(range(len(tokens)), values, color=np.where(values < 0, _ORANGE, _BLUE))
         axes.axvline(0, color="#888888", linewidth=0.8)
-        axes.set_title(f"What speaks for “{told.label}”")
+        axes.set_title(f"What speaks for “{attribution.label}”")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("gradient × input, in logits\n(blue: for, orange: against)")
         _token_axis(axes, tokens)
@@ -196,11 +174,8 @@ def _label_bars(axes: Axes, shown: list[tuple[str, float]], of: int) -> None:
     for at, (_, probability) in enumerate(shown):
         axes.annotate(f"{probability:.3f}", (probability, at), (4, 0), textcoords="offset points", va="center")
     axes.set_yticks(range(len(shown)), [visible(label).replace("␣", " ") for label, _ in shown])
-    axes.set_xlim(0, 1.18)
-    axes.set_xticks([0, 0.5, 1])
-    axes.set_xlabel("probability")
+    _probability_axis(axes, 1.18, "probability")
     axes.set_title("Labels" if len(shown) == of else f"The {len(shown)} most probable of {of} labels")
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _token_axis(axes: Axes, tokens: list[str]) -> None:
@@ -238,11 +213,15 @@ def _probability_bars(axes: Axes, inspection: Inspection) -> None:
         text = "given" if step.forced else f"{probability:.2f}"
         place = 0 if step.forced else probability
         axes.annotate(text, (place, at), (3, 0), textcoords="offset points", va="center", fontsize=7)
-    axes.set_xlim(0, 1.25)
-    axes.set_xticks([0, 0.5, 1])
-    axes.set_xlabel("P(token | source,\ntokens before)")
-    axes.spines[["top", "right"]].set_visible(False)
+    _probability_axis(axes, 1.25, "P(token | source,\ntokens before)")
     axes.tick_params(length=0)
+
+
+def _probability_axis(axes: Axes, limit: float, label: str) -> None:
+    axes.set_xlim(0, limit)
+    axes.set_xticks([0, 0.5, 1])
+    axes.set_xlabel(label)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _row_label(axes: Axes, text: str, height: float) -> None:

@@ -24,8 +24,6 @@ from headway.nn.blocks import DecoderBlock, EncoderBlock
 from headway.nn.pooling import AttentionPooling
 from headway.nn.recurrent_decoders import RecurrentAttention
 
-__all__ = ["KINDS", "Capture", "CapturedMap", "Kind", "attention_modules", "capture", "numbers_in"]
-
 Kind = Literal["encoder", "decoder", "cross", "pooling"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 

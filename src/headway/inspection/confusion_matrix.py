@@ -7,32 +7,18 @@ there is room.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from headway.evaluate.classification import ClassificationReport
-from headway.inspection.fonts import families
-from headway.inspection.picture_files import figure_style, save
-
-__all__ = ["draw", "figure"]
+from headway.inspection.picture_files import families, figure_style
 
 _SHARES = 12  # up to this many classes, cells show shares
 _COUNTS = 30  # up to this many classes, nonempty cells show counts
 _NAMED = 60  # up to this many classes, axes show names
 _LONGEST = 24  # maximum characters of a name
 _STYLE = {"font.size": 9}
-
-
-def draw(report: ClassificationReport, output: Path) -> None:
-    """Draw the confusion matrix of ``report`` to a picture file, whole or not at all.
-
-    Raises:
-        ConfigError: The file name does not end in .png, .svg or .pdf.
-    """
-    save(figure(report), output)
 
 
 def figure(report: ClassificationReport) -> Figure:

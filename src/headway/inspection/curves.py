@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from headway.errors import ConfigError, DataError
 from headway.inspection.picture_files import COLORS, DASHES, PLOT, figure_style, picture_format, save
 
-__all__ = ["Curves", "Points", "draw", "figure", "read_curves"]
-
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
 _METRICS = ("BLEU", "accuracy")  # development scores, higher is better; the first that exists is drawn

@@ -14,6 +14,7 @@ import html
 import json
 import math
 import re
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
@@ -22,9 +23,6 @@ import torch
 from headway.inspection.capture import Kind
 from headway.inspection.results import DRAWN_TOKENS, KIND_NAMES, AttentionMap, Inspection, Side
 from headway.inspection.visible_tokens import is_right_to_left, visible
-
-__all__ = ["render_html"]
-
 
 # What the rows and the columns of each kind of attention are, and what it shows.
 _WORDS: dict[Kind, tuple[str, str, str]] = {
@@ -89,7 +87,12 @@ def _content(inspection: Inspection) -> dict[str, Any]:
     """Return the data that the page's script reads."""
     sides: tuple[Side, ...] = ("source", "input", "target", "text")
     drawn = inspection.longest() <= DRAWN_TOKENS
-    told = inspection.attribution
+    omission = (
+        f"This text has {inspection.longest():,} tokens. The attention of more than {DRAWN_TOKENS} cannot be drawn "
+        "legibly, so it is left out of this page; headway inspect writes all of it to a .json file."
+    )
+    attribution = inspection.attribution
+    target_from_right = is_right_to_left(inspection.target or "")
     return {
         "model": inspection.model,
         "architecture": inspection.architecture,
@@ -97,12 +100,12 @@ def _content(inspection: Inspection) -> dict[str, Any]:
         "target": inspection.target,
         "given": inspection.target_given,
         "truncated": inspection.truncated,
-        "omitted": None if drawn else _omission(inspection),
+        "omitted": None if drawn else omission,
         "sides": {side: [visible(token) for token in inspection.tokens(side)] for side in sides},
         "rightToLeft": {
             "source": is_right_to_left(inspection.source),
-            "input": is_right_to_left(inspection.target or ""),
-            "target": is_right_to_left(inspection.target or ""),
+            "input": target_from_right,
+            "target": target_from_right,
             "text": False,
         },
         "kinds": [_kind(kind, inspection.of_kind(kind)) for kind in inspection.kinds] if drawn else [],
@@ -119,15 +122,8 @@ def _content(inspection: Inspection) -> dict[str, Any]:
         "alignment": inspection.alignment,
         "alignmentLayer": inspection.alignment_layer,
         "labels": None if inspection.labels is None else list(inspection.labels.items()),
-        "attribution": told and {"label": told.label, "values": told.values},
+        "attribution": attribution and asdict(attribution),
     }
-
-
-def _omission(inspection: Inspection) -> str:
-    return (
-        f"This text has {inspection.longest():,} tokens. The attention of more than {DRAWN_TOKENS} cannot be drawn "
-        "legibly, so it is left out of this page; headway inspect writes all of it to a .json file."
-    )
 
 
 def _kind(kind: Kind, maps: tuple[AttentionMap, ...]) -> dict[str, Any]:

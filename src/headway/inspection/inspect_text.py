@@ -1,5 +1,8 @@
 """Inspect a translator or a classifier with one call, and write the result as a page, a picture or JSON.
 
+If the last block of a classifier computes only the position that is read out, its attention acts as a pooling: it shows
+how much of each token goes into the one vector that the label is predicted from.
+
 from headway.inspection.inspect_text import inspect, write
 write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
 """
@@ -9,18 +12,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from headway.errors import ConfigError
-from headway.inspection.attention_plots import draw
-from headway.inspection.capture import Kind
+from headway.errors import BundleError, ConfigError
+from headway.inspection.attention_plots import figure
+from headway.inspection.capture import CapturedMap, Kind, capture
 from headway.inspection.html_page import render_html
-from headway.inspection.inspect_classifier import inspect_classification
 from headway.inspection.inspect_translator import ALTERNATIVES, inspect_translation
-from headway.inspection.picture_files import FORMATS
-from headway.inspection.results import Inspection
+from headway.inspection.picture_files import FORMATS, save
+from headway.inspection.results import AttentionMap, Inspection, LabelAttribution, check_size
 from headway.predict import Classifier, Translator
-from headway.storage import atomic_write
-
-__all__ = ["check_output", "inspect", "write"]
+from headway.storage import atomic_write_text
 
 
 def inspect(
@@ -67,6 +67,44 @@ def inspect(
     return inspect_classification(cast("Classifier", model), source, target, name=name)
 
 
+def inspect_classification(
+    classifier: Classifier, text: str, label: str | None = None, *, name: str = "model"
+) -> Inspection:
+    """Return what the model attends to in ``text``, and which tokens support ``label`` (None: the most probable).
+
+    Raises:
+        HeadwayError: The text is blank or has too much attention, or the model has no such label.
+    """
+    model = classifier.bundle.model
+    length = model.max_length
+    if not model.config.pad_to_max_length:
+        length = min(len(classifier.bundle.tokenizer.encode(text)) + 1, length)
+    check_size(model, length + (model.config.pooling == "first"))
+    with capture(model) as seen:
+        found = classifier.classify(text)
+    if any(value != value for value in found.probabilities.values()):
+        raise BundleError("the model gives no finite probabilities: its weights are damaged")
+    told = classifier.explain(text, label)
+    return Inspection(
+        model=name,
+        architecture=model.config.kind,
+        source=text,
+        source_tokens=tuple(token.text for token in told.tokens),
+        maps=tuple(_without_padding(each, each.kind, len(told.tokens)) for each in seen.maps if each.kind),
+        labels=dict(sorted(found.probabilities.items(), key=lambda pair: -pair[1])),
+        attribution=LabelAttribution(told.label, tuple(token.value for token in told.tokens)),
+        truncated=found.truncated,
+    )
+
+
+def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
+    """Return the map restricted to the ``count`` real tokens; the model does not see the padding behind them."""
+    one = each.weights.size(2) == 1 and kind == "encoder" and count > 1
+    layer = 1 if one else each.layer
+    weights = each.weights[0, :, :count, :count]
+    return AttentionMap("pooling" if one else kind, layer, tuple(range(1, weights.size(0) + 1)), weights, each.name)
+
+
 def check_output(output: Path) -> None:
     """Refuse a file name whose ending :func:`write` does not support."""
     known = (".html", *FORMATS, ".json")
@@ -77,12 +115,7 @@ def check_output(output: Path) -> None:
 
 
 def write(
-    inspection: Inspection,
-    output: Path,
-    *,
-    kind: Kind | None = None,
-    layer: int | None = None,
-    head: int | None = None,
+    inspection: Inspection, output: Path, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> None:
     """Write a page, a picture or JSON, chosen by the file name's ending, whole or not at all.
 
@@ -95,11 +128,9 @@ def write(
     """
     check_output(output)
     if output.suffix.lower() in FORMATS:
-        return draw(inspection, output, kind=kind, layer=layer, head=head)
+        return save(figure(inspection, kind=kind, layer=layer, head=head), output)
     if output.suffix.lower() == ".html":
         text = render_html(inspection, kind, layer, head)
     else:
         text = inspection.only(kind, layer, head).as_json() + "\n"
-    with atomic_write(output) as aside:
-        aside.write_text(text, encoding="utf-8", newline="\n")
-    return None
+    return atomic_write_text(output, text)

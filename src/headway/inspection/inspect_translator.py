@@ -22,8 +22,6 @@ from headway.predict.alignment import default_alignment_layer, hard_alignment
 from headway.text.base import BOS, EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
 
-__all__ = ["ALTERNATIVES", "inspect_translation"]
-
 ALTERNATIVES = 5  # default number of alternatives per position
 
 _PAPER = DecodingOptions()

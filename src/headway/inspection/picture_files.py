@@ -1,4 +1,4 @@
-"""Style and file format of all pictures: one palette, one style, files that appear whole or not at all.
+"""Style, fonts and file format of all pictures: one palette, one style, files that appear whole or not at all.
 
 The colors are those of Okabe and Ito (2008), which color-blind people can distinguish. The same numbers give the same
 file, byte for byte: it contains no date and no random names.
@@ -6,6 +6,7 @@ file, byte for byte: it contains no date and no random names.
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,12 +15,12 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
 
 from headway.errors import ConfigError
 from headway.storage import atomic_write
-
-__all__ = ["COLORS", "DASHES", "FORMATS", "MARKERS", "PLOT", "figure_style", "picture_format", "save"]
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
@@ -43,6 +44,7 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",  # keep text as text
     "svg.hashsalt": "headway",
 }
+_DEFAULT_FONT = "DejaVu Sans"  # of matplotlib; it draws Latin, Greek, Cyrillic, Hebrew and Arabic
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -79,3 +81,39 @@ def save(picture: Figure, output: Path) -> None:
             picture.draw_without_rendering()
             picture.set_layout_engine("none")
         picture.savefig(aside, format=form, dpi=160, metadata=_UNDATED.get(form))
+
+
+def families(text: str) -> list[str]:
+    """Return font families that together cover ``text``: matplotlib's own, then installed fonts for the rest.
+
+    Warns about characters that no installed font covers; they are drawn as boxes.
+    """
+    missing = {ord(character) for character in text} - _characters(font_manager.findfont(_DEFAULT_FONT))
+    found = [_DEFAULT_FONT]
+    for path in sorted(font_manager.findSystemFonts(), key=_taste) if missing else ():
+        if has := missing & _characters(path):
+            missing -= has
+            font_manager.fontManager.addfont(path)
+            found.append(FT2Font(path).family_name)
+        if not missing:
+            break
+    if missing:
+        warnings.warn(
+            f"no font installed here draws {''.join(map(chr, sorted(missing)[:8]))!r}; such characters become boxes: "
+            "install a font for them (such as Noto), or write an .html page",
+            stacklevel=3,
+        )
+    return found
+
+
+def _taste(path: str) -> tuple[bool, bool, str]:
+    """Sort key: regular fonts without serifs first."""
+    return "Regular" not in path, "Sans" not in path or "Mono" in path, path
+
+
+@functools.cache
+def _characters(path: str) -> frozenset[int]:
+    try:
+        return frozenset(FT2Font(path).get_charmap())
+    except (OSError, RuntimeError):  # a bitmap font or a damaged file
+        return frozenset()

@@ -18,19 +18,6 @@ from torch import Tensor, nn
 from headway.errors import ConfigError, DataError, LengthError
 from headway.inspection.capture import Kind, numbers_in
 
-__all__ = [
-    "DRAWN_TOKENS",
-    "KIND_NAMES",
-    "MAX_NUMBERS",
-    "AttentionMap",
-    "Inspection",
-    "LabelAttribution",
-    "PredictedToken",
-    "Side",
-    "TokenProbability",
-    "check_size",
-]
-
 DRAWN_TOKENS = 200  # of the longer side; more would be unreadable in a picture and slow in a page
 MAX_NUMBERS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
 _DIGITS = 6  # decimals of weights and probabilities in JSON
@@ -243,7 +230,9 @@ class Inspection:
                 raise DataError(f"not an inspection of format {_FORMAT}, version {_VERSION}")
             values.pop("log_probability", None)
             maps = tuple(
-                AttentionMap(each["kind"], each["layer"], tuple(each["heads"]), _tensor(each["weights"]), each["name"])
+                AttentionMap(
+                    each["kind"], each["layer"], tuple(each["heads"]), torch.tensor(each["weights"]), each["name"]
+                )
                 for each in values.pop("maps")
             )
             for step in values["steps"]:
@@ -270,10 +259,6 @@ def check_size(model: nn.Module, source: int, target: int = 0) -> None:
             f"all attention of {lengths} is {numbers:,} numbers, more than the {MAX_NUMBERS:,} that can be inspected "
             "at once; inspect a shorter text, or its sentences one by one"
         )
-
-
-def _tensor(weights: list[list[list[float]]]) -> Float[Tensor, "H T S"]:
-    return torch.tensor(weights, dtype=torch.float32)
 
 
 def _index(what: str, number: int, count: int) -> int:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 
-__all__ = ["is_right_to_left", "visible"]
-
 _SHAPES = {" ": "␣", "\n": "↵", "\r": "␍", "\t": "⇥", "\N{NO-BREAK SPACE}": "⍽"}
 _JOINERS = ("\N{ZERO WIDTH NON-JOINER}", "\N{ZERO WIDTH JOINER}")  # used inside Persian and Indic words and emoji
 _DOTTED_CIRCLE = "\N{DOTTED CIRCLE}"

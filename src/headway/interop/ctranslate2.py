@@ -20,21 +20,11 @@ from headway.bundle import Bundle, named_weights
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.supported import (
-    ANY,
-    EQUAL_HEADS,
-    SIZES,
-    TRAINING,
-    Supported,
-    refuse_unsupported,
-    transformer_of,
-)
+from headway.interop.supported import ANY, EQUAL_HEADS, SIZES, TRAINING, Supported, refuse_unsupported, transformer_of
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
 from headway.text.base import BOS, EOS, PAD, UNK
-
-__all__ = ["SUPPORTED", "quantizations", "write_ctranslate2"]
 
 _ACTIVATIONS = {
     "relu": "RELU",

@@ -19,8 +19,6 @@ from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens
 
-__all__ = ["Form", "export_to"]
-
 Form = Literal["huggingface", "ctranslate2", "onnx"]
 
 

@@ -12,12 +12,10 @@ from headway.bundle import Bundle, TaskConfig
 from headway.config import spelling_hint
 from headway.errors import BundleError, ConfigError
 from headway.interop.huggingface import ImportedModel, import_model
-from headway.interop.huggingface.checkpoint import read_checkpoint, read_json
+from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint
 from headway.interop.model_card import imported_card
 from headway.interop.tokenizer_importing import ForeignVocabularies, read_tokenizer_files
 from headway.text.special_tokens import LanguageSide, SpecialTokenTemplate
-
-__all__ = ["Imported", "import_from", "import_huggingface"]
 
 _MANY = "mul"  # ISO 639-2 and BCP 47: several languages
 
@@ -60,10 +58,10 @@ def import_huggingface(
         BundleError: The folder does not contain a model, or Headway does not support its model or tokenizer.
         ConfigError: An unknown language; the message lists the known ones.
     """
-    config = read_checkpoint(folder).values  # report an unsupported architecture before its tokenizer
-    sides = read_tokenizer_files(folder, str(config.get("model_type")))
+    checkpoint = read_checkpoint(folder)  # report an unsupported architecture before its tokenizer
+    sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
-    start = _start(folder, config, sides, target_language)
+    start = _start(checkpoint, sides, target_language)
     found = import_model(folder, start=start, unknown=(sides.source.unknown, sides.target.unknown))
     if start is not None:
         asked["target_language"] = None
@@ -81,18 +79,16 @@ def import_huggingface(
     return Imported(bundle, imported_card(bundle, folder.resolve().name, found.family, _license(folder)))
 
 
-def _start(
-    folder: Path, config: Mapping[str, object], sides: ForeignVocabularies, target_language: str | None
-) -> int | None:
+def _start(checkpoint: Checkpoint, sides: ForeignVocabularies, target_language: str | None) -> int | None:
     """Return the first decoder token if it is a language code that the folder does not define."""
-    files = [config, read_json(folder / "generation_config.json") or {}]
-    if config.get("model_type") != "mbart" or any(file.get("decoder_start_token_id") is not None for file in files):
+    if checkpoint["model_type"] != "mbart" or checkpoint.generation("decoder_start_token_id") is not None:
         return None
     language = target_language or sides.target_language
     if language is None:
         raise ConfigError(
-            f"{folder}: decoding begins with the target language's code, and the folder does not say which; give one "
-            f"of {', '.join(sides.target.languages)} (target_language=, on the command line --target-language)"
+            f"{checkpoint.path.parent}: decoding begins with the target language's code, and the folder does not say "
+            f"which; give one of {', '.join(sides.target.languages)} (target_language=, on the command line "
+            "--target-language)"
         )
     _check_language(language, "target_language", sides.target.languages)
     return sides.target.languages[language]

@@ -7,8 +7,6 @@ from importlib.metadata import version
 
 from headway.bundle import Bundle, ClassifierBundle
 
-__all__ = ["exported_card", "imported_card"]
-
 _PACKAGES = ("headway", "torch", "tokenizers")
 
 

@@ -41,7 +41,6 @@ from headway.text.base import PAD
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = ["STEP_FILE", "SUPPORTED", "OnnxModel", "OnnxState", "export", "open_session", "run_session"]
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
@@ -162,9 +161,7 @@ class OnnxModel:
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
                     f"{STEP_FILE} and {_WEIGHTS}"
                 )
-        _, signature = _stored_tensors(
-            folder / _WEIGHTS
-        )  # checked first: onnxruntime's own message would be less clear
+        _, signature = _stored_tensors(folder / _WEIGHTS)  # first: onnxruntime's own message would be less clear
         encoder, step = map(open_session, paths)
         limits = (
             _checked_limit(path, session, signature) for path, session in zip(paths, (encoder, step), strict=True)

@@ -33,7 +33,6 @@ from headway.nn.embedding import TokenEmbedding
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["GATES", "OPSET", "StoredTensor", "classifier_graph", "decoder_step_graph", "encoder_graph"]
 
 OPSET = 20  # the first opset with Gelu
 _IR_VERSION = 9  # file format version of the same release (ONNX 1.15)
@@ -301,13 +300,7 @@ def _encoder_block(graph: OnnxGraph, path: str, x: str, sentences: str, mask: On
 
 
 def _decoder_block(
-    graph: OnnxGraph,
-    layer: int,
-    x: str,
-    cache: list[str],
-    sentences: str,
-    prefix_mask: OnnxMask,
-    memory_mask: OnnxMask,
+    graph: OnnxGraph, layer: int, x: str, cache: list[str], sentences: str, prefix_mask: OnnxMask, memory_mask: OnnxMask
 ) -> str:
     path = f"decoder.blocks.{layer}"
     own, cross = f"{path}.attention", f"{path}.cross_attention"

@@ -15,8 +15,6 @@ from headway.errors import ConfigError
 from headway.models.transformer import Transformer
 from headway.nn.blocks import BlockConfig
 
-__all__ = ["ANY", "EQUAL_HEADS", "SIZES", "TRAINING", "Supported", "refuse_unsupported", "transformer_of"]
-
 Supported = Mapping[str, Sequence[Any] | None]
 """The supported values of each field."""
 

@@ -21,8 +21,6 @@ from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens
 from headway.text.tokenizer import Tokenizer
 
-__all__ = ["token_names", "tokenizer_files"]
-
 
 def tokenizer_files(
     source: TextTokenizer, target: TextTokenizer, special: SpecialTokens, task_languages: tuple[str, str]

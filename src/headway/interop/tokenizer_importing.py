@@ -27,10 +27,14 @@ from headway.text.huggingface import FastTokenizer, library_tokens
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 
-__all__ = ["ForeignVocabularies", "ForeignVocabulary", "read_tokenizer_files"]
-
 _SPM = "sentencepiece.bpe.model"
-_FSMT = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
+_FILES = {  # of a family's own tokenizer; Marian and FSMT prefer them to tokenizer.json
+    "marian": ("source.spm", "target.spm", "vocab.json"),
+    "fsmt": ("vocab-src.json", "vocab-tgt.json", "merges.txt"),
+    "m2m_100": (_SPM, "vocab.json"),
+    "mbart": (_SPM,),
+    "bart": ("vocab.json", "merges.txt"),
+}
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
 # The languages of M2M-100's vocabularies in the order of their ids, which its tokenizer files do not list: the first
 # code has the id after the last piece of ``vocab.json``. From fairseq's ``m2m_100`` examples (Fan et al., "Beyond
@@ -93,40 +97,27 @@ def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
 
 
 def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVocabulary, ForeignVocabulary]:
-    def has(*names: str) -> bool:
-        return all((folder / name).is_file() for name in names)
-
-    if family == "marian" and has("source.spm", "target.spm", "vocab.json"):
+    files = _FILES.get(family, ())
+    complete = bool(files) and all((folder / name).is_file() for name in files)
+    if complete and family == "marian":
         return _opus(folder)
-    if family == "fsmt" and has(*_FSMT):
+    if complete and family == "fsmt":
         return _moses(folder, config)
     if (library := read_json(folder / "tokenizer.json")) is not None:
         side = _fast(library, family, config, folder / "tokenizer.json")
-        if (
-            library := read_json(folder / "target/tokenizer.json")
-        ) is not None:  # of two vocabularies that Headway exported
+        if (library := read_json(folder / "target/tokenizer.json")) is not None:  # two vocabularies, from Headway
             return side, _fast(library, family, config, folder / "target")
-        return side, side
-    if family == "m2m_100" and has(_SPM, "vocab.json"):
+    elif not complete:
+        listed = " and ".join(filter(None, (", ".join(files[:-1]), *files[-1:])))
+        known = f"tokenizer.json, or {listed}" if files else "tokenizer.json"
+        raise BundleError(f"{folder}: no tokenizer that Headway reads; a {family} folder has {known}")
+    elif family == "m2m_100":
         side = _m2m(folder, config)
-    elif family == "mbart" and has(_SPM):
+    elif family == "mbart":
         side = _fairseq(folder, config)
-    elif family == "bart" and has("vocab.json", "merges.txt"):
-        side = _fast(_byte_level(folder, config), family, config, folder / "vocab.json")
     else:
-        raise BundleError(f"{folder}: {_expected(family)}")
+        side = _fast(_byte_level(folder, config), family, config, folder / "vocab.json")
     return side, side
-
-
-def _expected(family: str) -> str:
-    files = {
-        "marian": "tokenizer.json, or source.spm, target.spm and vocab.json",
-        "m2m_100": f"tokenizer.json, or {_SPM} and vocab.json",
-        "mbart": f"tokenizer.json, or {_SPM}",
-        "bart": "tokenizer.json, or vocab.json and merges.txt",
-        "fsmt": "tokenizer.json, or vocab-src.json, vocab-tgt.json and merges.txt",
-    }
-    return f"no tokenizer that Headway reads; a {family} folder has {files.get(family, 'tokenizer.json')}"
 
 
 def _opus(folder: Path) -> tuple[ForeignVocabulary, ForeignVocabulary]:

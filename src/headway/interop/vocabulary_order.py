@@ -18,8 +18,6 @@ from functools import cached_property
 
 from headway.errors import BundleError
 
-__all__ = ["VocabularyOrder"]
-
 
 @dataclass(frozen=True)
 class VocabularyOrder:
@@ -71,7 +69,3 @@ class VocabularyOrder:
             raise BundleError(
                 f"token id {error} is not in the vocabulary, whose ids are 0 to {max(self.order)}"
             ) from None
-
-    def to_foreign_ids(self, ids: Iterable[int]) -> tuple[int, ...]:
-        """Convert Headway's ids to foreign ids."""
-        return tuple(self.order[new] for new in ids)

@@ -96,28 +96,29 @@ def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], 
     infinite, the scale of its output is not finite, and the integers are undefined.
     """
     padded = np.pad(weight, ((0, 0), (0, -weight.shape[1] % _GROUP)))
-    shape = len(weight), -1, _FOURS, 2, 2
+    groups = np.ascontiguousarray(padded.reshape(len(weight), -1, _FOURS, 2, 2).transpose(2, 3, 4, 0, 1))
     with np.errstate(invalid="ignore", over="ignore"):
-        by_level = np.abs(weight).max(axis=1) / MAX_LEVEL
-        by_sum = _largest_sums(padded.reshape(shape)).max(axis=(1, 2)) / _MAX_SUM
+        by_level = np.maximum(weight.max(axis=1), -weight.min(axis=1)) / MAX_LEVEL
+        by_sum = _largest_sums(groups).max(axis=(0, 2)) / _MAX_SUM
         scale = np.maximum(np.maximum(by_level, by_sum), TINY_SCALE).astype(np.float32)
-        exact = padded / scale[:, None]
-        levels = np.clip(np.rint(exact), -MAX_LEVEL, MAX_LEVEL).astype(np.int8)
-        row, group, pair = np.nonzero(_largest_sums(levels.reshape(shape).astype(np.int16)) > _MAX_SUM)
-        levels.reshape(shape)[row, group, :, pair] = np.trunc(exact.reshape(shape)[row, group, :, pair]).astype(np.int8)
+        groups /= scale[:, None]
+        levels = np.rint(groups).astype(np.int8)
+        pair, row, group = np.nonzero(_largest_sums(levels.astype(np.int16)) > _MAX_SUM)
+        levels[:, pair, :, row, group] = np.trunc(groups[:, pair, :, row, group]).astype(np.int8)
+    levels = levels.transpose(3, 4, 0, 1, 2).reshape(padded.shape)
     return np.ascontiguousarray(levels[:, : weight.shape[1]]), scale
 
 
 def _largest_sums(groups: Array) -> Array:
-    """Return the largest sums (N, groups, 2) of weights of one sign that are added in 16 bits.
+    """Return the largest sums (2, N, groups) of weights of one sign that are added in 16 bits.
 
-    ``groups`` (N, groups, 2, 2, 2) are weights by output, group, four, pair, and position in the pair. One pair of each
+    ``groups`` (2, 2, 2, N, groups) are weights by four, pair, position in the pair, output and group. One pair of each
     four is added.
     """
 
     def add_pairs(x: Array) -> Array:
-        pairs: Array = x[..., 0] + x[..., 1]
-        total: Array = pairs[:, :, 0] + pairs[:, :, 1]
+        pairs: Array = x[:, :, 0] + x[:, :, 1]
+        total: Array = pairs[0] + pairs[1]
         return total
 
     return np.maximum(add_pairs(np.maximum(groups, 0)), -add_pairs(np.minimum(groups, 0)))

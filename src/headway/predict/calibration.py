@@ -1,11 +1,11 @@
 """The flag ``unlikely``: whether a source text is unlike the text that the model was calibrated on.
 
-A model translates anything into fluent text, also other languages and random characters, and then invents. Three
-surprises tell such input apart. A surprise is a mean of -log p, in nats:
+A model turns any input into fluent text, even other languages and random characters. Three measures of surprise
+distinguish such input from text of the model's domain. Each is a mean of -log p, in nats:
 
-- of the source, per token and per character, where p is the token's frequency in the source text of the calibration
-  (with additive smoothing). Text in another language consists of tokens that are rare in the source language, and
-  random characters need many tokens for few characters.
+- of the source, per token and per character, where p is the token's frequency in the source text of the calibration,
+  with additive smoothing. Text in another language contains tokens that are rare in the source language, and random
+  characters need many tokens for few characters.
 - of the translation, per token, where p is the model's probability.
 
 Short texts vary more than long ones, so each surprise is standardized by a mean and a variance that depend on the
@@ -149,8 +149,10 @@ def calibrate(
     *,
     target_language: str | None = None,
     source_language: str | None = None,
-) -> Calibration:
-    """Translate texts of the model's domain, and return what distinguishes them from other text.
+) -> Calibration | None:
+    """Translate texts of the model's domain, and return their distribution.
+
+    Returns None if fewer than :data:`MIN_TEXTS` can be translated.
 
     Args:
         translator: The model.
@@ -159,19 +161,13 @@ def calibrate(
         training: Source text of the training data, from which the frequencies of tokens become more exact.
         target_language: The language to translate into, for models with several.
         source_language: The language of the sources, for imported models that need it.
-
-    Raises:
-        ConfigError: There are too few texts that can be translated.
     """
     tokenizer = translator.bundle.source_tokenizer
     sources = [source for source in sources if source.strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
     found = translator.translate_each(sources, target_language=target_language, source_language=source_language)
     translated = [each for each in found if isinstance(each, Translation)]
     if (rank := _tail_rank(len(translated))) == 0:
-        raise ConfigError(
-            f"{len(translated)} texts that can be translated: a calibration needs at least {MIN_TEXTS}, so that at "
-            "most 1 % of the texts of its domain are flagged, with 95 % confidence"
-        )
+        return None
     ids = tokenizer.encode_batch([each.source for each in translated])
     counts = Counter(chain.from_iterable(chain(ids, tokenizer.encode_batch(training))))
     total, vocab_size = counts.total(), tokenizer.vocab_size

@@ -20,18 +20,6 @@ from headway.config import spelling_hint
 from headway.errors import ConfigError, DataError
 from headway.storage import atomic_write
 
-__all__ = [
-    "BOS",
-    "EOS",
-    "NUM_SPECIAL",
-    "PAD",
-    "SPECIALS",
-    "UNK",
-    "MergeStep",
-    "TextTokenizer",
-    "refuse_surrogates",
-]
-
 PAD, BOS, EOS, UNK = range(4)
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 NUM_SPECIAL = len(SPECIALS)

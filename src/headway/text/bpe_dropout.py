@@ -22,8 +22,6 @@ from headway.text.base import TextTokenizer
 from headway.text.corpus_encoder import Packed, id_bytes, pack, single_spaced
 from headway.text.tokenizer import Tokenizer
 
-__all__ = ["BPEDropoutEncoder", "segment_with_dropout"]
-
 _CHOICES = 64  # segmentations of a chunk; divides 256, so that a random byte chooses uniformly
 _MAX_CACHED = 1 << 17  # chunks whose segmentations are cached, about 150 MB
 

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from headway.text.base import TextTokenizer
 
-__all__ = ["CorpusEncoder", "Packed", "id_bytes", "pack", "single_spaced"]
-
 _MAX_CACHED = 1 << 17  # chunks of a generation; two generations take about 50 MB
 _MAX_CACHED_LENGTH = 40  # characters; in scripts without spaces a chunk is a sentence that occurs only once
 

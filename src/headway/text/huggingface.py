@@ -23,8 +23,6 @@ from headway.text.base import NUM_SPECIAL, UNK
 from headway.text.imported import ImportedTokenizer
 from headway.text.tokenizer import readable_piece
 
-__all__ = ["FastTokenizer", "library_tokens", "special_ids"]
-
 
 class FastTokenizer(ImportedTokenizer):
     """A tokenizer of the library `tokenizers`.

@@ -16,8 +16,6 @@ from typing import Any
 from headway.errors import BundleError
 from headway.text.base import NUM_SPECIAL, TextTokenizer
 
-__all__ = ["IMPORTED_VERSION", "ImportedTokenizer"]
-
 IMPORTED_VERSION = 2  # of the saved file; version 1 is Headway's own tokenizer
 
 

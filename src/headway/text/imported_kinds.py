@@ -12,8 +12,6 @@ from headway.text.imported import ImportedTokenizer
 from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 
-__all__ = ["parse_imported"]
-
 _IMPORTED: dict[str, type[ImportedTokenizer]] = {
     kind.kind: kind for kind in (FastTokenizer, SentencePieceTokenizer, MosesTokenizer)
 }

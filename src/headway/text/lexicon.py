@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from jaxtyping import Int32
 
-__all__ = ["translation_table"]
-
 _MAX_PAIRS = 32_000_000  # pairs of tokens, which take 2 GB; of a longer text only a part is read
 _MAX_SENTENCE_PAIRS = 250_000  # pairs of one sentence (500 by 500 tokens); longer ones are skipped
 _ITERATIONS = 5  # the table hardly changes afterwards

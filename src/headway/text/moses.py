@@ -25,8 +25,6 @@ from headway.errors import BundleError, MissingPackageError
 from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer
 
-__all__ = ["MosesTokenizer"]
-
 _END = "</w>"
 _UNKNOWN = _END  # stands for unknown characters in the library; no piece of text, because no word is empty
 

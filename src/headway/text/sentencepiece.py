@@ -18,8 +18,6 @@ from headway.storage import atomic_write
 from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer
 
-__all__ = ["SentencePieceTokenizer", "sentencepiece_pieces"]
-
 
 class SentencePieceTokenizer(ImportedTokenizer):
     """A SentencePiece model and its vocabulary.

@@ -18,8 +18,6 @@ from headway.config import Config
 from headway.errors import ConfigError
 from headway.text.base import EOS
 
-__all__ = ["LanguageSide", "SpecialTokenTemplate", "SpecialTokens", "TemplateItem"]
-
 LanguageSide = Literal["source_language", "target_language"]
 TemplateItem = int | LanguageSide
 _OPTIONS: dict[LanguageSide, tuple[str, str]] = {

@@ -39,8 +39,6 @@ from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, refuse_surrogates
 from headway.text.imported import IMPORTED_VERSION
 
-__all__ = ["Tokenizer", "TokenizerConfig", "language_of", "language_tag", "load_tokenizer", "readable_piece"]
-
 Kind = Literal["bpe", "characters", "whitespace"]
 
 
@@ -48,24 +46,22 @@ class TokenizerConfig(Config):
     """How text is split into tokens."""
 
     kind: Kind = Field(
-        default="bpe",
+        "bpe",
         description="What a token is: a byte-pair unit (bpe), one character (characters), or the text between spaces "
         "(whitespace, for ready-made symbols such as phones).",
     )
-    vocab_size: int = Field(
-        default=8000, ge=300, description="Maximum size of a bpe vocabulary, including special ids."
-    )
-    joint: bool = Field(default=True, description="Whether source and target share one vocabulary.")
+    vocab_size: int = Field(8000, ge=300, description="Maximum size of a bpe vocabulary, including special ids.")
+    joint: bool = Field(True, description="Whether source and target share one vocabulary.")
     min_frequency: int = Field(
-        default=2,
+        2,
         ge=1,
         description="Minimum number of times that a pair must occur in the training text to become a bpe token.",
     )
     split_digits: bool = Field(
-        default=False, description="Whether each digit is a separate bpe token, which helps to copy numbers."
+        False, description="Whether each digit is a separate bpe token, which helps to copy numbers."
     )
     sample_lines: int = Field(
-        default=500_000,
+        500_000,
         ge=1,
         description="Maximum number of training examples that a vocabulary is learned from, evenly spread over all "
         "corpora. It limits time and memory.",
@@ -73,7 +69,7 @@ class TokenizerConfig(Config):
 
 
 class Tokenizer(TextTokenizer):
-    """Headway's own tokenizer, created by :meth:`train` or :meth:`load`.
+    """Headway's own tokenizer, created by :meth:`train` or :func:`load_tokenizer`.
 
     The kinds differ in what they preserve. "bpe" preserves every string. "characters" preserves the characters seen in
     training; others become ``UNK`` and are decoded as "�". "whitespace" preserves tokens between single spaces
@@ -167,24 +163,6 @@ class Tokenizer(TextTokenizer):
             pieces = tuple(_readable(_unspell(symbol)) for symbol in symbols)
             yield MergeStep(index, rank, _readable(_unspell(left)), _readable(_unspell(right)), pieces[at], pieces)
 
-    @classmethod
-    def load(cls, folder: Path, name: str) -> Tokenizer:
-        """Read a saved tokenizer."""
-        path = folder / f"{name}.json"
-        return cls._parse(_read(path), path)
-
-    @classmethod
-    def _parse(cls, data: dict[str, Any], path: Path) -> Tokenizer:
-        """Return the tokenizer of the content of its file."""
-        if data.get("version") != 1:
-            raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1); install a newer Headway")
-        try:
-            saved = _Saved.parse(data, str(path))
-        except ConfigError as error:
-            problem = textwrap.shorten(str(error), 300, placeholder=" ...")
-            raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
-        return cls(saved.kind, saved.tokens, saved.merges, saved.tags, split_digits=saved.split_digits)
-
     def _saved(self) -> Mapping[str, Any]:
         return _Saved(
             kind=self.kind, tags=self.tags, tokens=self._tokens, merges=self._merges, split_digits=self.split_digits
@@ -221,11 +199,18 @@ def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
     """
     path = folder / f"{name}.json"
     data = _read(path)
-    if data.get("version") != IMPORTED_VERSION:
-        return Tokenizer._parse(data, path)
-    from headway.text.imported_kinds import parse_imported  # imports the libraries of other toolkits
+    if data.get("version") == IMPORTED_VERSION:
+        from headway.text.imported_kinds import parse_imported  # imports the libraries of other toolkits
 
-    return parse_imported(data, path)
+        return parse_imported(data, path)
+    if data.get("version") != 1:
+        raise BundleError(f"{path}: version {data.get('version')!r} is unknown (known: 1, 2); install a newer Headway")
+    try:
+        saved = _Saved.parse(data, str(path))
+    except ConfigError as error:
+        problem = textwrap.shorten(str(error), 300, placeholder=" ...")
+        raise BundleError(f"{problem}; the file is damaged, copy or save it again") from None
+    return Tokenizer(saved.kind, saved.tokens, saved.merges, saved.tags, split_digits=saved.split_digits)
 
 
 def language_tag(language: str) -> str:
@@ -285,9 +270,8 @@ def _read(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise BundleError(f"{path}: no such file; expected the tokenizer that Headway saved with the model") from None
     except OSError as error:
-        raise BundleError(
-            f"{path}: cannot be read ({error.strerror}); expected a tokenizer that Headway saved"
-        ) from None
+        reason = f"cannot be read ({error.strerror})"
+        raise BundleError(f"{path}: {reason}; expected a tokenizer that Headway saved") from None
     except (ValueError, RecursionError):
         raise BundleError(f"{path}: not valid JSON; the file is truncated or damaged, copy or save it again") from None
     if not isinstance(data, dict) or data.get("format") != "headway-tokenizer":

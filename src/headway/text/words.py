@@ -17,8 +17,6 @@ import re
 from functools import cache, lru_cache
 from typing import Any, Literal
 
-__all__ = ["contains_words", "split_words", "word_end", "word_start"]
-
 # Bits of the edges. Letters continue letters of scripts with spaces; marks continue letters of any script.
 _SPACED, _ANY = 1, 2
 _UNSPACED = r"\p{scx=Han}\p{scx=Hira}\p{scx=Kana}\p{Thai}\p{Lao}\p{Myanmar}\p{Khmer}"

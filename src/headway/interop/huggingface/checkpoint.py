@@ -16,8 +16,6 @@ from headway.bundle import read_weights
 from headway.errors import BundleError
 from headway.interop.huggingface.families import FAMILIES, Family
 
-__all__ = ["Checkpoint", "read_checkpoint", "read_json", "read_tensors"]
-
 
 @dataclass(frozen=True)
 class Checkpoint:

@@ -23,8 +23,6 @@ from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
 
-__all__ = ["SUPPORTED", "export_classifier", "export_model"]
-
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _MARIAN: Supported = {
     **SIZES,

@@ -23,17 +23,6 @@ from typing import Any
 from headway.models.transformer import TransformerConfig
 from headway.nn.blocks import Activation
 
-__all__ = [
-    "ACTIVATIONS",
-    "FAMILIES",
-    "OPTIONS",
-    "OUTPUT_BIAS",
-    "UNUSED_POSITIONS",
-    "Family",
-    "table_names",
-    "tensor_names",
-]
-
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 OUTPUT_BIAS = "final_logits_bias"
 UNUSED_POSITIONS = 2  # rows before the first position in learned tables

@@ -34,8 +34,6 @@ from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 
-__all__ = ["ImportedModel", "import_model"]
-
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
 _NEVER = -1e4  # probability 0 in every precision, and finite, so that 0 times it is not NaN
 _SINUSOID_TABLES = {
