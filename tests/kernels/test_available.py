@@ -20,8 +20,7 @@ CPU = torch.device("cpu")
 
 def clear_caches() -> None:
     kernels.available.cache_clear()
-    if "headway.kernels.cpu_features" in sys.modules:
-        sys.modules["headway.kernels.cpu_features"].cpu_features.cache_clear()
+    kernels.cpu_features.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite")
 
 import llvmlite.binding
 
-from headway.kernels.cpu_features import VARIABLE, cpu_features
+from headway.kernels import VARIABLE, cpu_features
 
 ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16")
 

@@ -2,32 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-__all__ = ["is_first_start", "is_main", "let_main_report_first", "may_be_restarted", "without_garbage_collection"]
+__all__ = ["is_first_start", "is_main", "let_main_report_first", "may_be_restarted"]
 
 _WAIT_FOR_MAIN_S = 5.0
-
-
-@contextmanager
-def without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage in the block, which imports modules; later collections skip what the first block created.
-
-    Imports create hundreds of thousands of objects that stay. To look for garbage among them takes a fifth of the
-    time of translating one sentence.
-    """
-    is_first = gc.get_freeze_count() == 0
-    gc.disable()
-    try:
-        yield
-    finally:
-        if is_first:
-            gc.freeze()
-        gc.enable()
 
 
 def is_main() -> bool:

@@ -3,8 +3,13 @@
 import torch
 
 from headway import kernels
-from headway.engine.precision import Precision, choose_precision
-from headway.engine.search_model import SearchTransformer, for_search, unsupported_reason
+from headway.engine.search_model import (
+    Precision,
+    SearchTransformer,
+    choose_precision,
+    for_search,
+    unsupported_reason,
+)
 from headway.engine.shortlist import Shortlist
 
 kernels.host_threads.get, kernels.host_threads.set = torch.get_num_threads, torch.set_num_threads

@@ -16,7 +16,6 @@ from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.shortlist import ListedWeights
 from headway.engine.torch_backend import Activation, Layer, Residual, Rows, TorchBackend
 from headway.engine.vocabulary import ListedProjection, OutputProjection
-from headway.hardware import keep_freed_memory
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
@@ -41,15 +40,12 @@ class Int8Backend(TorchBackend):
     """Weights in 8-bit integers, everything between the products in float32, on a CPU; rows are NumPy arrays.
 
     Keys and values are stored as 16-bit floats. The results of a row depend only on that row's sequence, bit for bit.
-    Freed memory stays with the process, because the next batch needs as much again, and getting it from the system page
-    by page takes 5 % of the time.
     """
 
     batch_per_thread = True
 
     def __init__(self) -> None:
-        super().__init__(torch.float16)  # of keys and values
-        keep_freed_memory()
+        self.dtype = torch.float16  # of keys and values
 
     def rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
         return x.float().contiguous().numpy()

@@ -18,20 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from headway import kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
 from headway.engine.local_attention import local_self_attention
-from headway.engine.precision import Precision, choose_precision
 from headway.engine.shortlist import ListedWeights, Shortlist
 from headway.engine.torch_backend import Activation, Rows, TorchBackend
 from headway.errors import ConfigError
+from headway.hardware import computes_bfloat16
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import (
@@ -50,7 +51,9 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 
-__all__ = ["SearchTransformer", "for_search", "unsupported_reason"]
+__all__ = ["Precision", "SearchTransformer", "choose_precision", "for_search", "unsupported_reason"]
+
+Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 _ANY = None
 # Every field of the configuration, with the values that the conversion supports. A field that is not listed makes a
@@ -83,6 +86,25 @@ _MODULES: frozenset[type[nn.Module]] = frozenset(
     }
 )
 _ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, F.silu, F.sigmoid)
+
+
+def choose_precision(name: Precision, device: torch.device) -> Precision:
+    """Return ``name``, or for "auto" the fastest precision of this machine.
+
+    That is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the hardware
+    multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is asked for and cannot run.
+    """
+    int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
+    if name == "int8" and not int8:
+        raise ConfigError(
+            "precision int8: its kernels run on x86 processors with AVX2, where the package numba is installed; "
+            "use 'auto', 'bfloat16' or 'float32'"
+        )
+    if name != "auto":
+        return name
+    if int8:
+        return "int8"
+    return "bfloat16" if computes_bfloat16(device) else "float32"
 
 
 def for_search(model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None) -> SearchModel[Any]:

@@ -21,24 +21,40 @@ Training in float32 or bfloat16:
 
 These kernels are built from:
 
-- :mod:`headway.kernels.jit`: compilation and its cache; :mod:`headway.kernels.threads`: running a kernel on threads;
-  :mod:`headway.kernels.cpu_features`: the processor features that kernels are chosen by.
+- :mod:`headway.kernels.jit`: compilation and its cache; :mod:`headway.kernels.threads`: running a kernel on threads.
 - :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
 
 Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release Python's lock, so
 several threads can decode at once, each with its own rows. Only products of few rows and the training kernels use
 threads themselves. The result of a row depends only on that row, bit for bit, whatever else is in the batch.
+
+Which kernels run depends on the processor's features. ``HEADWAY_CPU_FEATURES`` narrows them, for tests and to compare
+kernels on one machine: ``none``, or a comma-separated list of features, each of which includes the features that it
+builds on. A feature that the processor lacks stays off.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["HostThreads", "available", "host_threads", "start_compiling"]
+from headway.errors import ConfigError
+
+__all__ = [
+    "VARIABLE",
+    "HostThreads",
+    "allowed_features",
+    "available",
+    "cpu_features",
+    "host_threads",
+    "start_compiling",
+]
+
+VARIABLE = "HEADWAY_CPU_FEATURES"
 
 
 @dataclass
@@ -54,6 +70,48 @@ class HostThreads:
 
 host_threads = HostThreads()
 
+# Each feature: the flags (LLVM's names) that it consists of, and the features that it builds on.
+_FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "avx2": (("avx2", "f16c", "fma"), ()),  # virtual machines may hide f16c and fma
+    "avxvnni": (("avxvnni",), ("avx2",)),
+    "avx512bw": (("avx512bw",), ("avx2",)),
+    "avx512vnni": (("avx512vnni",), ("avx512bw",)),
+    "avx512bf16": (("avx512bf16",), ("avx512bw",)),
+    "amx-bf16": (("amx-bf16",), ("avx512bf16", "avx512vnni")),
+}
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    """Return the features that this processor has and that ``HEADWAY_CPU_FEATURES`` allows."""
+    import llvmlite.binding
+
+    flags = llvmlite.binding.get_host_cpu_features()
+    return frozenset(name for name in allowed_features() if all(flags.get(flag) for flag in _FEATURES[name][0]))
+
+
+def allowed_features() -> frozenset[str]:
+    """Return the features that ``HEADWAY_CPU_FEATURES`` allows; all of them if it is not set.
+
+    Raises :class:`ConfigError` for an unknown feature.
+    """
+    value = os.environ.get(VARIABLE, "").strip().lower()
+    if not value:
+        return frozenset(_FEATURES)
+    allowed: set[str] = set()
+    pending = [] if value == "none" else [name.strip() for name in value.split(",")]
+    while pending:
+        name = pending.pop()
+        if name not in _FEATURES:
+            accepted = ", ".join(_FEATURES)
+            raise ConfigError(
+                f"{VARIABLE}: unknown processor feature {name!r}; use 'none', or one or more of {accepted}, "
+                "separated by commas"
+            )
+        allowed.add(name)
+        pending += _FEATURES[name][1]
+    return frozenset(allowed)
+
 
 @functools.cache
 def available() -> bool:
@@ -62,8 +120,6 @@ def available() -> bool:
     Raises :class:`~headway.errors.ConfigError` if ``HEADWAY_CPU_FEATURES`` names an unknown feature.
     """
     try:
-        from headway.kernels.cpu_features import cpu_features
-
         if "avx2" not in cpu_features():
             return False
         import numba
@@ -77,6 +133,9 @@ def available() -> bool:
 def start_compiling() -> None:
     """Compile the kernels of int8 decoding in another process if the cache has none, while this one imports PyTorch."""
     if available():
-        from headway.kernels import compile_ahead  # imports Numba
+        from headway.kernels.decode_attention import attend  # imports Numba
 
-        compile_ahead.start_compiling()
+        if attend._cache.is_empty:  # type: ignore[attr-defined]
+            from headway.kernels import compile_ahead
+
+            compile_ahead.start()

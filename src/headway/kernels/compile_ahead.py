@@ -15,7 +15,7 @@ from headway.kernels.jit import cache_folders, compile_in_background
 from headway.kernels.threads import run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
-__all__ = ["compile_decoding_kernels", "start_compiling"]
+__all__ = ["compile_decoding_kernels", "start"]
 
 _WIDTH = 8
 
@@ -48,9 +48,9 @@ def compile_decoding_kernels() -> list[str]:
     return [str(folder) for folder in cache_folders()]
 
 
-def start_compiling() -> None:
-    """Compile the kernels of int8 decoding in another process if none of them is cached, but can be."""
-    if attend._cache.is_empty and any(map(_can_write, cache_folders())):  # type: ignore[attr-defined]
+def start() -> None:
+    """Compile the kernels of int8 decoding in another process, if its code can be cached."""
+    if any(map(_can_write, cache_folders())):
         compile_in_background(__name__)
 
 

@@ -28,7 +28,7 @@ from numba.core.caching import _Cache
 from numba.core.runtime import rtsys  # type: ignore[attr-defined]
 from numba.misc import appdirs
 
-from headway.kernels.cpu_features import cpu_features
+from headway.kernels import cpu_features
 
 __all__ = [
     "Array",

@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import extending
 from numba.core import cgutils as untyped_cgutils
 
-from headway.kernels.cpu_features import cpu_features
+from headway.kernels import cpu_features
 
 __all__ = [
     "BYTE",

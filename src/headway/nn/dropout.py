@@ -17,16 +17,10 @@ __all__ = ["Dropout", "draw_seed", "keep_mask"]
 
 _LEVELS = 2**16  # of the 16 bits that decide on an element
 
-
-def _int64(unsigned: int) -> int:
-    """Return the int64 with the same bits as ``unsigned``: PyTorch multiplies int64 modulo 2^64."""
-    return unsigned - 2**64 if unsigned >= 2**63 else unsigned
-
-
-# The constants of SplitMix64.
-_GAMMA = _int64(0x9E3779B97F4A7C15)
-_MIX = _int64(0xBF58476D1CE4E5B9), _int64(0x94D049BB133111EB)
-_SIGN_BITS = _int64(0x8000800080008000)  # of the four 16-bit numbers in a word
+# The constants of SplitMix64, as int64: PyTorch multiplies int64 modulo 2^64.
+_GAMMA = 0x9E3779B97F4A7C15 - 2**64
+_MIX = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
+_SIGN_BITS = 0x8000800080008000 - 2**64  # of the four 16-bit numbers in a word
 
 
 class Dropout(nn.Module):
