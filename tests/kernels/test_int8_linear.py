@@ -18,7 +18,7 @@ if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 import headway.engine  # noqa: F401  # kernels then use as many threads as PyTorch
-from headway.kernels import threads
+from headway.kernels import jit
 from headway.kernels.int8_gemm import BLOCK, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
 from headway.kernels.jit import SerialAndParallel
@@ -119,31 +119,31 @@ def test_threads_that_share_a_product_find_the_same() -> None:
 
 @pytest.mark.usefixtures("two_threads")
 def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_threads_start_fast", lambda: True)
+    monkeypatch.setattr(jit, "_threads_start_fast", lambda: True)
 
     def chosen(rows: int) -> str:
         calls: list[str] = []
         kernel = SerialAndParallel(lambda: calls.append("serial"), lambda: calls.append("parallel"))
-        threads.run_threaded_if_few_rows(rows, kernel)
+        jit.run_threaded_if_few_rows(rows, kernel)
         return "".join(calls)
 
     assert chosen(1) == chosen(32) == "parallel"
     assert chosen(33) == "serial"
-    with threads._lock:
+    with jit._lock:
         assert chosen(1) == "serial", "another thread's product is under way"
     assert chosen(1) == "parallel"
     torch.set_num_threads(1)
     assert chosen(1) == "serial"
     torch.set_num_threads(2)
-    monkeypatch.setattr(threads, "_threads_start_fast", lambda: False)
+    monkeypatch.setattr(jit, "_threads_start_fast", lambda: False)
     assert chosen(1) == "serial"
 
 
 @pytest.mark.slow
 def test_numba_leaves_pytorch_its_threads() -> None:
     """In a process of its own, which has not started Numba's threads yet."""
-    command = "import torch; torch.set_num_threads(1); import headway.engine; from headway.kernels import threads"
-    command += "; threads._threads_start_fast(); print(torch.get_num_threads())"
+    command = "import torch; torch.set_num_threads(1); import headway.engine; from headway.kernels import jit"
+    command += "; jit._threads_start_fast(); print(torch.get_num_threads())"
     run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
     assert run.stdout.split() == ["1"]
 

@@ -46,13 +46,13 @@ def input_name(path: Path | None) -> str:
     return "standard input" if path is None or path == _STANDARD else str(path)
 
 
-def text_batches(text: str | None, path: Path | None, workers: int = 1) -> tuple[str, Iterable[list[bytes]]]:
+def text_batches(text: str | None, path: Path | None, workers: int = 1) -> tuple[str, Iterable[Sequence[bytes | str]]]:
     """Return the name and the lines of a command's input: its argument TEXT, or else a file or standard input."""
     if text is None:
         return input_name(path), read_line_batches(path, workers)
     if path is not None:
         raise ConfigError("TEXT and --input exclude each other; give one of them")
-    return "TEXT", [[text.encode(errors="surrogateescape")]]
+    return "TEXT", [[text]]
 
 
 def input_lines(path: Path | None) -> Iterator[str]:
@@ -160,7 +160,7 @@ Result = TypeVar("Result")
 
 @contextmanager
 def line_job(
-    batches: Iterable[list[bytes]],
+    batches: Iterable[Sequence[bytes | str]],
     reader: LineReader,
     report: Report,
     *,
@@ -188,7 +188,7 @@ class LineJob:
 
     def __init__(
         self,
-        batches: Iterable[list[bytes]],
+        batches: Iterable[Sequence[bytes | str]],
         reader: LineReader,
         report: Report,
         file: TextIOBase,
@@ -275,16 +275,16 @@ class LineReader:
         self._prefix, self._banned = prefix, tuple(banned)
         self._include = tuple(tuple(phrase.split("|")) for phrase in include)
 
-    def sources(self, lines: Sequence[bytes], first: int) -> list[Source | HeadwayError]:
+    def sources(self, lines: Sequence[bytes | str], first: int) -> list[Source | HeadwayError]:
         """Return the source or the error of each line; ``first`` is the number of the first line."""
         return [self._source(line, number) for number, line in enumerate(lines, start=first)]
 
-    def _source(self, line: bytes, number: int) -> Source | HeadwayError:
+    def _source(self, line: bytes | str, number: int) -> Source | HeadwayError:
         from headway.data.readers import decode_lines
         from headway.predict import Source
 
         try:
-            text = decode_lines(line, self._name, number - 1)
+            text = line if isinstance(line, str) else decode_lines(line, self._name, number - 1)
             if self._form == "jsonl":
                 return self._record(text, f"{self._name}, line {number}")
             return Source(text, self._prefix, self._include, self._banned)

@@ -21,7 +21,7 @@ Training in float32 or bfloat16:
 
 These kernels are built from:
 
-- :mod:`headway.kernels.jit`: compilation and its cache; :mod:`headway.kernels.threads`: running a kernel on threads.
+- :mod:`headway.kernels.jit`: compilation, its cache, and running a kernel on threads.
 - :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
 

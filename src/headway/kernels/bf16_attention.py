@@ -32,9 +32,8 @@ from headway.kernels.bf16_tiles import (
 )
 from headway.kernels.exp import emit_exp_and_sum
 from headway.kernels.float_bits import emit_read_float32
-from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
+from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel, run_threaded
 from headway.kernels.llvm import BYTE, FLOAT_VECTOR, INT16, INT64, LANES, Builder, constant, intrinsic
-from headway.kernels.threads import run_threaded
 
 __all__ = ["attention_backward", "attention_forward"]
 

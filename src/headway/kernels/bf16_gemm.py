@@ -32,8 +32,7 @@ from headway.kernels.bf16_tiles import (
     multiply_rows,
 )
 from headway.kernels.float_bits import cast_like
-from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
-from headway.kernels.threads import run_threaded
+from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel, run_threaded
 
 __all__ = ["add_outer_product", "matmul", "pack_columns", "pack_rows", "supports_width"]
 

@@ -11,8 +11,7 @@ import numpy as np
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
-from headway.kernels.jit import cache_folders, compile_in_background
-from headway.kernels.threads import run_serial_and_parallel
+from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
 __all__ = ["compile_decoding_kernels", "start"]

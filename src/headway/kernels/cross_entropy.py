@@ -13,9 +13,8 @@ import numpy as np
 
 from headway.kernels.exp import exp_and_sum
 from headway.kernels.float_bits import MIN_INT32, bits_to_float, cast_like, float_to_bits, ordered_int, to_float32
-from headway.kernels.jit import Array, jit_serial_and_parallel
+from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
 from headway.kernels.llvm import LANES
-from headway.kernels.threads import run_threaded
 
 __all__ = ["cross_entropy_"]
 

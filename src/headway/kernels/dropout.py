@@ -16,8 +16,7 @@ import numba
 import numpy as np
 
 from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
-from headway.kernels.threads import run_threaded
+from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel, run_threaded
 
 __all__ = ["bias_relu_dropout", "bias_relu_dropout_backward", "dropout", "dropout_add"]
 

@@ -31,8 +31,7 @@ from headway.kernels.int8_gemm import (
     pack_weight,
     quantize_weight,
 )
-from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel
-from headway.kernels.threads import run_threaded_if_few_rows
+from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, run_threaded_if_few_rows
 
 __all__ = ["LayerNormParams", "QuantizedLinear", "layer_norm", "quantize_rows"]
 

@@ -12,10 +12,9 @@ import numpy as np
 
 from headway.kernels.exp import exp_and_sum
 from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import Array, jit_serial_and_parallel
+from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
 from headway.kernels.llvm import LANES
 from headway.kernels.reductions import dot_product
-from headway.kernels.threads import run_threaded
 
 __all__ = ["masked_softmax_", "softmax_backward_"]
 
