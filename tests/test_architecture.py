@@ -46,6 +46,7 @@ HOMES = {
     "loky": ["predict/pool.py"],
     "cloudpickle": ["predict/pool.py"],
     "rich": ["cli/"],
+    "jinja2": ["experiments/report.py"],
     "safetensors": ["bundle.py", "predict/shortlisting.py"],
     "tensorboard": ["train/report.py"],
     "matplotlib": ["inspection/", "experiments/"],

@@ -99,7 +99,7 @@ def test_columns_and_means() -> None:
 
 def test_strips_have_a_row_each_with_its_mean() -> None:
     axes = Figure().subplots()
-    strip_plot(axes, {"first": [1.0, 2.0, 3.0], "second": [5.0]})
+    strip_plot(axes, {"first": [1.0, 2.0, 3.0], "second": [5.0]}, "Quality", "BLEU")
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["first", "second"]
     assert [text.get_text() for text in axes.texts] == ["2", "5"]
     dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]  # type: ignore[arg-type]

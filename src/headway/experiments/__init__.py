@@ -44,13 +44,9 @@ def load_experiment(name: str) -> Experiment:
     from headway.errors import ConfigError
 
     if name in _OLD_NAMES:
-        warnings.warn(
-            f"the experiment {name!r} is now called {_OLD_NAMES[name]!r}; the old name will be removed in the next "
-            "minor version",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        name = _OLD_NAMES[name]
+        old, name = name, _OLD_NAMES[name]
+        words = f"the experiment {old!r} is now called {name!r}; the old name will be removed in the next minor version"
+        warnings.warn(words, DeprecationWarning, stacklevel=2)
     if name not in NAMES:
         raise ConfigError(f"no experiment {name!r}; {spelling_hint(name, [*NAMES, 'all'])}")
     experiment: Experiment = import_module(f"{__name__}.{name.replace('-', '_')}").EXPERIMENT

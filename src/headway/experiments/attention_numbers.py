@@ -118,18 +118,18 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
         "query and key are. With two or more keys this is not the case"
     )
-    return decide(reason, supported=error < 1e-12), _judge_own(numbers), _judge_growth(numbers)
-
-
-def _judge_own(numbers: Numbers) -> Verdict:
     own, *others = numbers["weights"][0]
+    shares = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}"
     words = "its own weight is the largest, but below one half"
     if own > 0.5:
         words = "its own weight is above one half"
     elif own < max(others):
         words = f"another vector has the largest weight, and {1 - own:.0%} of the result is not its own"
-    reason = f"own weight {own:.4f}, the others' {' and '.join(f'{each:.4f}' for each in others)}: {words}"
-    return decide(reason, supported=own > 0.5, refuted=own < max(others))
+    return (
+        decide(reason, supported=error < 1e-12),
+        decide(f"{shares}: {words}", supported=own > 0.5, refuted=own < max(others)),
+        _judge_growth(numbers),
+    )
 
 
 def _judge_growth(numbers: Numbers) -> Verdict:
@@ -155,8 +155,8 @@ def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, how often the own weight exceeds one half, and a key's weight as it grows."""
     picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
     texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
-    style: Any = {"cell": lambda *_: {"fontsize": 15}, "vmin": 0, "vmax": 1, "aspect": "equal"}
-    heat_map(example, numbers["weights"], texts, rows=NAMES, columns=NAMES, dark=0.6, **style)
+    style: Any = {"cell": lambda *_: {"fontsize": 15}, "dark": 0.6, "vmin": 0, "vmax": 1, "aspect": "equal"}
+    heat_map(example, numbers["weights"], texts, rows=NAMES, columns=NAMES, **style)
     label(example, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
     shares = {
         kind: [100 * fmean(numbers["own"][f"{kind}, {width}"]) for width in WIDTHS]

@@ -57,14 +57,13 @@ MIN_MEMORY_RATIO = 1.1  # "more space-efficient" saves at least a tenth; memory 
 MIN_BLEU_DIFFERENCE = 1.0  # "similar" is closer, as seeds of one recipe differ by about that; "outperforms" is further
 
 CLAIMS = (
-    Claim("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1", quoted=True),
-    Claim("for small values of d_k the two mechanisms perform similarly", "paper, 3.2.1 (d_k is 32)", quoted=True),
-    Claim(
+    Claim.quote("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1"),
+    Claim.quote("for small values of d_k the two mechanisms perform similarly", "paper, 3.2.1 (d_k is 32)"),
+    Claim.quote(
         "additive attention outperforms dot product attention without scaling for larger values of d_k",
         "paper, 3.2.1, after Britz et al. 2017 (d_k is 128)",
-        quoted=True,
     ),
-    Claim("a more sophisticated compatibility function than dot product may be beneficial", "paper, 6.2", quoted=True),
+    Claim.quote("a more sophisticated compatibility function than dot product may be beneficial", "paper, 6.2"),
     Claim("Including a non-linearity affects the performance.", "notebook, open question"),
 )
 
@@ -108,17 +107,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     bleu, least = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
     what = "BLEU of additive minus unscaled dot product"
     wide = difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
-    best = max(MORE_SOPHISTICATED, key=lambda name: fmean(bleu[name]))
+    gain = "BLEU of the best other function ({}) minus scaled dot product"
     return (
         _judge_cost(numbers["costs"]),
         comparison.judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=least),
         judge_greater(wide, f"with one head, {what}", noticeable=least),
-        judge_greater(
-            difference(bleu[best], bleu[PAPER], len(MORE_SOPHISTICATED)),
-            f"BLEU of the best other function ({best}) minus scaled dot product, corrected for "
-            f"{len(MORE_SOPHISTICATED)} comparisons",
-            noticeable=least,
-        ),
+        comparison.judge_best(bleu, MORE_SOPHISTICATED, PAPER, gain, noticeable=least),
         _judge_non_linearity(bleu),
     )
 
@@ -156,8 +150,7 @@ def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
 def draw(numbers: Numbers) -> Figure:
     """Draw quality beside cost, with the functions in the same rows."""
     picture, (bleu, time, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
-    comparison.strip_plot(bleu, by_variant(numbers["runs"], "bleu"))
-    label(bleu, "Quality (dots: seeds)", "BLEU of the test set", "")
+    comparison.strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
     for axes, key in ((time, "ms"), (memory, "mib")):
         lengths = [float(np.median(numbers["costs"][name][key])) for name in VARIANTS]
         bars = axes.barh(range(len(lengths)), lengths, height=0.6)

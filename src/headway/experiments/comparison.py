@@ -19,6 +19,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from headway.experiments.experiment import Verdict, decide
+from headway.experiments.figures import label
 
 _CONFIDENCE = 0.95
 
@@ -99,6 +100,19 @@ def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable
     return decide(f"{what}: {found}; {reason}", supported=found.low > least, refuted=refuted)
 
 
+def judge_best(
+    values: Mapping[str, Sequence[float]], others: Sequence[str], one: str, what: str, *, noticeable: float
+) -> Verdict:
+    """Judge the claim that the best of ``others`` is greater than ``one``, corrected for the choice of the best.
+
+    ``what`` describes the difference, with a place for the name of the best.
+    """
+    best = max(others, key=lambda name: fmean(values[name]))
+    found = difference(values[best], values[one], len(others))
+    words = f"{what.format(best)}, corrected for {len(others)} comparisons"
+    return judge_greater(found, words, noticeable=noticeable)
+
+
 def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
     """Judge the claim that there is practically no difference: supported if the whole interval is ``within`` of 0."""
     inside, outside = max(abs(found.low), abs(found.high)) <= within, found.low > within or found.high < -within
@@ -132,8 +146,9 @@ def quality(runs: Sequence[Mapping[str, Any]], variant: str) -> dict[str, str]:
     return {shown: mean_with_spread(runs, name, variant=variant) for shown, name in columns.items()}
 
 
-def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]]) -> None:
+def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]], title: str, x: str) -> None:
     """Draw one row per name: a dot for each value, the mean as a line, and its 95 % interval as a bar."""
+    label(axes, title, x, "")
     for row, each in enumerate(values.values()):
         reach = interval_half_width(each)
         if math.isfinite(reach):

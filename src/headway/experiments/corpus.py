@@ -14,7 +14,7 @@ be compared across lengths.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice, product
 from pathlib import Path
 from random import Random
@@ -25,17 +25,6 @@ from headway.data.store import fingerprint
 from headway.errors import ConfigError
 from headway.experiments.experiment import Settings
 from headway.storage import atomic_write_folder
-
-__all__ = [
-    "JOINED",
-    "MULTI30K",
-    "ExperimentCorpus",
-    "Pair",
-    "draw_sentence",
-    "experiment_corpus",
-    "joined",
-    "joined_by",
-]
 
 JOINED = 3  # maximum sentences per row of a joined training set
 
@@ -62,33 +51,35 @@ _TESTED = 500  # test sentences of Multi30k that are translated, a fifth of the 
 
 @dataclass(frozen=True)
 class ExperimentCorpus:
-    """Training and development files, as a recipe names them, and test sentences.
+    """A training and a development set in files, as a recipe names them, and test sentences.
 
-    ``tokenizer`` is the recipe section that suits the text.
+    The files are called NAME.LANGUAGE. ``tokenizer`` is the recipe section that suits the text.
     """
 
     folder: Path
     languages: tuple[str, str]
-    train: tuple[str, str]
-    dev: tuple[str, str]
+    train: str
+    dev: str
     test: tuple[Pair, ...]
     tokenizer: dict[str, Any]
 
     def recipe(self) -> dict[str, Any]:
         """Return the recipe sections that describe the data."""
+        train, dev = ({"files": self.files(name)} for name in (self.train, self.dev))
         return {
             "task": {"source_language": self.languages[0], "target_language": self.languages[1]},
-            "data": {
-                "folder": str(self.folder),
-                "train": [{"files": list(self.train)}],
-                "dev": {"files": list(self.dev)},
-            },
+            "data": {"folder": str(self.folder), "train": [train], "dev": dev},
             "tokenizer": self.tokenizer,
         }
 
-    def sentences(self, files: tuple[str, str]) -> Iterator[Pair]:
-        """Yield the sentence pairs of a source and a target file."""
-        yield from ((source, target) for source, target in read_examples(Corpus(files=files), self.folder))
+    def files(self, name: str) -> list[str]:
+        """Return the source and the target file of ``name``."""
+        return [f"{name}.{language}" for language in self.languages]
+
+    def sentences(self, name: str) -> Iterator[Pair]:
+        """Yield the sentence pairs of ``name``."""
+        corpus = Corpus(files=tuple(self.files(name)))
+        yield from ((source, target) for source, target in read_examples(corpus, self.folder))
 
 
 def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCorpus:
@@ -97,7 +88,13 @@ def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCo
     With ``join``, sentences of the training and development sets are joined to longer rows.
     """
     plain = _made_up(settings.work) if settings.quick else _multi30k(settings)
-    return _with_joined_rows(plain, settings.work) if join else plain
+    if not join:
+        return plain
+    rows = {
+        name: joined(list(plain.sentences(source)), JOINED, Random(1))
+        for name, source in (("train", plain.train), ("dev", plain.dev))
+    }
+    return replace(plain, folder=_written(rows, plain.languages, settings.work, "joined"), train="train", dev="dev")
 
 
 def _multi30k(settings: Settings) -> ExperimentCorpus:
@@ -108,19 +105,15 @@ def _multi30k(settings: Settings) -> ExperimentCorpus:
             f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with "
             f"{', '.join(MULTI30K)}, or ask for the quick form, which needs no data"
         )
-    files = {name: (f"{name}.de", f"{name}.en") for name in ("train", "val", "test_2016_flickr")}
-    found = ExperimentCorpus(folder, ("de", "en"), files["train"], files["val"], (), {"vocab_size": 3000})
-    tested = tuple(islice(found.sentences(files["test_2016_flickr"]), _TESTED))
-    return ExperimentCorpus(folder, found.languages, found.train, found.dev, tested, found.tokenizer)
+    found = ExperimentCorpus(folder, ("de", "en"), "train", "val", (), {"vocab_size": 3000})
+    return replace(found, test=tuple(islice(found.sentences("test_2016_flickr"), _TESTED)))
 
 
 def _made_up(work: Path) -> ExperimentCorpus:
-    random = Random(1)
+    random, languages = Random(1), ("source", "target")
     drawn = {name: [draw_sentence(random) for _ in range(count)] for name, count in _MADE_UP.items()}
-    folder = _written(drawn, ("src", "tgt"), work, "corpus")
-    files = {name: (f"{name}.src", f"{name}.tgt") for name in ("train", "dev")}
-    test = tuple(drawn["test"])
-    return ExperimentCorpus(folder, ("source", "target"), files["train"], files["dev"], test, {"kind": "whitespace"})
+    folder = _written(drawn, languages, work, "corpus")
+    return ExperimentCorpus(folder, languages, "train", "dev", tuple(drawn["test"]), {"kind": "whitespace"})
 
 
 def draw_sentence(random: Random) -> Pair:
@@ -138,21 +131,11 @@ def _noun_phrase(random: Random) -> Pair:
     return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
 
 
-def _with_joined_rows(plain: ExperimentCorpus, work: Path) -> ExperimentCorpus:
-    """Join training and development sentences to rows of one to :data:`JOINED`."""
-    names = {"train": plain.train, "dev": plain.dev}
-    rows = {name: joined(list(plain.sentences(files)), JOINED, Random(1)) for name, files in names.items()}
-    folder = _written(rows, plain.languages, work, "joined")
-    train, dev = ((f"{name}.{plain.languages[0]}", f"{name}.{plain.languages[1]}") for name in names)
-    return ExperimentCorpus(folder, plain.languages, train, dev, plain.test, plain.tokenizer)
-
-
 def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
     """Join consecutive sentences to rows of one to ``most``; each row length contains about equally many sentences."""
-    rows, start = [], 0
-    shares = [1 / count for count in range(1, most + 1)]
+    rows, start, counts = [], 0, range(1, most + 1)
     while start < len(pairs):
-        (count,) = random.choices(range(1, most + 1), shares)
+        (count,) = random.choices(counts, [1 / count for count in counts])
         rows.append(_row(pairs[start : start + count]))
         start += count
     return rows

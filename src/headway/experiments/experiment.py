@@ -47,7 +47,7 @@ class Claim:
     """A claim and its source.
 
     Attributes:
-        text: The claim. If ``quoted``, the source's own words; otherwise ours.
+        text: The claim, in the source's own words if ``quoted``, otherwise in ours.
         source: The paper and section, or :data:`OURS`.
         quoted: Whether to show the text in quotation marks.
     """
@@ -55,6 +55,11 @@ class Claim:
     text: str
     source: str
     quoted: bool = False
+
+    @classmethod
+    def quote(cls, text: str, source: str) -> Claim:
+        """Return a claim in the source's own words."""
+        return cls(text, source, quoted=True)
 
     def __str__(self) -> str:
         return f"“{self.text}”" if self.quoted else self.text

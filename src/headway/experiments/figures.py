@@ -101,8 +101,8 @@ def heat_map(
     values: Sequence[Sequence[float]],
     texts: Sequence[Sequence[str]] = (),
     *,
-    rows: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
+    rows: Sequence[object] = (),
+    columns: Sequence[object] = (),
     dark: float = math.inf,
     cell: Callable[[int, int], Mapping[str, Any]] = lambda row, column: {},
     **image: Any,
@@ -113,8 +113,8 @@ def heat_map(
         axes: The panel.
         values: The numbers that the colors stand for, row by row.
         texts: The text of each cell.
-        rows: Labels of the rows. None means their numbers.
-        columns: Labels of the columns. None means their numbers.
+        rows: Labels of the rows (default: their numbers, counted from 0).
+        columns: Labels of the columns (default: their numbers, counted from 0).
         dark: Texts are white where the absolute value is above this, otherwise black.
         cell: Further properties of a cell's text, by row and column.
         image: Arguments of ``imshow``, such as the color scale and its limits.
@@ -124,10 +124,10 @@ def heat_map(
         for column, text in enumerate(line):
             ink = "white" if abs(values[row][column]) > dark else "black"
             axes.text(column, row, text, **{"ha": "center", "va": "center", "color": ink, **cell(row, column)})
-    if rows is not None:
-        axes.set_yticks(range(len(rows)), rows)
-    if columns is not None:
-        axes.set_xticks(range(len(columns)), columns)
+    if rows:
+        axes.set_yticks(range(len(rows)), list(map(str, rows)))
+    if columns:
+        axes.set_xticks(range(len(columns)), list(map(str, columns)))
     axes.grid(visible=False)
     return drawn
 

@@ -80,14 +80,10 @@ def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
         entropy = -(p * p.clamp(min=1e-30).log()).sum(-1)
         error = torch.full_like(top, identity_error(logits, targets))
         found.append(torch.stack([top, (best == targets).float(), entropy, error]))
-    confidence, accuracy, entropy, error = torch.cat(found, dim=1).cpu()
-    return {
-        "confidence": float(confidence.mean()),
-        "accuracy": float(accuracy.mean()),
-        "entropy": float(entropy.mean()),
-        "histogram": np.histogram(confidence, BINS, (0, 1))[0] / len(confidence),
-        "identity_error": float(error.max()),
-    }
+    rows = torch.cat(found, dim=1).cpu()
+    means = dict(zip(("confidence", "accuracy", "entropy"), rows.mean(1).tolist(), strict=False))
+    histogram = np.histogram(rows[0], BINS, (0, 1))[0] / rows.size(1)
+    return {**means, "histogram": histogram, "identity_error": float(rows[3].max())}
 
 
 def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> float:
@@ -120,35 +116,34 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         return judge_greater(difference(found[SMOOTHED], found[HARD]), f"{what}, smoothed minus not smoothed")
 
     worst = max(column(numbers["runs"], "identity_error"))
-    identity = decide(
-        f"over all tokens of the test set, the two sides differ by at most {worst:.1e} nats ({EXACT:g} is allowed)",
-        supported=worst < EXACT,
+    identity = (
+        f"over all tokens of the test set, the two sides differ by at most {worst:.1e} nats ({EXACT:g} is allowed)"
     )
     return (
         compared("perplexity", "perplexity of the development set"),
         compared("entropy", "mean entropy of the predicted distributions, in nats"),
         compared("accuracy", "share of reference tokens that are the most probable"),
         compared("bleu", "BLEU"),
-        identity,
+        decide(identity, supported=worst < EXACT),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the models' confidence token by token, perplexity and BLEU."""
     picture, (peaks, perplexity, bleu) = panels("Label smoothing", columns=3, size=(15.0, 5.0))
-    edges = np.linspace(0, 1, BINS + 1)
-    for number, name in enumerate((HARD, SMOOTHED)):
-        histograms = [row["histogram"] for row in numbers["runs"] if row["variant"] == name]
-        style: Any = {"linewidth": 2.5} if number else {"fill": True, "alpha": 0.35, "linewidth": 2.5}
-        shares = 100 * np.mean(histograms, axis=0)
-        peaks.stairs(shares, edges, color=f"C{number}", label=name.split(" (")[0], **style)
+    styles: dict[str, Any] = {HARD: {"color": "C0", "fill": True, "alpha": 0.35}, SMOOTHED: {"color": "C1"}}
+    for name, style in styles.items():
+        shares = 100 * np.mean([row["histogram"] for row in numbers["runs"] if row["variant"] == name], axis=0)
+        peaks.stairs(shares, np.linspace(0, 1, BINS + 1), linewidth=2.5, label=name.split(" (")[0], **style)
     peaks.legend(loc="upper left")
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
     label(peaks, "Confidence of the model", "probability of the most probable token", "% of all tokens")
-    for axes, key in ((perplexity, "perplexity"), (bleu, "bleu")):
-        strip_plot(axes, {name.split(" (")[0]: each for name, each in by_variant(numbers["runs"], key).items()})
-    label(perplexity, "Perplexity (lower is better)", "perplexity of the development set", "")
-    label(bleu, "BLEU (higher is better)", "BLEU of the test set", "")
+    for axes, key, title, x in (
+        (perplexity, "perplexity", "Perplexity (lower is better)", "perplexity of the development set"),
+        (bleu, "bleu", "BLEU (higher is better)", "BLEU of the test set"),
+    ):
+        values = {name.split(" (")[0]: each for name, each in by_variant(numbers["runs"], key).items()}
+        strip_plot(axes, values, title, x)
     bleu.set_yticks(bleu.get_yticks(), [])
     return picture
 

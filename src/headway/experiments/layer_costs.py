@@ -51,11 +51,10 @@ CLAIMS = (
         "O(n) recurrent, O(n/k) convolutional or O(log_k n) dilated, O(n/r) restricted.",
         "paper, 4 and table 1",
     ),
-    Claim(
+    Claim.quote(
         "In terms of computational complexity, self-attention layers are faster than recurrent layers when the "
         "sequence length n is smaller than the representation dimensionality d",
         "paper, 4",
-        quoted=True,
     ),
     Claim("Where n < d, table 1's self-attention is faster than recurrence in time as well.", OURS),
     Claim("Where n < d, a whole self-attention layer, with its projections, takes fewer operations as well.", OURS),
@@ -83,13 +82,10 @@ def measure(settings: Settings) -> Numbers:
             layers = {kind: make_layer(kind, d).to(device) for kind in KINDS}
             rounds = round_times(layers, torch.randn(batch, n, d, device=device, requires_grad=True), repeats)
             times.append({"n": n, "d": d} | {kind: min(rounds[kind]) for kind in KINDS})
-    kept = {
-        kind: {
-            str(n): saved_activation_bytes(make_layer(kind, 64), torch.randn(1, n, 64, requires_grad=True))
-            for n in lengths
-        }
-        for kind in MEMORIES
-    }
+    kept = dict[str, dict[str, int]]()
+    for kind, n in product(MEMORIES, lengths):
+        x = torch.randn(1, n, 64, requires_grad=True)
+        kept.setdefault(kind, {})[str(n)] = saved_activation_bytes(make_layer(kind, 64), x)
     tables = {
         f"Time of a forward and a backward pass over {batch} sequences on {device.type}, in ms (best of {repeats})": [
             {"n < d": row["n"] < row["d"], **row} for row in times
@@ -164,11 +160,8 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
 def _ratios(counts: list[dict[str, Any]], kind: str) -> dict[bool, list[float]]:
     """Return the layer's multiplications over those of the recurrent layer, for n < d (True) and for n >= d."""
     found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
-    ratios: dict[bool, list[float]] = {True: [], False: []}
-    for each, n, d in found:
-        if each == kind:
-            ratios[n < d].append(found[kind, n, d] / found[RECURRENT, n, d])
-    return ratios
+    pairs = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for _, n, d in found}
+    return {side: [ratio for (n, d), ratio in pairs.items() if (n < d) is side] for side in (True, False)}
 
 
 def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
@@ -210,10 +203,10 @@ def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
         f"what is kept grows with n^{plain:.2f} at the largest n where all weights are formed, and with n^{fused:.2f} "
         "in the fused kernel, which computes the same without ever holding them"
     )
-    refuted = min(plain, fused) <= 1.3
-    if refuted:
+    least = min(plain, fused)
+    if least <= 1.3:
         reason += ": not a property of attention, but of one way to compute it"
-    return decide(reason, supported=min(plain, fused) > 1.7, refuted=refuted)
+    return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
 
 
 def draw(numbers: Numbers) -> Figure:
@@ -221,8 +214,7 @@ def draw(numbers: Numbers) -> Figure:
     picture, (time, faster, path, memory) = panels("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
-    rows = [row for row in numbers["times"] if row["d"] == width]
-    times = {kind: {row["n"]: row[kind] for row in rows} for kind in KINDS}
+    times = {kind: {row["n"]: row[kind] for row in numbers["times"] if row["d"] == width} for kind in KINDS}
     kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
     for axes, values, title, unit in (
         (time, times, f"Time, d = {width}, {numbers['batch']} sequences", "forward and backward (ms)"),
@@ -246,19 +238,10 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
     found = {(row["n"], row["d"]): row[RECURRENT] / row[WHOLE] for row in times}
     logs = [[math.log2(found[n, d]) for d in widths] for n in lengths]
     most = max(1.0, *(abs(value) for row in logs for value in row))
-    image = heat_map(
-        axes,
-        logs,
-        [[f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}" for d in widths] for n in lengths],
-        rows=[str(n) for n in lengths],
-        columns=[str(d) for d in widths],
-        dark=0.6 * most,
-        cell=lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"},
-        cmap="PuOr",
-        vmin=-most,
-        vmax=most,
-        origin="lower",
-    )
+    texts = [[f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
+    style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark": 0.6 * most}
+    style["cell"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
+    image = heat_map(axes, logs, texts, rows=lengths, columns=widths, **style)
     picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
     label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
 

@@ -13,7 +13,7 @@ query, key, value and output. n is the length, d the width.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
@@ -41,21 +41,15 @@ def formula(kind: str, n: int, d: int) -> int:
 
 def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
     """Return a layer from (B, n, d) to (B, n, d)."""
-    match kind:
-        case "self-attention":
-            return SelfAttention(fused=False)
-        case "fused self-attention":
-            return SelfAttention(fused=True)
-        case "whole self-attention":
-            return MultiHeadAttention(d, max(d // 64, 1))
-        case "recurrent":
-            return Recurrent(d)
-        case "convolution":
-            return Convolution(d, dilation)
-        case "restricted self-attention":
-            return RestrictedSelfAttention()
-        case _:
-            raise AssertionError(kind)
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "self-attention": lambda: SelfAttention(fused=False),
+        "fused self-attention": lambda: SelfAttention(fused=True),
+        "whole self-attention": lambda: MultiHeadAttention(d, max(d // 64, 1)),
+        "recurrent": lambda: Recurrent(d, d, batch_first=True),
+        "convolution": lambda: CausalConvolution(d, d, KERNEL, dilation=dilation),
+        "restricted self-attention": RestrictedSelfAttention,
+    }
+    return makers[kind]()
 
 
 class SelfAttention(nn.Module):
@@ -73,31 +67,22 @@ class SelfAttention(nn.Module):
         return (attention_weights(heads, heads) @ heads).squeeze(1)
 
 
-class Recurrent(nn.Module):
+class Recurrent(nn.RNN):
     """h_t = tanh(W x_t + U h_(t-1) + b), with PyTorch's own kernel."""
 
-    def __init__(self, d: int) -> None:
-        super().__init__()
-        self.layer = nn.RNN(d, d, batch_first=True)
-
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:  # type: ignore[override]
         """Return the state after each input."""
-        states: Tensor = self.layer(x)[0]
+        states: Tensor = super().forward(x)[0]
         return states
 
 
-class Convolution(nn.Module):
-    """Causal convolution over a position and the KERNEL - 1 positions before it, ``dilation`` apart."""
-
-    def __init__(self, d: int, dilation: int) -> None:
-        super().__init__()
-        self.padding = (KERNEL - 1) * dilation
-        self.layer = nn.Conv1d(d, d, KERNEL, dilation=dilation)
+class CausalConvolution(nn.Conv1d):
+    """Convolution over a position and the KERNEL - 1 positions before it, ``dilation`` apart."""
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Convolve; zeros precede the first position, so the length stays."""
-        convolved: Tensor = self.layer(F.pad(x.transpose(1, 2), (self.padding, 0)))
-        return convolved.transpose(1, 2)
+        before = (KERNEL - 1) * self.dilation[0]
+        return super().forward(F.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
 
 
 class RestrictedSelfAttention(nn.Module):
@@ -158,19 +143,11 @@ def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
 def graph_depth(kind: str, n: int, d: int) -> int:
     """Return the longest chain of dependent operations: the depth of autograd's graph."""
     x = torch.randn(1, n, d, requires_grad=True)
-    depths: dict[object, int] = {}
-    waiting = [make_layer(kind, d)(x).grad_fn]
-    while waiting:  # no recursion: chains are as long as the sequence
-        node = waiting[-1]
-        assert node is not None
-        before = [each for each, _ in node.next_functions if each is not None]
-        unknown = [each for each in before if each not in depths]
-        if unknown:
-            waiting += unknown
-            continue
-        depths[node] = 1 + max((depths[each] for each in before), default=0)
-        waiting.pop()
-    return max(depths.values())
+    nodes, depth = {make_layer(kind, d)(x).grad_fn}, 0
+    while nodes:  # the operations at the end of a chain of this length, counted from the output
+        nodes = {each for node in nodes for each, _ in node.next_functions if each is not None}
+        depth += 1
+    return depth
 
 
 def path_length(kind: str, n: int, d: int) -> int:
@@ -178,25 +155,24 @@ def path_length(kind: str, n: int, d: int) -> int:
     if kind == "recurrent":
         return _steps(n, d)
     x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
-    y, depth = x, 0
-    while True:
+    y, gradient, depth = x, torch.zeros_like(x), 0
+    while not gradient[0, 0].any():
         dilation = KERNEL**depth if kind == "dilated convolution" else 1
         y = make_layer(kind.removeprefix("dilated "), d, dilation=dilation).double()(y)
-        depth += 1
         (gradient,) = torch.autograd.grad(y[0, -1].sum(), x, retain_graph=True)
-        if gradient[0, 0].any():
-            return depth
+        depth += 1
+    return depth
 
 
 def _steps(n: int, d: int) -> int:
     """Return the steps between the first input and the last state: states detached before then break the path."""
     cell = nn.RNNCell(d, d).double()
     x = torch.randn(n, 1, d, dtype=torch.float64, requires_grad=True)
-    for kept in range(n):
+    gradient, kept = torch.zeros_like(x), -1
+    while not gradient[0].any():
+        kept += 1
         state = cell(x[0])
         for place in range(1, n):
             state = cell(x[place], state.detach() if place < n - kept else state)
         (gradient,) = torch.autograd.grad(state.sum(), x)
-        if gradient[0].any():
-            return kept
-    raise AssertionError("a recurrent layer connects all positions")
+    return kept

@@ -6,7 +6,7 @@ four and six sentences are longer than nearly all rows seen in training.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import product
 from statistics import fmean
 
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from headway.experiments.comparison import column, mean_with_spread
 from headway.experiments.corpus import JOINED, experiment_corpus, joined_by
 from headway.experiments.experiment import Numbers, Settings
-from headway.experiments.figures import lines
+from headway.experiments.figures import label, lines
 from headway.experiments.training import Changes, bleu_of, encoded, load_model, train_variant
 
 COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
@@ -59,7 +59,7 @@ def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]
     return [a / b if b else 0.0 for a, b in zip(long, short, strict=True)]
 
 
-def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None:
+def length_curves(axes: Axes, numbers: Numbers) -> None:
     """Draw one line per variant (the mean over seeds), with each seed as a faint point, and shade lengths not trained
     on.
 
@@ -70,7 +70,8 @@ def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None
         "longer than trained on", (COUNTS[-1] + 0.25, 1.0), xycoords=("data", "axes fraction"), ha="right", va="top"
     )
     bleu = {
-        name: [column(numbers["runs"], "bleu", variant=name, sentences=count) for count in COUNTS] for name in variants
+        name: [column(numbers["runs"], "bleu", variant=name, sentences=count) for count in COUNTS]
+        for name in numbers["weights"]
     }
     lines(axes, COUNTS, {name: [fmean(values) for values in each] for name, each in bleu.items()})
     for number, each in enumerate(bleu.values()):
@@ -79,3 +80,4 @@ def length_curves(axes: Axes, numbers: Numbers, variants: Sequence[str]) -> None
     axes.set_xticks(COUNTS, ticks)
     axes.set_xlim(COUNTS[0] - 0.3, COUNTS[-1] + 0.3)
     axes.set_ylim(bottom=0)
+    label(axes, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")

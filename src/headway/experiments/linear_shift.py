@@ -29,7 +29,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import heat_map, label, lines, panels
+from headway.experiments.figures import heat_map, label, panels
 from headway.nn.positions import sinusoids
 
 BASE = 10000.0
@@ -40,10 +40,8 @@ REPORTED = (16, 128, 512)  # widths in the verdict's text
 PICTURE = (16, 3)  # width and shift of the matrix that is drawn
 
 CLAIMS = (
-    Claim(
-        "for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5", quoted=True
-    ),
-    Claim("The wavelengths form a geometric progression", "paper, 3.5", quoted=True),
+    Claim.quote("for any fixed offset k, PE_pos+k can be represented as a linear function of PE_pos", "paper, 3.5"),
+    Claim.quote("The wavelengths form a geometric progression", "paper, 3.5"),
     Claim("The wavelengths go from 2π to 10000 · 2π.", "paper, 3.5"),
 )
 
@@ -52,19 +50,16 @@ def measure(settings: Settings) -> Numbers:
     """Measure errors over widths and shifts, the control, and the wavelength of every pair."""
     positions = 256 if settings.quick else 8192
     widths = WIDTHS[:: 4 if settings.quick else 1]
+    kinds = ("float64", "float32")
     errors = {
-        str(width): {
-            kind: [_rotation_error(width, shift, positions, kind) for shift in SHIFTS]
-            for kind in ("float64", "float32")
-        }
+        str(width): {kind: [_rotation_error(width, shift, positions, kind) for shift in SHIFTS] for kind in kinds}
         for width in widths
     }
     wavelengths = {str(width): _wavelengths(width) for width in WIDTHS}
     rows = [
         {
             "width d": width,
-            "largest error, float64": max(errors[str(width)]["float64"]),
-            "largest error, float32": max(errors[str(width)]["float32"]),
+            **{f"largest error, {kind}": max(errors[str(width)][kind]) for kind in kinds},
             "shortest wavelength (positions)": wavelengths[str(width)][0],
             "longest wavelength (positions)": wavelengths[str(width)][-1],
             "as 10000^((d-2)/d) · 2π (positions)": BASE ** ((width - 2) / width) * 2 * math.pi,
@@ -156,6 +151,11 @@ def _all(rows: Iterable[Mapping[str, list[float]]], name: str) -> list[float]:
     return [value for row in rows for value in row[name]]
 
 
+def _turns(numbers: Numbers) -> dict[str, list[float]]:
+    """Return the wavelengths of each width divided by 2π."""
+    return {width: [wave / (2 * math.pi) for wave in waves] for width, waves in numbers["wavelengths"].items()}
+
+
 def _judge_ratios(numbers: Numbers) -> Verdict:
     off = 0.0
     for waves in numbers["wavelengths"].values():
@@ -166,13 +166,10 @@ def _judge_ratios(numbers: Numbers) -> Verdict:
 
 
 def _judge_ends(numbers: Numbers) -> Verdict:
-    turns = {width: [wave / (2 * math.pi) for wave in waves] for width, waves in numbers["wavelengths"].items()}
-    reason = "; ".join(
-        f"d = {width}: {each[0]:.4g} · 2π to {each[-1]:,.0f} · 2π"
-        for width, each in turns.items()
-        if int(width) in REPORTED
-    )
-    off = max(max(abs(each[0] - 1), abs(each[-1] / BASE - 1)) for each in turns.values())
+    ends = {width: (each[0], each[-1]) for width, each in _turns(numbers).items()}
+    texts = {width: f"d = {width}: {low:.4g} · 2π to {high:,.0f} · 2π" for width, (low, high) in ends.items()}
+    reason = "; ".join(text for width, text in texts.items() if int(width) in REPORTED)
+    off = max(max(abs(low - 1), abs(high / BASE - 1)) for low, high in ends.values())
     if off >= 0.01:
         reason += ". The last exponent is (d−2)/d, not 1, so the upper end is never reached"
     return decide(reason, supported=off < 0.01)
@@ -186,16 +183,14 @@ def draw(numbers: Numbers) -> Figure:
     width, shift = PICTURE
     label(matrix, f"The rotation R_k for k = {shift}, d = {width}", "dimension of PE(pos)", "dimension of PE(pos+k)")
     _draw_errors(error, numbers)
-    names = [f"d = {width}" for width in SHOWN]
-    for name, width in zip(names, SHOWN, strict=True):
-        lengths = [wave / (2 * math.pi) for wave in numbers["wavelengths"][str(width)]]
-        lines(waves, range(len(lengths)), {name: lengths}, order=names)
+    turns = _turns(numbers)
+    for width, style in zip(SHOWN, ("o-", "s-", "^-"), strict=True):
+        waves.plot(turns[str(width)], style, label=f"d = {width}")
     waves.axhline(BASE, color="#777777", linestyle=":", label="10000 · 2π")
     waves.legend(loc="lower right")
     label(waves, "Wavelengths of the pairs", "pair of dimensions, i", "wavelength (2π positions)", log="y")
-    ends = [each[-1] / (2 * math.pi) for each in numbers["wavelengths"].values()]
     expected = [BASE ** ((width - 2) / width) for width in WIDTHS]
-    longest.plot(WIDTHS, ends, "o-", label="measured")
+    longest.plot(WIDTHS, [each[-1] for each in turns.values()], "o-", label="measured")
     longest.plot(WIDTHS, expected, "x", color="black", markersize=11, label="10000^((d−2)/d)")
     longest.axhline(BASE, color="#777777", linestyle=":", label="10000, as the paper says")
     longest.set_ylim(0, 1.1 * BASE)
@@ -218,7 +213,7 @@ def _draw_errors(axes: Axes, numbers: Numbers) -> None:
 
 def explain(numbers: Numbers) -> str:
     """Explain how a sine can be linear."""
-    longest = {width: waves[-1] / (2 * math.pi) for width, waves in numbers["wavelengths"].items()}
+    longest = {width: waves[-1] for width, waves in _turns(numbers).items()}
     left = min(min(each["random vectors"]) for each in numbers["control"])
     return (
         "How can this be a linear function? Sine and cosine of pos are not linear in pos, but sin(a + b) and cos(a + "

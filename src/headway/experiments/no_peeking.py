@@ -27,13 +27,21 @@ from headway.text.base import BOS, EOS
 VOCABULARY, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
 ROWS, SOURCE, TARGET = 4, 9, 10  # batch size and lengths; TARGET includes BOS
 EXACT = 1e-4  # larger than rounding (logits are about 1), smaller than any real influence
+TRANSFORMERS = {  # of the full form
+    "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
+    "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
+    "Transformer, additive score": {"score": "additive"},
+}
+RECURRENT = {
+    "GRU without attention": {"attention": "none"},
+    "GRU with attention (Bahdanau)": {"attention": "bahdanau"},
+    "LSTM with attention (Luong)": {"attention": "luong", "cell": "lstm"},
+}
 NO_CAUSAL, NO_PADDING = "Transformer without causal mask", "Transformer without padding mask"
 
 CLAIMS = (
-    Claim(
-        "the predictions for position i can depend only on the known outputs at positions less than i",
-        "paper, 3.1",
-        quoted=True,
+    Claim.quote(
+        "the predictions for position i can depend only on the known outputs at positions less than i", "paper, 3.1"
     ),
     Claim("Padding changes nothing.", f"{OURS}; every implementation that pads its batches needs it"),
 )
@@ -61,22 +69,13 @@ def _models(full: bool) -> dict[str, nn.Module]:
     sizes = {"d_model": 64, "num_heads": 4, "d_ff": 128, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0}
     config = TransformerConfig.parse(sizes, "no-peeking")
     found: dict[str, nn.Module] = {"Transformer": Transformer(config, VOCABULARY, VOCABULARY)}
-    more = {
-        "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
-        "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
-        "Transformer, additive score": {"score": "additive"},
-    }
-    for name, changes in more.items() if full else ():
+    for name, changes in TRANSFORMERS.items() if full else ():
         found[name] = Transformer(TransformerConfig.parse({**sizes, **changes}, name), VOCABULARY, VOCABULARY)
-    for name, changes in {
-        "GRU without attention": {"attention": "none"},
-        "GRU with attention (Bahdanau)": {"attention": "bahdanau"},
-        "LSTM with attention (Luong)": {"attention": "luong", "cell": "lstm"},
-    }.items():
+    for name, changes in RECURRENT.items():
         recurrent = RecurrentConfig.parse({"d_model": 64, "dropout": 0.0, **changes}, name)
         found[name] = RecurrentModel(recurrent, VOCABULARY, VOCABULARY)
-    found[NO_CAUSAL] = _NoCausalMask(config, VOCABULARY, VOCABULARY)
-    found[NO_PADDING] = _NoPaddingMask(config, VOCABULARY, VOCABULARY)
+    for name, broken in {NO_CAUSAL: _NoCausalMask, NO_PADDING: _NoPaddingMask}.items():
+        found[name] = broken(config, VOCABULARY, VOCABULARY)
     return {name: model.eval() for name, model in found.items()}
 
 
@@ -142,8 +141,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     )
 
 
+def _sound(models: dict[str, dict[str, Any]], what: str) -> dict[str, float]:
+    """Return the largest change in each model that is not broken on purpose."""
+    return {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
+
+
 def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
-    sound = {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
+    sound = _sound(models, what)
     worst = max(sound, key=sound.__getitem__)
     caught = min(models[broken][what])
     reason = (
@@ -186,16 +190,16 @@ def explain(numbers: Numbers) -> str:
     """Explain how to read the triangles."""
     models = numbers["models"]
     peeks, pads = ({name: max(each[what]) for name, each in models.items()} for what in ("earlier", "padding"))
-    sound = [name for name in models if name not in (NO_CAUSAL, NO_PADDING)]
+    most_peeking, most_padding = (max(_sound(models, what).values()) for what in ("earlier", "padding"))
     return (
         "Each square shows by how much the logits of one output (row) change when one target token (column) is "
         "replaced. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
         "everything above the diagonal must be 0: this is why all positions can be trained at once: no prediction sees "
-        f"its answer. The largest entry there is {max(peeks[name] for name in sound):.2g} among the models with a mask "
+        f"its answer. The largest entry there is {most_peeking:.2g} among the models with a mask "
         f"and {peeks[NO_CAUSAL]:.2g} without a causal mask; a model that peeks would learn to copy the answer, and "
         "would have nothing to copy when it translates.\n\n"
         "Padding must not be attended to. Rounding differences may remain, because matrix products of another size add "
-        f"in another order. More padding changes a logit by at most {max(pads[name] for name in sound):.2g} in models "
+        f"in another order. More padding changes a logit by at most {most_padding:.2g} in models "
         f"with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
         "causal mask, where the padding after the target is visible."
     )

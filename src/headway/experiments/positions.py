@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from headway.experiments.comparison import column, difference, interval, judge_equivalent, judge_greater, strip_plot
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
-from headway.experiments.figures import label, panels, shared_legend
+from headway.experiments.figures import panels, shared_legend
 from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, retained
 
 SINUSOIDAL, LEARNED, ROTARY, NONE = "sinusoidal (paper)", "learned", "rotary", "none"
@@ -36,21 +36,19 @@ NEARLY = 1.0  # BLEU; closer is "nearly identical"
 MIN_SHARE_KEPT = 0.8  # "extrapolates": keeps at least this share of its BLEU at twice the longest rows of training
 
 CLAIMS = (
-    Claim("the two versions produced nearly identical results", "paper, 3.5, and table 3 (E)", quoted=True),
-    Claim(
+    Claim.quote("the two versions produced nearly identical results", "paper, 3.5, and table 3 (E)"),
+    Claim.quote(
         "it may allow the model to extrapolate to sequence lengths longer than the ones encountered during training",
         "paper, 3.5, of sinusoids",
-        quoted=True,
     ),
     Claim(
         "At lengths beyond those of training, sinusoids do better than learned positions.",
         f"{OURS}; what the paper, 3.5, chose them for",
     ),
-    Claim(
+    Claim.quote(
         "in order for the model to make use of the order of the sequence, we must inject some information about the "
         "relative or absolute position of the tokens in the sequence",
         "paper, 3.5",
-        quoted=True,
     ),
 )
 
@@ -85,10 +83,9 @@ def draw(numbers: Numbers) -> Figure:
     """Draw BLEU over length, and its mean over the lengths of training."""
     title = "Positions, within the lengths of training and beyond"
     picture, (curves, seen) = panels(title, columns=2, size=(15.0, 5.0))
-    length_curves(curves, numbers, list(VARIANTS))
-    label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
-    strip_plot(seen, {name: _mean(numbers, name, SEEN) for name in VARIANTS})
-    label(seen, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3", "")
+    length_curves(curves, numbers)
+    means = {name: _mean(numbers, name, SEEN) for name in VARIANTS}
+    strip_plot(seen, means, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3")
     shared_legend(picture, curves)
     return picture
 

@@ -124,8 +124,7 @@ def draw(numbers: Numbers) -> Figure:
     ):
         lines(axes, lengths, {name: [each[key] for each in by_length.values()] for name, by_length in costs.items()})
         label(axes, title, "length n (tokens)", unit, log="xy", ticks=lengths)
-    strip_plot(bleu, by_variant(numbers["runs"], "bleu"))
-    label(bleu, "Quality (dots: seeds)", "BLEU of the test set", "")
+    strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
     shared_legend(picture, time, memory)
     return picture
 
@@ -144,6 +143,5 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "restricted-attention", "Restricted self-attention", CLAIMS, measure, judge, draw, explain, data=MULTI30K
-)
+TITLE = "Restricted self-attention"
+EXPERIMENT = Experiment("restricted-attention", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)

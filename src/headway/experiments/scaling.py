@@ -33,11 +33,10 @@ CLAIMS = (
         "If the components of q and k have mean 0 and variance 1, q·k has mean 0 and variance d_k.",
         "paper, 3.2.1, note 4",
     ),
-    Claim(
+    Claim.quote(
         "for large values of d_k, the dot products grow large in magnitude, pushing the softmax function into regions "
         "where it has extremely small gradients",
         "paper, 3.2.1, as a suspicion",
-        quoted=True,
     ),
     Claim("Dividing by √d_k counteracts this effect.", "paper, 3.2.1"),
 )

@@ -66,14 +66,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU over length, and the share that is kept."""
     picture, (curves, kept) = panels("Quality against sentence length", columns=2, size=(13.0, 5.4))
-    length_curves(curves, numbers, NAMES)
-    label(curves, "The same sentences, joined", "sentences in a row (mean source tokens)", "BLEU of the test set")
+    length_curves(curves, numbers)
     for number, name in enumerate(NAMES):
         values = retained(numbers, name, LONGEST_SEEN, 1)
         reach = interval_half_width(values) if len(values) > 1 else 0.0
         share = 100 * fmean(values)
-        kept.bar(number, share, width=0.6)
-        kept.errorbar(number, share, yerr=100 * reach, color="black", capsize=5)
+        kept.bar(number, share, width=0.6, yerr=100 * reach, capsize=5)
         kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")
     label(kept, f"Share kept in rows of {LONGEST_SEEN} sentences", "", "% of the BLEU of single sentences")
     kept.set_xticks(range(len(NAMES)), [name.replace(", ", ",\n") for name in NAMES])
@@ -98,6 +96,5 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "sentence-length", "Quality against sentence length", CLAIMS, measure, judge, draw, explain, data=MULTI30K
-)
+TITLE = "Quality against sentence length"
+EXPERIMENT = Experiment("sentence-length", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)

@@ -11,8 +11,8 @@ compared without a length penalty, BLEU with the paper's (0.6).
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -64,35 +64,29 @@ def measure(settings: Settings) -> Numbers:
         results = {
             name: searched(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
         }
-        texts = {name: [target_text(bundle, each) for each in best] for name, best in results.items()}
-        found.append(
-            {
-                "logs": {name: [each.log_probability for each in best] for name, best in results.items()},
-                "bleu": {name: bleu(each, targets).value for name, each in texts.items()},
-                **_dependence(bundle, sources, results["greedy"]),
-            }
-        )
-        example = example or _example(bundle, pairs, results)
+        found.append(_dependence(bundle, sources, results["greedy"]) | {"logs": {}, "bleu": {}})
+        for name, best in results.items():
+            found[-1]["logs"][name] = [each.log_probability for each in best]
+            found[-1]["bleu"][name] = bleu([target_text(bundle, each) for each in best], targets).value
+        example = example or _example(bundle, pairs, results["greedy"], results["beam"])
     rows = [
-        {
-            "model": number,
-            "search": name,
-            "log-probability, mean (nats)": statistics.mean(each["logs"][name]),
-            "BLEU": each["bleu"][name],
-        }
+        {"model": number, "search": name, "log-probability, mean (nats)": fmean(each["logs"][name])}
+        | {"BLEU": each["bleu"][name]}
         for number, each in enumerate(found, start=1)
         for name in SEARCHES
     ]
-    tables = {
-        f"Searches over {len(pairs)} sentences": rows,
-        f"Greedy, step by step: {example['source']}": _table(example["greedy"]),
-        f"Beam, step by step: {example['source']}": _table(example["beam"]),
-    }
+    tables = {f"Searches over {len(pairs)} sentences": rows}
+    for name in ("greedy", "beam"):
+        tables[f"{name.capitalize()}, step by step: {example['source']}"] = [
+            {"step": number, "input": step["fed"], "output": step["chosen"], "probability": step["probability"]}
+            | {f"best {rank}": f"{token} {value:.3f}" for rank, (token, value) in enumerate(step["best"], start=1)}
+            for number, step in enumerate(example[name]["steps"], start=1)
+        ]
     return {"found": found, "example": example, "tables": tables}
 
 
 @torch.inference_mode()
-def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothesis]) -> dict[str, float]:
+def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothesis]) -> dict[str, Any]:
     """Compare step-by-step decoding with one full pass, and replace the last token, for ten sentences."""
     differences, changes = [0.0], []
     model: Any = bundle.model
@@ -107,56 +101,46 @@ def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothes
         target[0, -1] = whole[-2].topk(2).indices[-1]  # the second-best token
         after = model(ids, target).softmax(-1)[0, -1]
         changes.append(float((after - whole[-1].exp()).abs().sum() / 2))
-    return {"difference": max(differences), "change": statistics.mean(changes) if changes else 0.0}
+    return {"difference": max(differences), "change": fmean(changes or [0.0])}
 
 
-@torch.inference_mode()
-def _example(bundle: Bundle, pairs: Sequence[Pair], results: dict[str, list[Hypothesis]]) -> dict[str, Any]:
+def _example(
+    bundle: Bundle, pairs: Sequence[Pair], greedy: Sequence[Hypothesis], beam: Sequence[Hypothesis]
+) -> dict[str, Any]:
     """Trace the shortest sentence for which beam search finds a better translation, otherwise the first."""
-    greedy, beam = results["greedy"], results["beam"]
     differ = [
-        at
+        (len(one.tokens) + len(other.tokens), at)
         for at, (one, other) in enumerate(zip(greedy, beam, strict=True))
         if all(2 < len(each.tokens) < SHOWN_STEPS for each in (one, other))
         and other.log_probability > one.log_probability + 1e-3
     ]
-    at = min(differ, key=lambda place: len(greedy[place].tokens) + len(beam[place].tokens), default=0)
+    _, at = min(differ, default=(0, 0))
     source, target = pairs[at]
+    pieces = bundle.source_tokenizer.display(source_ids(bundle, [source])[0])
     shown = {
         name: {"text": target_text(bundle, each), "log": each.log_probability, "steps": _steps(bundle, source, each)}
         for name, each in (("greedy", greedy[at]), ("beam", beam[at]))
     }
-    pieces = bundle.source_tokenizer.display(source_ids(bundle, [source])[0])
     return {"source": source, "pieces": pieces, "reference": target, "differ": bool(differ), **shown}
 
 
+@torch.inference_mode()
 def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str, Any]]:
     """Return the input, the chosen token and the most probable tokens of each step."""
-    show = bundle.target_tokenizer.display
-    model: Any = bundle.model
-    state = model.start(source_ids(bundle, [source]))
-    fed, steps = BOS, []
-    for chosen in (*hypothesis.tokens, EOS)[:SHOWN_STEPS]:
-        weights = model.step(state, torch.tensor([fed], device=model.device)).logits().softmax(-1)[0]
-        values, indices = weights.topk(BEST)
-        steps.append(
-            {
-                "fed": show([fed])[0],
-                "chosen": show([chosen])[0],
-                "rank": int((weights > weights[chosen]).sum()) + 1,
-                "probability": float(weights[chosen]),
-                "best": list(zip(show(indices.tolist()), values.tolist(), strict=True)),
-            }
-        )
-        fed = chosen
-    return steps
-
-
-def _table(search_: dict[str, Any]) -> list[dict[str, Any]]:
+    show, tokens = bundle.target_tokenizer.display, [BOS, *hypothesis.tokens, EOS]
+    ids, target = (
+        torch.tensor(each, device=bundle.model.device) for each in (source_ids(bundle, [source]), [tokens[:-1]])
+    )
+    found = bundle.model(ids, target).softmax(-1)[0, :SHOWN_STEPS]
     return [
-        {"step": number, "input": step["fed"], "output": step["chosen"], "probability": step["probability"]}
-        | {f"best {place}": f"{token} {value:.3f}" for place, (token, value) in enumerate(step["best"], start=1)}
-        for number, step in enumerate(search_["steps"], start=1)
+        {
+            "fed": show([fed])[0],
+            "chosen": show([chosen])[0],
+            "rank": int((weights > weights[chosen]).sum()) + 1,
+            "probability": float(weights[chosen]),
+            "best": list(zip(show(weights.topk(BEST).indices.tolist()), weights.topk(BEST).values, strict=True)),
+        }
+        for fed, chosen, weights in zip(tokens, tokens[1:], found, strict=False)
     ]
 
 
@@ -186,7 +170,7 @@ def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
 def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
     gains = _gains(found)
     better, worse = (sum(sign * gain > 1e-3 for gain in gains) / len(gains) for sign in (1, -1))
-    mean = statistics.mean(gains)
+    mean = fmean(gains)
     reason = (
         f"of {len(gains)} translations, beam search finds {better:.1%} more probable ones and {worse:.1%} less "
         f"probable ones; the others are equal. The mean gain is {mean:.3f} nats. Beam search can lose the greedy path"
@@ -221,17 +205,12 @@ def draw(numbers: Numbers) -> Figure:
 
 def _draw_steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
     frame = {"boxstyle": "round", "facecolor": "none", "edgecolor": "#D55E00", "linewidth": 2.2}
-    heat_map(
-        axes,
-        [[value for _, value in step["best"]] for step in steps],
-        [[f"{_short(token)}  {value:.2f}" for token, value in step["best"]] for step in steps],
-        rows=[_short(step["fed"]) for step in steps],
-        columns=[str(rank) for rank in range(1, BEST + 1)],
-        dark=0.7,
-        cell=lambda row, column: {"fontsize": 12, "bbox": frame if column + 1 == steps[row]["rank"] else None},
-        vmin=0,
-        vmax=1.15,
-    )
+    best = [step["best"] for step in steps]
+    values = [[value for _, value in row] for row in best]
+    texts = [[f"{_short(token)}  {value:.2f}" for token, value in row] for row in best]
+    style: Any = {"dark": 0.7, "vmin": 0, "vmax": 1.15, "columns": range(1, BEST + 1)}
+    style["cell"] = lambda row, column: {"fontsize": 12, "bbox": frame if column + 1 == steps[row]["rank"] else None}
+    heat_map(axes, values, texts, rows=[_short(step["fed"]) for step in steps], **style)
 
 
 def _short(token: str) -> str:
@@ -241,26 +220,24 @@ def _short(token: str) -> str:
 def explain(numbers: Numbers) -> str:
     """Describe the example."""
     example = numbers["example"]
-    away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
+    story = "In this run no short sentence was found for which the two searches differ."
     if example["differ"]:
         gain = math.exp(example["beam"]["log"] - example["greedy"]["log"])
+        away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
         where = "It takes “{chosen}” after “{fed}”, only number {rank} there. ".format(**away[0]) if away else ""
         story = (
             f"Greedy search takes the best token at every step and ends with “{example['greedy']['text']}”. Beam "
             f"search ends with “{example['beam']['text']}”, {gain:.2f} times as probable. {where}A choice can only be "
             "judged by what follows it."
         )
-    else:
-        story = "In this run no short sentence was found for which the two searches differ."
     return (
         f"The source, as the encoder reads it: {' · '.join(example['pieces'])}. The reference: "
         f"“{example['reference']}”. Each row of a table is one step: on the left the token that is fed, in the cells "
         "the five most probable next tokens with their probabilities, and framed the one that is chosen; it is fed "
         "at the next step. The first token fed is the begin symbol, and the end symbol ends the translation.\n\n"
-        + story
+        f"{story}"
     )
 
 
-EXPERIMENT = Experiment(
-    "step-by-step", "Decoding, step by step", CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True
-)
+TITLE = "Decoding, step by step"
+EXPERIMENT = Experiment("step-by-step", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True)

@@ -29,7 +29,6 @@ from typing import Any
 import torch
 
 from headway.bundle import Bundle
-from headway.data.readers import read_examples
 from headway.data.store import ContentHashes, fingerprint
 from headway.decode import DecodingOptions, Hypothesis, Request, search
 from headway.evaluate import bleu
@@ -37,9 +36,8 @@ from headway.experiments.corpus import ExperimentCorpus, Pair
 from headway.experiments.experiment import Numbers, Settings
 from headway.tasks import parse_recipe, train
 from headway.text.base import BOS, EOS, PAD, UNK
-from headway.train.prepare import Preparation
+from headway.text.tokenizer import load_tokenizer
 from headway.train.recipe import Recipe
-from headway.train.report import Listener
 
 Changes = Mapping[str, Mapping[str, Any]]
 """Keys of the recipe that a variant changes, by section."""
@@ -133,10 +131,9 @@ def read_metrics(run: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def vocabulary_size(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> int:
-    """Return the target vocabulary size of a variant that has been trained."""
-    recipe, run = _recipe_and_run(settings, text, seed, changes)
-    preparation = Preparation(recipe, run, Listener(), hashes=ContentHashes(settings.work / "inputs.json"))
-    return preparation.tokenizers(read_examples).target.vocab_size
+    """Return the vocabulary size of a variant whose training has at least begun."""
+    _, run = _recipe_and_run(settings, text, seed, changes)
+    return load_tokenizer(run / "tokenizer", "joint").vocab_size
 
 
 def sweep(settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Changes]) -> list[dict[str, Any]]:

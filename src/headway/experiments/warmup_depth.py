@@ -161,8 +161,7 @@ def draw(numbers: Numbers) -> Figure:
         f"{norm}-norm,\n{start}".replace(", ", ",\n"): column(numbers["runs"], "loss", norm=norm, start=start)
         for norm, start in TRAININGS
     }
-    strip_plot(final, losses)
-    label(final, "After training (dots: seeds)", "loss of the development set (nats per token)", "")
+    strip_plot(final, losses, "After training (dots: seeds)", "loss of the development set (nats per token)")
     _draw_gradients(gradients, numbers)
     return picture
 
@@ -207,6 +206,5 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment(
-    "warmup-depth", "Warm-up and residual connections", CLAIMS, measure, judge, draw, explain, data=MULTI30K
-)
+TITLE = "Warm-up and residual connections"
+EXPERIMENT = Experiment("warmup-depth", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)

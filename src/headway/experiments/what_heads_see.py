@@ -16,7 +16,7 @@ form uses the 3 runs of the common recipe, or the given model (``--model``), and
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import product
@@ -63,29 +63,25 @@ CLAIMS = (
 def measure(settings: Settings) -> Numbers:
     """Measure alignment and the contribution of every head for each model, and the attention maps of one pair."""
     text = experiment_corpus(settings)
-    links = _dictionary(text)
-    pairs, models = text.test[:SENTENCES], model_folders(settings, text)
-    runs = [
-        settings.once(
-            result_key(settings, folder, "heads-by-layer", pairs, sorted(links)),
-            partial(_examined, folder, pairs, links, settings.say),
-        )
-        for folder in models
-    ]
-    table = [
+    links, pairs, models = _dictionary(text), text.test[:SENTENCES], model_folders(settings, text)
+    runs = []
+    for folder in models:
+        key = result_key(settings, folder, "heads-by-layer", pairs, sorted(links))
+        runs.append(settings.once(key, partial(_examined, settings, folder, pairs, links)))
+    costs = [
         {"heads of": row["kind"], "layer": row["layer"] + 1}
-        | {f"head {head}": cost for head, cost in enumerate(costs.tolist(), start=1)}
-        for row, costs in zip(runs[0]["heads"], _costs(runs).mean(0), strict=True)
+        | {f"head {head}": cost for head, cost in enumerate(costs, start=1)}
+        for row, costs in zip(runs[0]["heads"], _costs(runs).mean(0).tolist(), strict=True)
     ]
-    found = [
-        {"layer": layer, "links found": fmean(shares)}
-        for layer, shares in enumerate(zip(*(run["attention"] for run in runs), strict=True), start=1)
-    ]
+    shares = np.mean([run["attention"] for run in runs], axis=0).tolist()
     tables = {
-        "BLEU that is lost without a head, mean over seeds": table,
-        "share of dictionary links that a decoder layer's attention finds, mean over seeds": found,
+        "BLEU that is lost without a head, mean over seeds": costs,
+        "share of dictionary links that a decoder layer's attention finds, mean over seeds": [
+            {"layer": layer, "links found": share} for layer, share in enumerate(shares, start=1)
+        ],
     }
-    return {"runs": runs, "example": _maps(load_model(models[0]), _example(pairs)), "tables": tables}
+    example = min(pairs, key=lambda pair: abs(len(pair[0].split()) - 8))  # short enough to be read in a figure
+    return {"runs": runs, "example": _maps(load_model(models[0]), example), "tables": tables}
 
 
 def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
@@ -93,29 +89,40 @@ def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
     return np.array([[[run["bleu"] - score for score in row["bleu"]] for row in run["heads"]] for run in runs])
 
 
-def _examined(folder: Path, pairs: Sequence[Pair], links: set[Pair], say: Callable[[str], None]) -> Numbers:
+def _examined(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set[Pair]) -> Numbers:
     """Return BLEU with all heads and without each, and the share of dictionary links found by each layer's attention
     and by the diagonal.
     """
     bundle = load_model(folder)
-    if not isinstance(bundle.model, Transformer):
-        raise ConfigError(f"{folder}: a {bundle.model.config.kind} model has no heads to remove; give a Transformer")
-    sources, references = [source for source, _ in pairs], [target for _, target in pairs]
+    model = bundle.model
+    if not isinstance(model, Transformer):
+        raise ConfigError(f"{folder}: a {model.config.kind} model has no heads to remove; give a Transformer")
+    sources, references = zip(*pairs, strict=True)
+    places = [_link_positions(pair, links) for pair in pairs]
+    total = sum(map(len, places))
+
+    def share(aligned: Iterable[set[tuple[int, int]]]) -> float:
+        return sum(len(here & found) for here, found in zip(places, aligned, strict=True)) / max(total, 1)
 
     def score() -> float:
         return bleu(translated(bundle, sources), references).value
 
-    say(f"translating {len(pairs)} sentences without each head in turn")
-    layers = range(len(bundle.model.decoder.blocks))
-    attention, diagonal, found = _agreement([list(_aligned(bundle, pairs, layer)) for layer in layers], pairs, links)
-    heads = []
-    for kind, layer, module in _attentions(bundle.model):
-        scores = []
-        for head in range(bundle.model.config.num_heads):
-            with without_head(module, head):
-                scores.append(score())
-        heads.append({"kind": kind, "layer": layer, "bleu": scores})
-    return {"bleu": score(), "heads": heads, "attention": attention, "diagonal": diagonal, "links": found}
+    def score_without(module: nn.Module, head: int) -> float:
+        with without_head(module, head):
+            return score()
+
+    settings.say(f"translating {len(pairs)} sentences without each head in turn")
+    heads = [
+        {"kind": kind, "layer": layer, "bleu": [score_without(module, head) for head in range(model.config.num_heads)]}
+        for kind, layer, module in _attentions(model)
+    ]
+    return {
+        "bleu": score(),
+        "heads": heads,
+        "attention": [share(_aligned(bundle, pairs, layer)) for layer in range(len(model.decoder.blocks))],
+        "diagonal": share(map(_diagonal, pairs)),
+        "links": total,
+    }
 
 
 def _attentions(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
@@ -149,64 +156,59 @@ def _dictionary(text: ExperimentCorpus) -> set[Pair]:
         for count, words in zip(counts, sides, strict=True):
             count.update(words)
         together.update(product(sides[0], sides[1]))
-    best: tuple[dict[str, tuple[float, str]], dict[str, tuple[float, str]]] = ({}, {})
-    for (source, target), number in together.items():
-        dice = 2 * number / (counts[0][source] + counts[1][target])
-        if number >= 3:
-            best[0][source] = max(best[0].get(source, (0.0, "")), (dice, target))
-            best[1][target] = max(best[1].get(target, (0.0, "")), (dice, source))
-    return {(source, target) for source, (_, target) in best[0].items() if best[1][target][1] == source}
+    dice = {
+        (source, target): 2 * number / (counts[0][source] + counts[1][target])
+        for (source, target), number in together.items()
+        if number >= 3
+    }
+    best: dict[tuple[int, str], tuple[float, str]] = {}  # by side and word
+    for (source, target), value in dice.items():
+        best[0, source] = max(best.get((0, source), (0.0, "")), (value, target))
+        best[1, target] = max(best.get((1, target), (0.0, "")), (value, source))
+    return {
+        (source, target) for source, target in dice if best[0, source][1] == target and best[1, target][1] == source
+    }
 
 
 def _words(text: str) -> list[str]:
     return [word.strip(".,").lower() for word in text.split()]
 
 
-def _agreement(
-    aligned: Sequence[Sequence[set[tuple[int, int]]]], pairs: Sequence[Pair], links: set[Pair]
-) -> tuple[list[float], float, int]:
-    """Return the shares of links found by each layer's attention and by the diagonal, and the number of links.
+def _link_positions(pair: Pair, links: set[Pair]) -> set[tuple[int, int]]:
+    """Return the positions of linked words that occur exactly once in their sentence.
 
-    A link counts if both words occur exactly once in their sentence. ``aligned`` contains each layer's alignment of
-    each pair. The reference is given, so all models are tested on the same words.
+    The reference is given, so all models are tested on the same words.
     """
-    by_attention, by_diagonal, total = [0] * len(aligned), 0, 0
-    for number, (source, target) in enumerate(pairs):
-        sides = _words(source), _words(target)
-        for at, word in enumerate(sides[1]):
-            for place, other in enumerate(sides[0]):
-                if (other, word) in links and sides[0].count(other) == sides[1].count(word) == 1:
-                    total += 1
-                    for layer, alignments in enumerate(aligned):
-                        by_attention[layer] += (place, at) in alignments[number]
-                    by_diagonal += place == round(at * (len(sides[0]) - 1) / max(len(sides[1]) - 1, 1))
-    return [each / max(total, 1) for each in by_attention], by_diagonal / max(total, 1), total
+    sources, targets = map(_words, pair)
+    return {
+        (at, place)
+        for (at, source), (place, target) in product(enumerate(sources), enumerate(targets))
+        if (source, target) in links and sources.count(source) == targets.count(target) == 1
+    }
+
+
+def _diagonal(pair: Pair) -> set[tuple[int, int]]:
+    """Return the position of each target word with the source word at the same relative position."""
+    sources, targets = (len(side.split()) for side in pair)
+    return {(round(place * (sources - 1) / max(targets - 1, 1)), place) for place in range(targets)}
 
 
 def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
     """Yield, for each pair, the word links by a layer's mean attention: each target token with its most attended source
     token.
     """
-    tokenizers, special = (bundle.source_tokenizer, bundle.target_tokenizer), bundle.token_template.fill()
-    rows = [(source, target[:-1]) for source, target in encoded(bundle, pairs)]
-    maps = alignment.attention_maps(
-        bundle.model, [row[0] for row in rows], [row[1] for row in rows], bos=BOS, layer=layer
-    )
-    # The special tokens around a sentence are not words.
-    said = slice(len(special.target_prefix), None)
-    for row, weights in zip(rows, maps, strict=True):
-        read = slice(len(special.source_prefix), len(row[0]) - len(special.source_suffix))
-        best = enumerate(weights[said, read].argmax(1).tolist())
-        (_, sources), (_, targets) = (
-            alignment.tokens_to_words(each.display(ids), joined=each.kind != "whitespace")
-            for each, ids in zip(tokenizers, (row[0][read], row[1][said]), strict=True)
+    special = bundle.token_template.fill()
+    sources, targets = zip(*((source, target[:-1]) for source, target in encoded(bundle, pairs)), strict=True)
+    maps = alignment.attention_maps(bundle.model, sources, targets, bos=BOS, layer=layer)
+    for source, target, weights in zip(sources, targets, maps, strict=True):  # special tokens are not words
+        read = slice(len(special.source_prefix), len(source) - len(special.source_suffix))
+        said = slice(len(special.target_prefix), None)
+        (_, source_words), (_, target_words) = (
+            alignment.tokens_to_words(tokenizer.display(ids), joined=tokenizer.kind != "whitespace")
+            for tokenizer, ids in ((bundle.source_tokenizer, source[read]), (bundle.target_tokenizer, target[said]))
         )
-        yield set(alignment.to_word_alignment(((source, target) for target, source in best), sources, targets))
-
-
-def _example(pairs: Sequence[Pair]) -> Pair:
-    """Return a pair of medium length, which can be read in a figure."""
-    return min(pairs, key=lambda pair: abs(len(pair[0].split()) - 8))
+        best = [(at, place) for place, at in enumerate(weights[said, read].argmax(1).tolist())]
+        yield set(alignment.to_word_alignment(best, source_words, target_words))
 
 
 @torch.inference_mode()
@@ -260,30 +262,22 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
-    costs = _costs(runs).mean(0)
-    most = max(float(costs.max()), CHEAP)
-    heat_map(
-        axes,
-        costs.tolist(),
-        [[f"{cost:.1f}" for cost in row] for row in costs],
-        rows=[f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]],
-        columns=[str(head + 1) for head in range(costs.shape[1])],
-        dark=most / 2,
-        vmin=0,
-        vmax=most,
-    )
+    costs = _costs(runs).mean(0).tolist()
+    most = max(CHEAP, *map(max, costs))
+    names = [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]]
+    texts = [[f"{cost:.1f}" for cost in row] for row in costs]
+    heads = range(1, len(costs[0]) + 1)
+    heat_map(axes, costs, texts, rows=names, columns=heads, dark=most / 2, vmin=0, vmax=most)
     whole = fmean(run["bleu"] for run in runs)
     label(axes, f"BLEU lost without a head (all heads: {whole:.1f}; mean over seeds)", "head", "")
 
 
 def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
-    shares = [[100 * share for share in (run["diagonal"], *run["attention"])] for run in runs]
-    for number, values in enumerate(zip(*shares, strict=True)):
-        axes.bar_label(
-            axes.bar(number, fmean(values), color="#56B4E9" if number else "#BBBBBB"), fmt="%.0f", label_type="center"
-        )
-        axes.plot([number] * len(values), values, "o", color="black", markersize=4)
-    axes.set_xticks(range(len(shares[0])), ["diagonal", *(f"layer {layer}" for layer in range(1, len(shares[0])))])
+    shares = 100 * np.array([[run["diagonal"], *run["attention"]] for run in runs])
+    names = ["diagonal", *(f"layer {layer}" for layer in range(1, shares.shape[1]))]
+    bars = axes.bar(names, shares.mean(0), color=["#BBBBBB", *["#56B4E9"] * (len(names) - 1)])
+    axes.bar_label(bars, fmt="%.0f", label_type="center")
+    axes.plot(names, shares.T, "ko", markersize=4)
     axes.set_ylim(0, 110)
     axes.grid(visible=False, axis="x")
     label(axes, "Words aligned correctly", "% of links found (dots: seeds)", "")
