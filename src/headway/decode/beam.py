@@ -46,8 +46,6 @@ from headway.decode.request import DecodingOptions, Hypothesis, Request, check_r
 from headway.decode.sampling import draw, draw_keys
 from headway.errors import BundleError, ConfigError
 
-__all__ = ["BeamSearch"]
-
 _Array = npt.NDArray[Any]
 _NOTHING = -1  # padding of shorter hypotheses
 

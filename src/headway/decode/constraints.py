@@ -31,8 +31,6 @@ from torch import Tensor
 
 from headway.decode.ranking import Extensions, TokenScores, topk_ordered
 
-__all__ = ["Constraints", "Extension", "Phrase", "WordBoundaries", "allocate", "extend_constrained"]
-
 
 @dataclass(frozen=True)
 class WordBoundaries:

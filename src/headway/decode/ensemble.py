@@ -13,8 +13,6 @@ from torch import Tensor
 from headway.decode.protocol import SearchModel, Step
 from headway.errors import ConfigError
 
-__all__ = ["Ensemble"]
-
 
 class Ensemble:
     """A search model whose probabilities are the arithmetic mean of its members', with equal weights.

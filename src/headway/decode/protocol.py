@@ -16,8 +16,6 @@ from torch import Tensor
 
 from headway.decode.ranking import NextTokens, top_tokens
 
-__all__ = ["SearchModel", "StateT", "Step"]
-
 StateT = TypeVar("StateT")
 
 

@@ -25,8 +25,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Extensions", "NextTokens", "TokenScores", "extend_best", "extend_diverse", "top_tokens", "topk_ordered"]
-
 _FEW = 64  # up to this many values, sorting is faster than building keys
 _BLOCK = 64  # tokens; near the square root of (usual vocabulary size / beam size)
 _FEW_BANNED = 8  # up to this many banned tokens, it is cheaper to rank and drop them than to copy the logits

@@ -12,8 +12,6 @@ from headway.config import Config
 from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
-__all__ = ["DecodingOptions", "Hypothesis", "Request", "Sampling", "check_request", "length_penalty", "limit_of"]
-
 _IDLE = ("beam_size", "stopping", "diversity")  # without a beam, or groups of one
 
 

@@ -14,8 +14,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["BannedSequences", "ban_repeated_ngrams", "ban_short", "ban_tokens", "force_tokens", "penalize_repetition"]
-
 _NOTHING = -1  # padding of a prefix
 _ANY = -2  # padding of a shorter banned sequence: matches any token
 _NEVER = -3  # padding of a shorter list of sequences: matches no token

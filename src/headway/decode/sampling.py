@@ -22,8 +22,6 @@ from torch import Tensor
 from headway.decode.ranking import Extensions, TokenScores
 from headway.decode.request import Request, Sampling
 
-__all__ = ["draw", "draw_keys", "filtered", "gumbel"]
-
 
 def draw_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
     """Return a 63-bit key for each of a request's draws."""

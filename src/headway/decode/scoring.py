@@ -15,8 +15,6 @@ from headway.decode.protocol import SearchModel
 from headway.decode.search import length_batches
 from headway.errors import BundleError, ConfigError
 
-__all__ = ["NextToken", "ScoringModel", "alternatives", "score_targets"]
-
 _PAD = 0
 
 

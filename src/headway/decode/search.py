@@ -16,8 +16,6 @@ from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
 
-__all__ = ["length_batches", "search", "search_all", "search_stream"]
-
 _MIN_TOKENS = 512  # of a batch; below, reading the weights takes longer than computing with them
 
 

@@ -37,8 +37,6 @@ from headway.nn.positions import RotaryPositions
 from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 
-__all__ = ["LayerForm", "accelerate", "explain", "forward_form"]
-
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 _DROPOUT, _LINEAR = of_type(Dropout, KernelDropout), of_type(nn.Linear, KernelLinear)

@@ -14,8 +14,6 @@ from torch import Tensor
 
 import headway.kernels as kernels
 
-__all__ = ["as_array", "parameter_as_array", "supports"]
-
 _TYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
 

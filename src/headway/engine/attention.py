@@ -23,8 +23,6 @@ from headway.engine.replacement import has_hooks
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, attention_is_observed, for_all_heads, observed
 
-__all__ = ["KernelMultiHeadAttention", "attention_weights", "scaled_dot_product_attention"]
-
 
 class KernelMultiHeadAttention(MultiHeadAttention):
     """:class:`~headway.nn.attention.MultiHeadAttention`, as one operation in training and by fast parts otherwise.

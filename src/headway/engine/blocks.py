@@ -13,8 +13,6 @@ from headway.engine.linear import linear
 from headway.engine.replacement import has_hooks
 from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
 
-__all__ = ["KernelFeedForward", "KernelNoNorm", "KernelPostNorm", "KernelPreNorm"]
-
 
 class KernelFeedForward(FeedForward):
     """:class:`~headway.nn.blocks.FeedForward` with ReLU."""

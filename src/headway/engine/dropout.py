@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from headway.engine.arrays import as_array, parameter_as_array, supports
 from headway.nn.dropout import Dropout, draw_seed
 
-__all__ = ["AutocastDropout", "KernelDropout", "dropout_add", "relu_dropout"]
-
 
 class KernelDropout(Dropout):
     """:class:`~headway.nn.dropout.Dropout` by compiled kernels on a CPU and by PyTorch's own operation on a GPU."""

@@ -23,8 +23,6 @@ from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projec
 from headway.nn.blocks import PostNorm
 from headway.nn.cache import KVCache, LayerSpec
 
-__all__ = ["Int8Backend"]
-
 Array = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.int16]
 

@@ -17,16 +17,6 @@ from torch.nn import functional as F
 
 from headway.engine.arrays import as_array, parameter_as_array, supports
 
-__all__ = [
-    "KernelLinear",
-    "PackedWeight",
-    "add_weight_gradient",
-    "linear",
-    "multiplies",
-    "trains_by_kernels",
-    "zeros_for_gradient",
-]
-
 
 class KernelLinear(nn.Linear):
     """``nn.Linear`` computed by :func:`linear`."""

@@ -22,8 +22,6 @@ from torch.nn import functional as F
 from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_product_attention
 from headway.nn.attention import KeysValues, attention_is_observed, within_window
 
-__all__ = ["LocalMultiHeadAttention", "local_self_attention"]
-
 _MIN_BLOCK = 32  # fewer queries make products that are too small
 # Sequences with at least this many times the keys of a block are divided into blocks. Measured forward and backward on
 # 2 cores (AVX-512): blocks and whole sequences take equally long between 2 and 3.

@@ -19,8 +19,6 @@ from torch.autograd.function import once_differentiable
 from headway.engine.arrays import as_array, supports
 from headway.engine.linear import PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
 
-__all__ = ["projected_cross_entropy", "projected_r_drop", "rows_at_a_time"]
-
 
 def rows_at_a_time(device: str) -> tuple[int, int]:
     """Return how many rows of logits are in memory at a time on a device of this type, and how many in float32.

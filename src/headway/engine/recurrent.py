@@ -8,8 +8,6 @@ from torch import Tensor
 
 from headway.nn.recurrent import LayerState, RecurrentLayer
 
-__all__ = ["FusedRecurrentLayer"]
-
 
 class FusedRecurrentLayer(RecurrentLayer):
     """:class:`~headway.nn.recurrent.RecurrentLayer` by one call of ``nn.GRU`` or ``nn.LSTM``."""

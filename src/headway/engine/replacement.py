@@ -13,8 +13,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["Replacement", "any_value", "has_hooks", "instance_of", "of_type", "one_of"]
-
 Accepts = Callable[[Any], bool]
 
 

@@ -51,8 +51,6 @@ from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding, pad_sequences
 from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions, SinusoidalPositions
 
-__all__ = ["Precision", "SearchTransformer", "choose_precision", "for_search", "unsupported_reason"]
-
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 _ANY = None

@@ -26,8 +26,6 @@ from headway.errors import ConfigError
 from headway.text.base import EOS, PAD
 from headway.text.lexicon import translation_table
 
-__all__ = ["ListedWeights", "Shortlist"]
-
 Array = npt.NDArray[np.int32]
 
 

@@ -16,8 +16,6 @@ from headway.engine.vocabulary import ListedProjection, OutputProjection, TorchL
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
 
-__all__ = ["Activation", "Layer", "Residual", "Rows", "TorchBackend"]
-
 Rows = Any  # (R, K), in the backend's own representation, which only its methods and layers read
 Layer = Callable[[Rows], Rows]
 Activation = Callable[[Tensor], Tensor]

@@ -15,8 +15,6 @@ from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.shortlist import ListedWeights
 from headway.text.base import PAD
 
-__all__ = ["ListedProjection", "OutputProjection", "TorchListedProjection", "TorchOutputProjection"]
-
 _BLOCK = 64  # tokens; blocks are ranked by their largest logits first
 _CHUNK = 128 * _BLOCK  # tokens whose logits are computed at a time: 8 MiB for 256 rows, which fit a cache
 _RANKED_TOGETHER = 1 << 19  # logits; 2 MiB

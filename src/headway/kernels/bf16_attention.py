@@ -35,8 +35,6 @@ from headway.kernels.float_bits import emit_read_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel, run_threaded
 from headway.kernels.llvm import BYTE, FLOAT_VECTOR, INT16, INT64, LANES, Builder, constant, intrinsic
 
-__all__ = ["attention_backward", "attention_forward"]
-
 _ADDRESS = types.uintp
 _SOFTMAX = types.void(_ADDRESS, _ADDRESS, types.intp, types.float32, _ADDRESS)
 

@@ -34,8 +34,6 @@ from headway.kernels.bf16_tiles import (
 from headway.kernels.float_bits import cast_like
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel, run_threaded
 
-__all__ = ["add_outer_product", "matmul", "pack_columns", "pack_rows", "supports_width"]
-
 _CHUNK = 64  # rows that are multiplied with all panels before the next rows: they fit a second-level cache
 _SUMMED = 256  # rows whose pairs fit a cache
 _PANEL_PAIRS = _SUMMED // 2 + 1  # pairs from one panel to the next: panels a power of two apart share cache sets

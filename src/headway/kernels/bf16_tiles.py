@@ -32,19 +32,6 @@ from headway.kernels.llvm import (
     intrinsic,
 )
 
-__all__ = [
-    "BLOCK",
-    "PAIR_BYTES",
-    "TILE_ROWS",
-    "emit_to_bfloat16",
-    "has_bf16_dot",
-    "interleave",
-    "interleave_lanes",
-    "multiply_accumulate",
-    "multiply_rows",
-    "multiply_rows_float32",
-]
-
 _VECTORS = 2  # vectors of sums side by side
 BLOCK = _VECTORS * LANES  # columns of a panel
 PAIR_BYTES = 4

@@ -14,8 +14,6 @@ from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_
 from headway.kernels.jit import cache_folders, compile_in_background, run_serial_and_parallel
 from headway.kernels.vocab_topk import topk_logits, topk_projection, topk_projection_per_sentence
 
-__all__ = ["compile_decoding_kernels", "start"]
-
 _WIDTH = 8
 
 

@@ -16,8 +16,6 @@ from headway.kernels.float_bits import MIN_INT32, bits_to_float, cast_like, floa
 from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
 from headway.kernels.llvm import LANES
 
-__all__ = ["cross_entropy_"]
-
 
 def cross_entropy_(logits: Array, targets: Array, smoothing: float) -> float:
     """Return the sum of log sum exp z - (1 - smoothing) z_t over rows z with target t, and replace z by its gradient.

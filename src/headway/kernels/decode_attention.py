@@ -20,8 +20,6 @@ from headway.kernels.fp16_dot import KEYS_PER_DOT, dot_products, to_float16, wei
 from headway.kernels.jit import Array, jit, jit_internal
 from headway.kernels.llvm import LANES
 
-__all__ = ["attend", "padded_width", "write_kv"]
-
 
 def padded_width(width: int) -> int:
     """Return ``width`` rounded up to whole vectors."""

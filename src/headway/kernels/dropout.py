@@ -18,8 +18,6 @@ import numpy as np
 from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel, run_threaded
 
-__all__ = ["bias_relu_dropout", "bias_relu_dropout_backward", "dropout", "dropout_add"]
-
 _CHUNK = 8192  # elements at a time, whose random bits fit a cache
 _ROWS = 64  # rows whose gradients are summed before the sums of other rows are added
 _STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)

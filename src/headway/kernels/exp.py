@@ -12,8 +12,6 @@ from numba import types
 from headway.kernels.float_bits import MIN_INT32, emit_ordered_int
 from headway.kernels.llvm import FLOAT, FLOAT_VECTOR, INT32, INT64, INT_VECTOR, LANES, Builder, constant, intrinsic
 
-__all__ = ["LOG2_E", "emit_exp_and_sum", "exp2", "exp_and_sum"]
-
 LOG2_E = np.float32(math.log2(math.e))
 _MIN_EXPONENT = -126.0
 _TAYLOR = (1.5403530e-4, 1.3333558e-3, 9.6181291e-3, 5.5504109e-2, 2.4022651e-1, 6.9314718e-1, 1.0)

@@ -12,19 +12,6 @@ from numba import types
 
 from headway.kernels.llvm import FLOAT, INT16, INT32, INT_VECTOR, LANES, Builder, constant, intrinsic
 
-__all__ = [
-    "ABS_MASK",
-    "MIN_INT32",
-    "WORDS",
-    "bits_to_float",
-    "cast_like",
-    "emit_ordered_int",
-    "emit_read_float32",
-    "float_to_bits",
-    "ordered_int",
-    "to_float32",
-]
-
 ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign: ordered by magnitude, NaN above all
 MIN_INT32 = np.int32(-(2**31))  # the start of a search for the largest integer
 WORDS = ir.VectorType(INT16, LANES)  # a vector of bfloat16, as bits

@@ -18,8 +18,6 @@ from numba import types
 
 from headway.kernels.llvm import CACHE_LINE, FLOAT, FLOAT_VECTOR, INT64, LANES, Builder, constant, intrinsic
 
-__all__ = ["KEYS_PER_DOT", "dot_products", "to_float16", "weighted_sum"]
-
 KEYS_PER_DOT = 8  # keys whose scores are computed at once
 _MAX_SUMS = 8  # vectors of a weighted sum that stay in registers
 

@@ -12,8 +12,6 @@ import numpy as np
 from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
 
-__all__ = ["merge_heads", "split_heads"]
-
 
 def split_heads(merged: Array, bias: Array, split: Array) -> None:
     """Add ``bias`` (P * H * K,) in float32 to all positions of ``merged`` and write the result to ``split``."""

@@ -59,18 +59,6 @@ from headway.kernels.llvm import (
     intrinsic,
 )
 
-__all__ = [
-    "BLOCK",
-    "INPUT_OFFSET",
-    "MAX_LEVEL",
-    "TINY_SCALE",
-    "accumulator_init",
-    "multiply_block",
-    "pack_weight",
-    "pack_weight_rows",
-    "quantize_weight",
-]
-
 _HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 _VECTORS = 2  # vectors of sums side by side
 BLOCK = _VECTORS * LANES  # outputs

@@ -33,8 +33,6 @@ from headway.kernels.int8_gemm import (
 )
 from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, run_threaded_if_few_rows
 
-__all__ = ["LayerNormParams", "QuantizedLinear", "layer_norm", "quantize_rows"]
-
 _LEVEL = np.float32(1 / MAX_LEVEL)
 _CHUNK = 1 << 17  # inputs that are multiplied at a time: 128 KiB fit a second-level cache
 

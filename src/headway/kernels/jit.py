@@ -36,21 +36,6 @@ from numba.np.ufunc import parallel
 
 from headway.kernels import cpu_features, host_threads
 
-__all__ = [
-    "Array",
-    "SerialAndParallel",
-    "cache_folders",
-    "compile_in_background",
-    "jit",
-    "jit_inline",
-    "jit_internal",
-    "jit_parallel",
-    "jit_serial_and_parallel",
-    "run_serial_and_parallel",
-    "run_threaded",
-    "run_threaded_if_few_rows",
-]
-
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 P = ParamSpec("P")
 Array = npt.NDArray[Any]

@@ -14,8 +14,6 @@ from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
 from headway.kernels.reductions import dot_product, row_sum, sum_squared_deviations, weighted_deviation_dot
 
-__all__ = ["layer_norm_backward", "layer_norm_forward"]
-
 _CHUNK = 64  # rows at a time
 
 

@@ -18,23 +18,6 @@ from numba.core import cgutils as untyped_cgutils
 
 from headway.kernels import cpu_features
 
-__all__ = [
-    "BYTE",
-    "CACHE_LINE",
-    "FEATURES",
-    "FLOAT",
-    "FLOAT_VECTOR",
-    "INT16",
-    "INT32",
-    "INT64",
-    "INT_VECTOR",
-    "LANES",
-    "Builder",
-    "constant",
-    "intrinsic",
-    "llvm_function",
-]
-
 _cgutils: Any = untyped_cgutils
 
 BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()

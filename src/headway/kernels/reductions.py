@@ -18,8 +18,6 @@ from numba import types
 from headway.kernels.float_bits import emit_read_float32
 from headway.kernels.llvm import FLOAT, FLOAT_VECTOR, INT64, LANES, Builder, constant, intrinsic
 
-__all__ = ["dot_product", "row_sum", "sum_squared_deviations", "weighted_deviation_dot"]
-
 _Read = Callable[[ir.Value, ir.Type], ir.Value]
 _Broadcast = Callable[[ir.Value], ir.Value]
 

@@ -16,8 +16,6 @@ from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
 from headway.kernels.llvm import LANES
 from headway.kernels.reductions import dot_product
 
-__all__ = ["masked_softmax_", "softmax_backward_"]
-
 _MINUS_INFINITY = np.float32(-np.inf)
 _CHUNK = 64  # rows at a time
 

@@ -16,8 +16,6 @@ from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, 
 from headway.kernels.int8_gemm import BLOCK, multiply_block
 from headway.kernels.jit import Array, jit, jit_internal
 
-__all__ = ["topk_logits", "topk_projection", "topk_projection_per_sentence"]
-
 _CHUNK = max(128, BLOCK)  # tokens, whose logits take 128 KiB for 256 rows
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)

@@ -40,8 +40,6 @@ from headway.nn.embedding import TokenEmbedding
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
-__all__ = ["ClassifierConfig", "EncoderClassifier"]
-
 
 class ClassifierConfig(BlockConfig):
     """The sizes and options of an encoder that classifies."""

@@ -42,8 +42,6 @@ from headway.nn.recurrent import Cell, Encoded, RecurrentEncoder, Summary
 from headway.nn.recurrent_decoders import BahdanauDecoder, Decoder, FixedVectorDecoder, LuongDecoder, RecurrentState
 from headway.nn.scores import ScoreKind
 
-__all__ = ["PRESETS", "RecurrentConfig", "RecurrentModel"]
-
 _DEEP: dict[str, Any] = {
     "cell": "lstm", "bidirectional": False, "d_model": 1000, "d_embedding": 1000,
     "encoder_layers": 4, "decoder_layers": 4,

@@ -19,20 +19,6 @@ from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import PRESETS, Transformer, TransformerConfig
 
-__all__ = [
-    "ARCHITECTURES",
-    "AnyConfig",
-    "Architecture",
-    "Model",
-    "ModelConfig",
-    "Output",
-    "TranslationModel",
-    "architecture_of",
-    "architectures_for",
-    "build_model",
-    "parse_model_config",
-]
-
 AnyConfig = TransformerConfig | RecurrentConfig | ClassifierConfig
 ModelConfig = Annotated[AnyConfig, Field(discriminator="kind")]
 TranslationModel = Transformer | RecurrentModel

@@ -38,8 +38,6 @@ from headway.nn.embedding import Tie, output_projection, pad_sequences, token_em
 from headway.nn.masks import causal_mask, padding_mask
 from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
 
-__all__ = ["PRESETS", "Transformer", "TransformerConfig", "TransformerState"]
-
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder_layers": 2},
     "small": {"d_model": 256, "num_heads": 4, "d_ff": 1024, "encoder_layers": 3, "decoder_layers": 3},

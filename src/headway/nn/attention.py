@@ -42,18 +42,6 @@ from headway.nn.dropout import Dropout
 from headway.nn.positions import RotaryPositions
 from headway.nn.scores import ScoreKind, make_score
 
-__all__ = [
-    "AttentionObserver",
-    "KeysValues",
-    "MultiHeadAttention",
-    "attention_is_observed",
-    "attention_weights",
-    "observe_attention",
-    "observed",
-    "record_attention",
-    "scaled_dot_product_attention",
-]
-
 
 def attention_weights(
     query: Float[Tensor, "*b T K"],

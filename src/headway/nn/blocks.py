@@ -32,28 +32,6 @@ from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.scores import ScoreKind
 
-__all__ = [
-    "Activation",
-    "BlockConfig",
-    "DecoderBlock",
-    "DecoderStack",
-    "EncoderBlock",
-    "EncoderStack",
-    "FeedForward",
-    "GatedFeedForward",
-    "InnerWidth",
-    "ModelWidth",
-    "NoNorm",
-    "Norm",
-    "NormPlacement",
-    "NumHeads",
-    "Positions",
-    "PostNorm",
-    "PreNorm",
-    "Projection",
-    "SublayerDropout",
-]
-
 Norm = Literal["post", "pre", "none"]
 Projection = Literal["linear", "hidden"]
 Positions = Literal["sinusoidal", "learned", "rotary", "none"]

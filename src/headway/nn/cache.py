@@ -24,8 +24,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["KVCache", "LayerSpec"]
-
 _GROWTH = 32  # steps by which the buffers grow
 _MIN_ENTRIES = 32  # caches with fewer entries are not searched for unused ones
 _WASTE = 1.5  # unused entries are dropped when there are this many times as many entries as the longest prefix needs

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from headway.errors import ConfigError
 from headway.nn.dropout import Dropout
 
-__all__ = ["ResidualConvolution"]
-
 
 class ResidualConvolution(nn.Module):
     """Add to each position a ReLU convolution over the ``width`` positions centered on it; ``width`` must be odd."""

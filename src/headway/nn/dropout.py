@@ -13,8 +13,6 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError
 
-__all__ = ["Dropout", "draw_seed", "keep_mask"]
-
 _LEVELS = 2**16  # of the 16 bits that decide on an element
 
 # The constants of SplitMix64, as int64: PyTorch multiplies int64 modulo 2^64.

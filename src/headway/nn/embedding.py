@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from headway.errors import ConfigError
 
-__all__ = ["Tie", "TokenEmbedding", "output_projection", "pad_sequences", "token_embeddings"]
-
 Tie = Literal["all", "target", "none"]
 
 

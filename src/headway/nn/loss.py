@@ -21,8 +21,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["label_smoothed_cross_entropy", "projected_cross_entropy", "r_drop_loss"]
-
 
 def label_smoothed_cross_entropy(
     logits: Float[Tensor, "N V"],

@@ -10,8 +10,6 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-__all__ = ["causal_mask", "padding_mask"]
-
 
 def padding_mask(tokens: Int[Tensor, "B S"], pad: int) -> Bool[Tensor, "B 1 S"]:
     """Return the mask with which every query may attend to every key that is not padding."""

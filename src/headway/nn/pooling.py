@@ -21,8 +21,6 @@ from torch import Tensor, nn
 
 from headway.nn.attention import observed
 
-__all__ = ["AttentionPooling", "Pooling", "PoolingKind"]
-
 PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
 
 

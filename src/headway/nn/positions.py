@@ -23,8 +23,6 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError, LengthError
 
-__all__ = ["LearnedPositions", "NoPositions", "RotaryPositions", "SinusoidalPositions", "sinusoids"]
-
 _growing = Lock()  # one thread must not replace a longer table with a shorter one
 
 

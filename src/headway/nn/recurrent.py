@@ -24,8 +24,6 @@ from torch.nn import functional as F
 
 from headway.nn.dropout import Dropout
 
-__all__ = ["Cell", "Encoded", "LayerState", "RecurrentEncoder", "RecurrentLayer", "Summary", "layers_of", "linear"]
-
 Cell = Literal["gru", "lstm"]
 Summary = Literal["final", "mean", "max"]
 LayerState = tuple[Tensor, ...]  # (h,) for a GRU, (h, c) for an LSTM; each (R, D)

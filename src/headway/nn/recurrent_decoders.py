@@ -38,17 +38,6 @@ from headway.nn.dropout import Dropout
 from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of, linear
 from headway.nn.scores import ScoreFunction, ScoreKind, make_score
 
-__all__ = [
-    "Annotations",
-    "BahdanauDecoder",
-    "Decoder",
-    "FixedVectorDecoder",
-    "LuongDecoder",
-    "RecurrentAttention",
-    "RecurrentState",
-    "SentenceVector",
-]
-
 
 @dataclass
 class SentenceVector:

@@ -28,8 +28,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["ScoreFunction", "ScoreKind", "make_score"]
-
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
 _HIDDEN = 64  # maximum default width of a hidden layer, which is stored for each (T, S) pair

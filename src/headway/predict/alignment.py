@@ -23,15 +23,6 @@ from headway.nn.embedding import pad_sequences
 from headway.predict.results import Alignment
 from headway.text.base import PAD
 
-__all__ = [
-    "alignment_module",
-    "attention_maps",
-    "default_alignment_layer",
-    "hard_alignment",
-    "to_word_alignment",
-    "tokens_to_words",
-]
-
 
 @torch.inference_mode()
 def attention_maps(

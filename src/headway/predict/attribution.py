@@ -26,8 +26,6 @@ from headway.nn.pooling import AttentionPooling
 from headway.predict.alignment import tokens_to_words
 from headway.text.base import BOS, EOS, PAD
 
-__all__ = ["Attribution", "Explanation", "attribute"]
-
 _SPECIAL = (PAD, BOS, EOS)  # tokens that are not part of the text
 
 

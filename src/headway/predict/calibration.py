@@ -42,8 +42,6 @@ from headway.storage import atomic_write_text
 if TYPE_CHECKING:
     from headway.predict.translator import Translator
 
-__all__ = ["CALIBRATION", "MIN_TEXTS", "Calibration", "calibrate", "read_calibration", "write_calibration"]
-
 CALIBRATION = "calibration.json"
 """The name of its file in a model folder."""
 

@@ -21,8 +21,6 @@ from headway.predict.results import process_lines, raise_first_error
 from headway.text.base import EOS, PAD, refuse_surrogates
 from headway.text.corpus_encoder import CorpusEncoder, Packed
 
-__all__ = ["Classification", "Classifier", "load_classifier"]
-
 _LINES_AHEAD = 2048  # lines of a stream that are read at a time, to be batched by length
 
 

@@ -20,8 +20,6 @@ from headway.predict.results import Alignment, Candidate, GlossaryTerm
 from headway.text.base import BOS, EOS, PAD, UNK
 from headway.text.special_tokens import SpecialTokens
 
-__all__ = ["CandidateFinder"]
-
 _LOGITS_IN_MEMORY = 1 << 24  # of one decoding step: sentences x beam x vocabulary
 _MANY = 512  # sentences from which on freed memory is returned to the system; for few, that takes as long as the search
 _RESPELLINGS = 4  # how often the search is repeated because a banned phrase appeared in another tokenization

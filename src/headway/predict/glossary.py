@@ -26,8 +26,6 @@ from headway.predict.phrases import WordPhrase, to_phrases
 from headway.text.base import UNK, TextTokenizer
 from headway.text.words import split_words
 
-__all__ = ["CASE_RULES", "SOURCE_PATTERN", "TARGET_PATTERN", "Glossary", "GlossaryEntry", "ModelGlossary"]
-
 CaseRule = Literal["ignore", "exact"]
 CASE_RULES: tuple[CaseRule, ...] = ("ignore", "exact")
 

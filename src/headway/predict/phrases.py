@@ -22,19 +22,6 @@ from headway.predict.results import Source
 from headway.text.base import UNK, TextTokenizer
 from headway.text.words import contains_words, word_end, word_start
 
-__all__ = [
-    "WordPhrase",
-    "banned_ids",
-    "check_phrases",
-    "groups",
-    "include_phrases",
-    "is_met",
-    "prefix_ids",
-    "spelling_in",
-    "to_phrases",
-    "word_boundaries",
-]
-
 Ids = tuple[int, ...]
 
 _BYTE = "<0x[0-9A-F]{2}>"  # how tokenizers display a byte that is only a part of a character

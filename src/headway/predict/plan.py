@@ -21,8 +21,6 @@ from headway.predict.segment import Part, split_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
 
-__all__ = ["PartRequest", "RequestBuilder", "TranslationPlan", "encode_each", "merge_parts"]
-
 MAX_EXTRA_TOKENS = 50  # the paper's maximum output length is the input length + 50 (section 6.1)
 
 

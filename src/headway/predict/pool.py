@@ -26,8 +26,6 @@ from headway.predict.glossary import Glossary
 from headway.predict.results import Candidate, Source, Translation, WordAlignment
 from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 
-__all__ = ["TranslatorPool"]
-
 
 class TranslatorPool(TextTranslator):
     """``workers`` processes with a translator each.

@@ -23,8 +23,6 @@ from collections.abc import Sequence
 
 from headway.predict.results import Flag
 
-__all__ = ["find_flags", "is_copied", "is_repeated", "longest_run"]
-
 LOOP_TOKENS = 16
 LOOP_REPEATS = 4
 COMPRESSION_RATIO = 2.4

@@ -14,8 +14,6 @@ from headway.predict.results import Translation
 if TYPE_CHECKING:
     from headway.predict.translator import Translator
 
-__all__ = ["Ranked", "expected_chrf", "minimum_bayes_risk", "rank_by_agreement", "rank_by_models", "softmax"]
-
 
 @dataclass(frozen=True)
 class Ranked:

@@ -10,20 +10,6 @@ from typing import Literal, TypeVar
 
 from headway.errors import HeadwayError
 
-__all__ = [
-    "Alignment",
-    "Alternative",
-    "Candidate",
-    "Flag",
-    "GlossaryTerm",
-    "ScoredTarget",
-    "Source",
-    "Translation",
-    "WordAlignment",
-    "process_lines",
-    "raise_first_error",
-]
-
 InputT = TypeVar("InputT")
 ResultT = TypeVar("ResultT")
 Flag = Literal["truncated", "repeated", "copied", "fell_back", "split"]

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from headway.errors import LengthError
 
-__all__ = ["Part", "split_text"]
-
 _CLAUSE = re.compile(r"[,;:–—](?=\s)|[،؛、，；：]")
 _SPACE = re.compile(r"\s+")
 

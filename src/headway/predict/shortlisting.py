@@ -14,8 +14,6 @@ from headway.engine import Shortlist, unsupported_reason
 from headway.errors import BundleError, ConfigError, DataError
 from headway.storage import atomic_write
 
-__all__ = ["SHORTLIST", "Coverage", "learn_shortlist", "read_shortlist", "shortlist_coverage", "write_shortlist"]
-
 SHORTLIST = "shortlist.safetensors"
 """The name of its file in a model folder."""
 

@@ -12,8 +12,6 @@ from headway.errors import HeadwayError
 from headway.predict.glossary import Glossary
 from headway.predict.results import Candidate, Source, Translation, WordAlignment, process_lines, raise_first_error
 
-__all__ = ["PAPER_OPTIONS", "TextTranslator"]
-
 PAPER_OPTIONS = DecodingOptions()  # section 6.1
 
 

@@ -37,8 +37,6 @@ from headway.predict.text_translator import PAPER_OPTIONS, TextTranslator
 from headway.text.base import BOS, EOS
 from headway.text.special_tokens import SpecialTokens
 
-__all__ = ["DEFAULT_SOURCE_TOKENS", "Translator", "load_translator"]
-
 DEFAULT_SOURCE_TOKENS = 256  # few training sentences are longer, so few models have learned to translate longer ones
 
 
