@@ -143,19 +143,17 @@ def _write_jsonl(path: Path, records: Iterable[dict[str, str]]) -> None:
 class _PairChunk:
     """Consecutive pairs of a corpus, and the language arguments for translating their sources."""
 
-    pairs: list[tuple[str, ...]]
+    sources: list[str]
+    targets: list[str]
     languages: _Languages
-
-    @property
-    def sources(self) -> list[str]:
-        return [source for source, _ in self.pairs]
 
 
 def _chunks(work: Iterable[tuple[Corpus, _Languages]], folder: Path) -> Iterator[_PairChunk]:
     for corpus, languages in work:
         examples = read_examples(corpus, folder)
         while pairs := list(islice(examples, _CHUNK_PAIRS)):
-            yield _PairChunk(pairs, languages)
+            sources, targets = zip(*pairs, strict=True)
+            yield _PairChunk(list(sources), list(targets), languages)
 
 
 class _TranslationCache:
@@ -183,11 +181,11 @@ class _TranslationCache:
             targets = json.loads(self.path(chunk).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
-        return targets if isinstance(targets, list) and len(targets) == len(chunk.pairs) else None
+        return targets if isinstance(targets, list) and len(targets) == len(chunk.sources) else None
 
     def missing(self, chunks: Iterable[_PairChunk]) -> int:
         """Return the number of sources that have no translation yet; equal chunks count once."""
-        return sum({self.path(chunk): len(chunk.pairs) for chunk in chunks if self.read(chunk) is None}.values())
+        return sum({self.path(chunk): len(chunk.sources) for chunk in chunks if self.read(chunk) is None}.values())
 
     def fill(self, chunks: Iterable[_PairChunk], total: int, listener: Listener) -> None:
         """Translate the chunks that have no file yet, ``total`` sources in all."""
@@ -197,7 +195,7 @@ class _TranslationCache:
             if self.read(chunk) is not None:
                 continue
             self._translate(chunk)
-            done += len(chunk.pairs)
+            done += len(chunk.sources)
             listener.work("sources translated", done)
             now = time.monotonic()
             if now - said >= _SAY_EVERY_S or done == total:
@@ -223,7 +221,7 @@ class _TranslationCache:
         for chunk in chunks:
             targets = self.read(chunk)
             assert targets is not None
-            for (source, original), target in zip(chunk.pairs, targets, strict=True):
+            for source, target, original in zip(chunk.sources, targets, chunk.targets, strict=True):
                 yield {"source": source, "target": target, "original": original}
 
     def remove_unused(self) -> None:

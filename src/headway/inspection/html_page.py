@@ -93,13 +93,10 @@ def _content(inspection: Inspection) -> dict[str, Any]:
     )
     attribution = inspection.attribution
     target_from_right = is_right_to_left(inspection.target or "")
+    same = ("model", "architecture", "source", "target", "truncated", "alignment")
     return {
-        "model": inspection.model,
-        "architecture": inspection.architecture,
-        "source": inspection.source,
-        "target": inspection.target,
+        **{name: getattr(inspection, name) for name in same},
         "given": inspection.target_given,
-        "truncated": inspection.truncated,
         "omitted": None if drawn else omission,
         "sides": {side: [visible(token) for token in inspection.tokens(side)] for side in sides},
         "rightToLeft": {
@@ -119,7 +116,6 @@ def _content(inspection: Inspection) -> dict[str, Any]:
             }
             for step in inspection.steps
         ],
-        "alignment": inspection.alignment,
         "alignmentLayer": inspection.alignment_layer,
         "labels": None if inspection.labels is None else list(inspection.labels.items()),
         "attribution": attribution and asdict(attribution),

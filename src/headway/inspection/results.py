@@ -23,19 +23,14 @@ MAX_NUMBERS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as J
 _DIGITS = 6  # decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
-KIND_NAMES: Mapping[Kind, str] = {
-    "cross": "Cross-attention",
-    "encoder": "Encoder self-attention",
-    "decoder": "Decoder self-attention",
-    "pooling": "Attention pooling",
-}
 Side = Literal["source", "input", "target", "text"]
-_SIDES: Mapping[Kind, tuple[Side, Side]] = {
-    "encoder": ("source", "source"),
-    "decoder": ("target", "input"),
-    "cross": ("target", "source"),
-    "pooling": ("text", "source"),
+_KINDS: Mapping[Kind, tuple[str, Side, Side]] = {  # name, rows, columns; the most informative kind first
+    "cross": ("Cross-attention", "target", "source"),
+    "pooling": ("Attention pooling", "text", "source"),
+    "encoder": ("Encoder self-attention", "source", "source"),
+    "decoder": ("Decoder self-attention", "target", "input"),
 }
+KIND_NAMES: Mapping[Kind, str] = {kind: name for kind, (name, _, _) in _KINDS.items()}
 
 
 @dataclass(frozen=True)
@@ -59,12 +54,12 @@ class AttentionMap:
     @property
     def rows(self) -> Side:
         """The side whose tokens are the rows (queries); in a decoder, the token being predicted."""
-        return _SIDES[self.kind][0]
+        return _KINDS[self.kind][1]
 
     @property
     def columns(self) -> Side:
         """The side whose tokens are the columns (keys)."""
-        return _SIDES[self.kind][1]
+        return _KINDS[self.kind][2]
 
 
 @dataclass(frozen=True)
@@ -145,7 +140,7 @@ class Inspection:
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of attention of this model, the most informative first."""
         present = {each.kind for each in self.maps}
-        return tuple(kind for kind in ("cross", "pooling", "encoder", "decoder") if kind in present)
+        return tuple(kind for kind in _KINDS if kind in present)
 
     def tokens(self, side: Side) -> tuple[str, ...]:
         """Return the tokens of a side of an attention map; "input" are those that the decoder has read."""

@@ -51,15 +51,16 @@ def export_to(
         raise ConfigError(f"format {form!r}; {spelling_hint(form, get_args(Form))}")
     if quantization is not None and form != "ctranslate2":
         raise ConfigError(f"quantization {quantization!r}: for --to ctranslate2 alone; {form} is written in float32")
+    chooses_language = source_language is not None or target_language is not None
     if isinstance(bundle, ClassifierBundle):
-        if source_language is not None or target_language is not None:
+        if chooses_language:
             raise ConfigError(
                 "a classifier has no languages to choose; leave --source-language and --target-language out"
             )
         if form == "ctranslate2":
             raise ConfigError("a classifier cannot be exported to CTranslate2; supported are huggingface and onnx")
     if form == "onnx":
-        if source_language is not None or target_language is not None:
+        if chooses_language:
             raise ConfigError(
                 "an ONNX folder keeps Headway's tokenizer, which is told languages at each call; leave them out"
             )
@@ -67,21 +68,21 @@ def export_to(
 
         export(bundle, folder)
         return
+    toolkit = "CTranslate2" if form == "ctranslate2" else "Hugging Face `transformers`"
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, ClassifierBundle):
-            toolkit, (use, files) = _HUGGINGFACE_NAME, _write_huggingface_classifier(bundle, aside)
+            use, files = _write_huggingface_classifier(bundle, aside)
         else:
             special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
             languages = (bundle.task.source_language, bundle.task.target_language)
             files = tokenizer_files(bundle.source_tokenizer, bundle.target_tokenizer, special, languages)
             if form == "huggingface":
-                toolkit, use = _HUGGINGFACE_NAME, _write_huggingface(bundle, aside, special)
+                use = _write_huggingface(bundle, aside, special)
             else:
                 from headway.interop.ctranslate2 import write_ctranslate2
 
                 write_ctranslate2(bundle, aside, quantization=quantization, shortlist=shortlist)
-                has_tokenizer = "tokenizer_config.json" in files
-                toolkit, use = "CTranslate2", _ctranslate2_use(bundle, special, has_tokenizer=has_tokenizer)
+                use = _ctranslate2_use(bundle, special, has_tokenizer="tokenizer_config.json" in files)
         (aside / "README.md").write_text(exported_card(bundle, toolkit, use), encoding="utf-8")
         for name, content in files.items():
             (aside / name).parent.mkdir(exist_ok=True)
@@ -101,7 +102,6 @@ def _write_huggingface_classifier(bundle: ClassifierBundle, folder: Path) -> tup
     return _HUGGINGFACE_CLASSIFIER, files
 
 
-_HUGGINGFACE_NAME = "Hugging Face `transformers`"
 _HUGGINGFACE_CLASSIFIER = """
 `transformers` has no such architecture, so `modeling_headway.py` defines it. `trust_remote_code=True` runs that file:
 read it first if the folder is not your own.
@@ -127,7 +127,7 @@ def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> 
             "it cannot be exported to Hugging Face"
         )
     export_model(transformer_of(bundle, "Hugging Face's MarianMT"), folder)
-    return f"{_HUGGINGFACE}{_SIDES}{_told(bundle, special)}"
+    return f"{_HUGGINGFACE}{_SIDES}{_language_note(bundle, special)}"
 
 
 _HUGGINGFACE = """
@@ -148,7 +148,7 @@ def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: b
     forced = [target[index] for index in special.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
     shown = f"[{len(forced)}:]" if forced else ""
-    told = f"{_SIDES}{_told(bundle, special)}"
+    notes = f"{_SIDES}{_language_note(bundle, special)}"
     if has_tokenizer:
         read = 'tokenizer.convert_ids_to_tokens(tokenizer.encode("TEXT"))'
         write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
@@ -156,11 +156,9 @@ def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: b
             bundle.source_tokenizer, MosesTokenizer
         ):  # encodes with the source's ids, decodes with the target's
             read, write = f'[*tokenizer.tokenize("TEXT"), {source[EOS]!r}]', "tokenizer.convert_tokens_to_string(found)"
-            told = ""
-        tokenizers, load = (
-            "transformers import AutoTokenizer",
-            'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")',
-        )
+            notes = ""
+        tokenizers = "transformers import AutoTokenizer"
+        load = 'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")'
     else:
         before, after = ([source[index] for index in ids] for ids in (special.source_prefix, special.source_suffix))
         tokenizers = "sentencepiece import SentencePieceProcessor"
@@ -177,10 +175,10 @@ tokens = {read}
 found = translator.translate_batch([tokens]{prefix}, beam_size=4, disable_unk=True)[0].hypotheses[0]{shown}
 print({write})
 ```
-{told}"""
+{notes}"""
 
 
-def _told(bundle: Bundle, special: SpecialTokens) -> str:
+def _language_note(bundle: Bundle, special: SpecialTokens) -> str:
     """Explain how to choose the language, if the text itself contains its code."""
     tokenizer = bundle.source_tokenizer
     if not isinstance(tokenizer, SentencePieceTokenizer) or not special.source_prefix:

@@ -63,8 +63,8 @@ def _weights(bundle: Bundle | ClassifierBundle) -> int:
 
 def _language_options(bundle: Bundle) -> str:
     template = bundle.token_template
-    options = [("--from", template.source_languages, template.source_language)]
-    options += [("--to", template.target_languages, template.target_language)]
+    source = ("--from", template.source_languages, template.source_language)
+    options = source, ("--to", template.target_languages, template.target_language)
     return "".join(f" {option} LANGUAGE" for option, languages, default in options if languages and default is None)
 
 

@@ -141,14 +141,12 @@ class TranslationTask:
         """Build the model; :class:`LengthError` if it has too few positions for the data."""
         vocab_sizes = prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
         model = cast("TranslationModel", build_model(recipe.model, *vocab_sizes))
+        limit = model.max_length
         for name, dataset in {"training": prepared.train, "development": prepared.dev}.items():
-            if dataset is None or model.max_length is None:
-                continue
-            longest = dataset.max_length
-            if longest > model.max_length:
+            if dataset is not None and limit is not None and (longest := dataset.max_length) > limit:
                 raise LengthError(
-                    f"model.max_length = {model.max_length}: the {name} data have a sequence of {longest} tokens with "
-                    "its end symbol; raise model.max_length, lower data.filter.max_length (training data), or choose "
+                    f"model.max_length = {limit}: the {name} data have a sequence of {longest} tokens with its end "
+                    "symbol; raise model.max_length, lower data.filter.max_length (training data), or choose "
                     "positions = 'sinusoidal'"
                 )
         return model

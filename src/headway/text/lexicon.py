@@ -17,8 +17,6 @@ _MAX_PAIRS = 32_000_000  # pairs of tokens, which take 2 GB; of a longer text on
 _MAX_SENTENCE_PAIRS = 250_000  # pairs of one sentence (500 by 500 tokens); longer ones are skipped
 _ITERATIONS = 5  # the table hardly changes afterwards
 
-Ids = npt.NDArray[np.int64]
-
 
 def translation_table(
     sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], source_size: int, target_size: int, each: int
@@ -55,12 +53,7 @@ def translation_table(
         share /= np.bincount(place, share)[place]
         counts = np.bincount(pair, share, minlength=len(pairs))
         probability = counts / np.bincount(origin, counts)[origin]
-    return _best_of_each(pairs % target_size, origin, probability, source_size, each)
-
-
-def _best_of_each(
-    tokens: Ids, origin: Ids, probability: npt.NDArray[np.float64], source_size: int, each: int
-) -> Int32[npt.NDArray[np.int32], "F C"]:
+    tokens = pairs % target_size
     order = np.lexsort((tokens, -probability, origin))
     tokens, origin = tokens[order], origin[order]
     rank = np.arange(len(origin)) - np.searchsorted(origin, origin)

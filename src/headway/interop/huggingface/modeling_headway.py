@@ -55,8 +55,7 @@ class HeadwayAttention(nn.Module):
         )
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.size(-1))
         weights = masked_softmax(scores, mask[:, None, None])
-        attended: Tensor = self.output((weights @ value).transpose(1, 2).flatten(2))
-        return attended
+        return self.output((weights @ value).transpose(1, 2).flatten(2))
 
 
 class HeadwayFeedForward(nn.Module):
@@ -71,10 +70,8 @@ class HeadwayFeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
         if self.gate is None:
-            plain: Tensor = self.outer(self.activation(self.inner(x)))
-            return plain
-        gated: Tensor = self.outer(self.activation(self.gate(x)) * self.inner(x))
-        return gated
+            return self.outer(self.activation(self.inner(x)))
+        return self.outer(self.activation(self.gate(x)) * self.inner(x))
 
 
 class HeadwayResidual(nn.Module):
@@ -106,8 +103,7 @@ class HeadwayBlock(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(B, S, D) -> (B, S, D)."""
         x = self.attention_residual(x, lambda x: self.attention(x, mask))
-        output: Tensor = self.feed_forward_residual(x, self.feed_forward)
-        return output
+        return self.feed_forward_residual(x, self.feed_forward)
 
 
 class HeadwayEncoder(nn.Module):
