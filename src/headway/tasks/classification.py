@@ -43,13 +43,6 @@ from headway.train.task import Objective, Prepared
 if TYPE_CHECKING:
     from headway.predict import Classifier
 
-__all__ = [
-    "ClassificationData",
-    "ClassificationObjective",
-    "ClassificationRecipe",
-    "ClassificationTask",
-    "balanced_weights",
-]
 
 _ALL_BUT_EMPTY = FilterConfig(max_length=1 << 40, max_length_ratio=1e12)  # long texts are truncated instead
 

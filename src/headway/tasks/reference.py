@@ -16,8 +16,6 @@ from headway.models.registry import ARCHITECTURES
 from headway.tasks import TASKS
 from headway.train.recipe import Recipe
 
-__all__ = ["recipe_reference"]
-
 
 def recipe_reference() -> str:
     """Return Markdown with a table for each section, and a row with default and meaning for each key."""

@@ -41,7 +41,6 @@ from headway.train.task import Objective, Prepared
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-__all__ = ["TranslationData", "TranslationObjective", "TranslationRecipe", "TranslationTask"]
 
 _COUNTED_EXAMPLES = 100_000  # of each corpus, whose tokens calibration counts
 
@@ -197,7 +196,8 @@ class TranslationTask:
             source_language=dev.source_language,
             target_language=dev.target_language,
         )
-        write_calibration(found, folder)
+        if found is not None:
+            write_calibration(found, folder)
 
     def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
