@@ -41,44 +41,34 @@ def recipe_schema() -> Json:
 
 def bundle_schema() -> Json:
     """Return the JSON Schema of a model folder's config.json."""
-    from pydantic import TypeAdapter
+    from pydantic import BaseModel, Field
 
     from headway.bundle import FORMAT, TaskConfig
     from headway.models.registry import ModelConfig
     from headway.text.special_tokens import SpecialTokenTemplate
 
-    definitions: Json = {}
-    for made in (
-        TypeAdapter(ModelConfig).json_schema(),
-        TaskConfig.model_json_schema(),
-        SpecialTokenTemplate.model_json_schema(),
-    ):
-        definitions |= {name: _cleaned(each, nullable=True) for name, each in made.pop("$defs", {}).items()}
-        if "title" in made:
-            definitions[made["title"]] = _cleaned(made, nullable=True)
-    name = {"type": "string", "pattern": r"^\w[\w.-]*$", "description": "Name of a tokenizer's files, without ending."}
-    properties = {
-        "format": {"type": "integer", "minimum": 1, "maximum": FORMAT, "description": "Version of the format."},
-        "task": {"$ref": "#/$defs/TaskConfig"},
-        "model": _model(definitions, "model"),
-        "tokenizers": {
-            "type": "object", "properties": {"source": name, "target": name}, "required": ["source", "target"]
-        },
-        "labels": {
-            "type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True,
-            "description": "Names of the classes, in the order of the logits.",
-        },
-        "framing": {"$ref": "#/$defs/SpecialTokenTemplate"},
-    }  # fmt: skip
-    required = ["format", "task", "model", "tokenizers"]
-    return {
-        "$schema": _DIALECT,
-        "title": "Headway model folder: config.json",
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "$defs": definitions,
-    }
+    pattern, description = r"^\w[\w.-]*$", "Name of a tokenizer's files, without ending."
+
+    class Tokenizers(BaseModel):
+        source: str = Field(pattern=pattern, description=description)
+        target: str = Field(pattern=pattern, description=description)
+
+    class Bundle(BaseModel):
+        format: int = Field(ge=1, le=FORMAT, description="Version of the format.")
+        task: TaskConfig
+        model: ModelConfig
+        tokenizers: Tokenizers
+        labels: list[str] = Field(
+            [], min_length=1, json_schema_extra={"uniqueItems": True},
+            description="Names of the classes, in the order of the logits.",
+        )  # fmt: skip
+        framing: SpecialTokenTemplate = SpecialTokenTemplate()
+
+    whole = _cleaned(Bundle.model_json_schema(), nullable=True)
+    for name in ("labels", "framing"):
+        del whole["properties"][name]["default"]  # a file without the key has no value
+    whole["properties"]["model"] = _model(whole["$defs"], "model")
+    return {"$schema": _DIALECT, **whole, "title": "Headway model folder: config.json"}
 
 
 def glossary_schema() -> Json:
