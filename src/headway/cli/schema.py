@@ -49,22 +49,22 @@ def bundle_schema() -> Json:
 
     pattern, description = r"^\w[\w.-]*$", "Name of a tokenizer's files, without ending."
 
-    class Tokenizers(BaseModel):
+    class TokenizerNames(BaseModel):
         source: str = Field(pattern=pattern, description=description)
         target: str = Field(pattern=pattern, description=description)
 
-    class Bundle(BaseModel):
+    class ConfigFile(BaseModel):
         format: int = Field(ge=1, le=FORMAT, description="Version of the format.")
         task: TaskConfig
         model: ModelConfig
-        tokenizers: Tokenizers
+        tokenizers: TokenizerNames
         labels: list[str] = Field(
             [], min_length=1, json_schema_extra={"uniqueItems": True},
             description="Names of the classes, in the order of the logits.",
         )  # fmt: skip
         framing: SpecialTokenTemplate = SpecialTokenTemplate()
 
-    whole = _cleaned(Bundle.model_json_schema(), nullable=True)
+    whole = _cleaned(ConfigFile.model_json_schema(), nullable=True)
     for name in ("labels", "framing"):
         del whole["properties"][name]["default"]  # a file without the key has no value
     whole["properties"]["model"] = _model(whole["$defs"], "model")
