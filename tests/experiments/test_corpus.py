@@ -7,7 +7,7 @@ import pytest
 
 from headway.errors import ConfigError
 from headway.experiments import corpus as module
-from headway.experiments.corpus import JOINED, draw_sentence, experiment_corpus, joined, joined_by
+from headway.experiments.corpus import JOINED, draw_sentence, experiment_corpus, join_by, join_randomly
 from headway.experiments.experiment import Settings
 
 PAIRS = [(f"s{number}", f"t{number}") for number in range(600)]
@@ -37,7 +37,7 @@ def test_a_source_has_one_translation() -> None:
 
 
 def test_joined_rows_hold_every_sentence_once_in_order() -> None:
-    rows = joined(PAIRS, 3, Random(1))
+    rows = join_randomly(PAIRS, 3, Random(1))
     assert " ".join(source for source, _ in rows).split() == [source for source, _ in PAIRS]
     assert all(source.replace("s", "t") == target for source, target in rows)
     sizes = [len(source.split()) for source, _ in rows]
@@ -47,8 +47,8 @@ def test_joined_rows_hold_every_sentence_once_in_order() -> None:
 
 
 def test_joined_by_holds_the_same_sentences_at_every_length() -> None:
-    assert joined_by(PAIRS[:5], 2) == [("s0 s1", "t0 t1"), ("s2 s3", "t2 t3"), ("s4", "t4")]
-    assert joined_by(PAIRS, 1) == PAIRS
+    assert join_by(PAIRS[:5], 2) == [("s0 s1", "t0 t1"), ("s2 s3", "t2 t3"), ("s4", "t4")]
+    assert join_by(PAIRS, 1) == PAIRS
 
 
 def test_the_quick_corpora(tmp_path: Path) -> None:

@@ -17,15 +17,15 @@ from headway.experiments.corpus import experiment_corpus
 from headway.experiments.experiment import Settings
 from headway.experiments.label_smoothing import identity_error
 from headway.experiments.training import (
-    bleu_of,
-    encoded,
+    encode_pairs,
     load_model,
-    resolved,
+    measure_bleu,
+    resolve_recipe,
     train_variant,
-    translated,
+    translate_greedily,
     vocabulary_size,
 )
-from headway.experiments.what_heads_see import without_head
+from headway.experiments.what_heads_see import remove_head
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.predict import Translator
@@ -76,8 +76,8 @@ def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settin
 def test_changes_are_what_differs(quick: Settings) -> None:
     text = experiment_corpus(quick)
     common, changed = (
-        resolved(quick, text, 1).as_dict(),
-        resolved(quick, text, 1, {"model": {"num_heads": 1}}).as_dict(),
+        resolve_recipe(quick, text, 1).as_dict(),
+        resolve_recipe(quick, text, 1, {"model": {"num_heads": 1}}).as_dict(),
     )
     assert common["model"].pop("num_heads") == 4
     assert changed["model"].pop("num_heads") == 1
@@ -86,7 +86,7 @@ def test_changes_are_what_differs(quick: Settings) -> None:
 
 def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
     full = Settings(quick=False, seeds=(1,), data=None, work=quick.work, say=print)
-    recipe = resolved(full, experiment_corpus(quick), 1)
+    recipe = resolve_recipe(full, experiment_corpus(quick), 1)
     assert (recipe.training.steps, recipe.data.max_tokens) == (600, 2048)
     width, inner, vocabulary = 128, 256, 3000
     encoder, decoder = 2 * (4 * width**2 + 2 * width * inner), 2 * (8 * width**2 + 2 * width * inner)
@@ -96,7 +96,7 @@ def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
 
 
 def test_a_recurrent_model_keeps_none_of_the_transformers_keys(quick: Settings) -> None:
-    recipe = resolved(quick, experiment_corpus(quick), 1, {"model": {"kind": "recurrent", "d_model": 8}})
+    recipe = resolve_recipe(quick, experiment_corpus(quick), 1, {"model": {"kind": "recurrent", "d_model": 8}})
     assert recipe.model.as_dict() | {"kind": "recurrent", "d_model": 8} == recipe.model.as_dict()
 
 
@@ -107,13 +107,13 @@ def test_translations_are_those_of_greedy_search(make_translator: Callable[..., 
     for text in sources:
         limit = len([*translator.bundle.source_tokenizer.encode(text), EOS]) * 3 // 2 + 10
         expected.append(translator.translate(text, DecodingOptions(beam_size=1, max_length=limit)).text)
-    assert translated(translator.bundle, sources) == expected
+    assert translate_greedily(translator.bundle, sources) == expected
     assert len(set(expected)) > 1
 
 
 def test_encoded_pairs_end_in_the_end_symbol(make_translator: Callable[..., Translator]) -> None:
     bundle = make_translator().bundle
-    ((source, target),) = encoded(bundle, [("das Haus", "ein Baum")])
+    ((source, target),) = encode_pairs(bundle, [("das Haus", "ein Baum")])
     assert source == [*bundle.source_tokenizer.encode("das Haus"), EOS]
     assert target == [*bundle.target_tokenizer.encode("ein Baum"), EOS]
 
@@ -132,14 +132,14 @@ def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest
         asked.append(len(sources))
         return [target for _, target in text.test[: len(sources)]]
 
-    monkeypatch.setattr(training, "translated", translate)
+    monkeypatch.setattr(training, "translate_greedily", translate)
     for _ in range(2):
-        assert bleu_of(quick, trained, text.test[:5]) == pytest.approx(100)
-        assert bleu_of(quick, trained, text.test[1:6]) < 100  # as many, but others
+        assert measure_bleu(quick, trained, text.test[:5]) == pytest.approx(100)
+        assert measure_bleu(quick, trained, text.test[1:6]) < 100  # as many, but others
     assert asked == [5, 5]
     (trained.folder / "model.safetensors").write_bytes(b"other weights")
     monkeypatch.setattr(training, "load_model", lambda _: None)
-    bleu_of(quick, trained, text.test[:5])
+    measure_bleu(quick, trained, text.test[:5])
     assert asked == [5, 5, 5]
 
 
@@ -148,15 +148,15 @@ def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Tran
     plain = make_translator().bundle
     template = SpecialTokenTemplate(source_prefix=(7,), source_suffix=(8, EOS), target_prefix=(9,))
     bundle = replace(plain, imported_template=template)
-    ((source, target),) = encoded(bundle, [("das Haus", "ein Baum")])
+    ((source, target),) = encode_pairs(bundle, [("das Haus", "ein Baum")])
     assert source == [7, *bundle.source_tokenizer.encode("das Haus"), 8, EOS]
     assert target == [9, *bundle.target_tokenizer.encode("ein Baum"), EOS]
     sources = ["das rote Haus", "der Baum"]
-    assert translated(bundle, sources) == [
+    assert translate_greedily(bundle, sources) == [
         each.text
         for each in Translator(bundle, device="cpu", guard=False).translate(sources, DecodingOptions(beam_size=1))
     ]
-    (links,) = what_heads_see._aligned(bundle, [("das Haus", "ein Baum")], layer=0)
+    (links,) = what_heads_see._align(bundle, [("das Haus", "ein Baum")], layer=0)
     assert links <= set(product(range(2), range(2)))
     example = what_heads_see._maps(bundle, ("das Haus", "ein Baum"))
     assert len(example["source"]) == len(source)
@@ -178,9 +178,9 @@ def test_a_removed_head_adds_nothing() -> None:
     layer, x = MultiHeadAttention(8, 2), torch.randn(3, 4, 8)
     layer.output.weight.data[:, :4] = 0  # the first head's part: without it nothing changes
     whole = layer(x)
-    with without_head(layer, 0):
+    with remove_head(layer, 0):
         torch.testing.assert_close(layer(x), whole)
-    with without_head(layer, 1):  # and then nothing is left but the bias
+    with remove_head(layer, 1):  # and then nothing is left but the bias
         torch.testing.assert_close(layer(x), layer.output.bias.expand_as(x))
     assert torch.equal(layer(x), whole)
 

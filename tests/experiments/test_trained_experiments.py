@@ -356,8 +356,8 @@ def test_only_divergence_counts_as_a_failed_training(
     monkeypatch.setattr(warmup_depth, "train_variant", fail)
     monkeypatch.setattr(warmup_depth, "vocabulary_size", lambda *_: size)
     if counted:
-        found = warmup_depth._trained(quick_settings, text, 1, "post", warmup_depth.COLD)
+        found = warmup_depth._train(quick_settings, text, 1, "post", warmup_depth.COLD)
         assert found == {"loss": math.log(size), "failed": 1, "curve": []}
     else:
         with pytest.raises(TrainingError, match="out of memory"):
-            warmup_depth._trained(quick_settings, text, 1, "post", warmup_depth.COLD)
+            warmup_depth._train(quick_settings, text, 1, "post", warmup_depth.COLD)

@@ -91,10 +91,10 @@ def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCo
     if not join:
         return plain
     rows = {
-        name: joined(list(plain.sentences(source)), JOINED, Random(1))
+        name: join_randomly(list(plain.sentences(source)), JOINED, Random(1))
         for name, source in (("train", plain.train), ("dev", plain.dev))
     }
-    return replace(plain, folder=_written(rows, plain.languages, settings.work, "joined"), train="train", dev="dev")
+    return replace(plain, folder=_write(rows, plain.languages, settings.work, "joined"), train="train", dev="dev")
 
 
 def _multi30k(settings: Settings) -> ExperimentCorpus:
@@ -112,7 +112,7 @@ def _multi30k(settings: Settings) -> ExperimentCorpus:
 def _made_up(work: Path) -> ExperimentCorpus:
     random, languages = Random(1), ("source", "target")
     drawn = {name: [draw_sentence(random) for _ in range(count)] for name, count in _MADE_UP.items()}
-    folder = _written(drawn, languages, work, "corpus")
+    folder = _write(drawn, languages, work, "corpus")
     return ExperimentCorpus(folder, languages, "train", "dev", tuple(drawn["test"]), {"kind": "whitespace"})
 
 
@@ -131,7 +131,7 @@ def _noun_phrase(random: Random) -> Pair:
     return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
 
 
-def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
+def join_randomly(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
     """Join consecutive sentences to rows of one to ``most``; each row length contains about equally many sentences."""
     rows, start, counts = [], 0, range(1, most + 1)
     while start < len(pairs):
@@ -141,7 +141,7 @@ def joined(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
     return rows
 
 
-def joined_by(pairs: Sequence[Pair], count: int) -> list[Pair]:
+def join_by(pairs: Sequence[Pair], count: int) -> list[Pair]:
     """Join consecutive sentences to rows of ``count``; the last row may be shorter."""
     return [_row(pairs[start : start + count]) for start in range(0, len(pairs), count)]
 
@@ -150,7 +150,7 @@ def _row(pairs: Sequence[Pair]) -> Pair:
     return " ".join(source.strip() for source, _ in pairs), " ".join(target.strip() for _, target in pairs)
 
 
-def _written(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
+def _write(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
     """Write the texts to a folder, two files each. Its name contains a hash of the content."""
     folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
     if not folder.is_dir():

@@ -12,7 +12,7 @@ from headway.experiments.comparison import by_variant, judge_best, quality, stri
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import panels
-from headway.experiments.training import resolved, sweep
+from headway.experiments.training import resolve_recipe, sweep
 
 ONE, MIDDLE, MANY = "1 head", "4 heads", "too many heads"
 MIN_BLEU_DIFFERENCE = 0.5  # BLEU; the paper's own differences are .9 and .4
@@ -29,7 +29,7 @@ def measure(settings: Settings) -> Numbers:
     counts = {ONE: 1, MIDDLE: 4, MANY: many}
     runs = sweep(settings, text, {ONE: {"model": {"num_heads": 1}}, MIDDLE: {}, MANY: {"model": {"num_heads": many}}})
     table = [{"heads": count, **quality(runs, name)} for name, count in counts.items()]
-    width = resolved(settings, text, settings.seeds[0]).model.d_model
+    width = resolve_recipe(settings, text, settings.seeds[0]).model.d_model
     return {"runs": runs, "many": many, "width": width, "tables": {"Means over seeds, with standard deviations": table}}
 
 

@@ -31,7 +31,7 @@ from headway.experiments.comparison import by_variant, column, difference, judge
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import label, panels
-from headway.experiments.training import encoded, load_model, sweep, train_variant
+from headway.experiments.training import encode_pairs, load_model, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
 from headway.text.base import BOS
 
@@ -97,7 +97,7 @@ def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> 
 
 def _predictions(bundle: Bundle, pairs: tuple[Pair, ...]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
     """Yield logits and reference tokens, EOS included, for some pairs at a time."""
-    rows = sorted(encoded(bundle, pairs), key=lambda pair: len(pair[1]))
+    rows = sorted(encode_pairs(bundle, pairs), key=lambda pair: len(pair[1]))
     for start in range(0, len(rows), 32):
         source, target = (
             pad_sequence([torch.tensor(ids) for ids in side], batch_first=True).to(bundle.model.device)

@@ -123,9 +123,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 
 def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
-    ratios: dict[str, list[float]] = {}
-    for row in counts:
-        ratios.setdefault(row["layer"], []).append(row["counted"] / row["formula"])
+    ratios = {kind: [row["counted"] / row["formula"] for row in counts if row["layer"] == kind] for kind in KINDS}
     worst = max(max(each) / min(each) for each in ratios.values())
     constants = ", ".join(f"{kind} {each[0]:.3g}" for kind, each in ratios.items())
     return decide(
@@ -136,7 +134,8 @@ def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
 
 
 def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, int]]) -> Verdict:
-    sequential = {kind: _exponent(each) for kind, each in depths.items()}
+    recurrent = _exponent(depths["recurrent"])
+    others = max(abs(_exponent(each)) for kind, each in depths.items() if kind != "recurrent")
     n = int(list(paths["recurrent"])[-1])
     expected = {
         "self-attention": 1,
@@ -146,14 +145,12 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
         "restricted self-attention": n / (WINDOW // 2),
     }
     off = max(abs(paths[kind][str(n)] - value) for kind, value in expected.items())
-    others = max(abs(each) for kind, each in sequential.items() if kind != "recurrent")
-    good = sequential["recurrent"] > 0.8 and others < 0.2
     return decide(
         f"at n = {n} the first input reaches the last output after "
         + ", ".join(f"{paths[kind][str(n)]} ({kind})" for kind in expected)
         + " layers or steps; the depth of the graph grows with "
-        f"n^{sequential['recurrent']:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
-        supported=good and off <= 1.01,
+        f"n^{recurrent:.2f} for the recurrent layer and with n^{others:.2f} at most for the others",
+        supported=recurrent > 0.8 and others < 0.2 and off <= 1.01,
     )
 
 
@@ -180,16 +177,16 @@ def _range(values: list[float]) -> str:
 
 def _judge_times(times: list[dict[str, Any]]) -> Verdict:
     below, above = [[row for row in times if (row["n"] < row["d"]) is side] for side in (True, False)]
-    core, whole = ([_faster(rows, kind) for rows in (below, above)] for kind in (CORE, WHOLE))
+    (core, beyond), whole = ([_faster(rows, kind) for rows in (below, above)] for kind in (CORE, WHOLE))
     longest, ratios = max(row["n"] for row in times), [row[RECURRENT] / row[CORE] for row in below]
     reason = (
-        f"table 1's layer is faster in {core[0]:.0%} of the measured pairs with n < d (by a factor of "
-        f"{min(ratios):.2g} to {max(ratios):.2g}) and in {core[1]:.0%} of the others, up to n = {longest}; the whole "
-        f"layer in {whole[0]:.0%} and {whole[1]:.0%}"
+        f"table 1's layer is faster in {core:.0%} of the measured pairs with n < d (by a factor of {min(ratios):.2g} "
+        f"to {max(ratios):.2g}) and in {beyond:.0%} of the others, up to n = {longest}; the whole layer in "
+        f"{whole[0]:.0%} and {whole[1]:.0%}"
     )
-    if core[0] >= 0.95 and core[1] > 0.5:
+    if core >= 0.95 and beyond > 0.5:
         reason += ". But n = d is not the border"
-    return decide(reason, supported=core[0] >= 0.95, refuted=core[0] < 0.5)
+    return decide(reason, supported=core >= 0.95, refuted=core < 0.5)
 
 
 def _faster(rows: list[dict[str, Any]], kind: str) -> float:

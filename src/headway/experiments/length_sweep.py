@@ -13,10 +13,10 @@ from statistics import fmean
 from matplotlib.axes import Axes
 
 from headway.experiments.comparison import column, mean_with_spread
-from headway.experiments.corpus import JOINED, experiment_corpus, joined_by
+from headway.experiments.corpus import JOINED, experiment_corpus, join_by
 from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, lines
-from headway.experiments.training import Changes, bleu_of, encoded, load_model, train_variant
+from headway.experiments.training import Changes, encode_pairs, load_model, measure_bleu, train_variant
 
 COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
 LONGEST_SEEN, TWICE = JOINED, 2 * JOINED
@@ -31,11 +31,11 @@ def length_sweep(settings: Settings, variants: Mapping[str, Changes]) -> Numbers
     for seed, (name, changes) in product(settings.seeds, variants.items()):
         trained = train_variant(settings, text, seed, {**more, **changes})
         for count in COUNTS:
-            score = bleu_of(settings, trained, joined_by(text.test, count))
+            score = measure_bleu(settings, trained, join_by(text.test, count))
             rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
         bundle = load_model(trained.folder)
         weights[name] = sum(each.numel() for each in bundle.model.parameters())
-    tokens = [fmean(len(source) for source, _ in encoded(bundle, joined_by(text.test, count))) for count in COUNTS]
+    tokens = [fmean(len(source) for source, _ in encode_pairs(bundle, join_by(text.test, count))) for count in COUNTS]
     table = [
         {
             "sentences in a row": count,
@@ -51,7 +51,7 @@ def length_sweep(settings: Settings, variants: Mapping[str, Changes]) -> Numbers
     return {"runs": rows, "tokens": tokens, "weights": weights, "tables": tables}
 
 
-def retained(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:
+def share_kept(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:
     """Return, for each seed, BLEU in rows of ``count`` sentences divided by BLEU in rows of ``of``; 0 if the latter is
     0.
     """

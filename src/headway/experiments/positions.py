@@ -21,7 +21,7 @@ from headway.experiments.comparison import column, difference, interval, judge_e
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import panels, shared_legend
-from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, retained
+from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, share_kept
 
 SINUSOIDAL, LEARNED, ROTARY, NONE = "sinusoidal (paper)", "learned", "rotary", "none"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -32,7 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 SEEN = tuple(count for count in COUNTS if count <= LONGEST_SEEN)
 BEYOND = tuple(count for count in COUNTS if count > LONGEST_SEEN)
-NEARLY = 1.0  # BLEU; closer is "nearly identical"
+MIN_BLEU_DIFFERENCE = 1.0  # BLEU; closer is "nearly identical"
 MIN_SHARE_KEPT = 0.8  # "extrapolates": keeps at least this share of its BLEU at twice the longest rows of training
 
 CLAIMS = (
@@ -63,13 +63,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
     share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE} with sinusoids"
     within, longer = "mean BLEU at the lengths of training", f"rows of {' and '.join(map(str, BEYOND))} sentences"
-    alike, kept = difference(seen[LEARNED], seen[SINUSOIDAL]), retained(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
+    alike, kept = difference(seen[LEARNED], seen[SINUSOIDAL]), share_kept(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
     further, order = difference(beyond[SINUSOIDAL], beyond[LEARNED]), difference(seen[SINUSOIDAL], seen[NONE])
     return (
-        judge_equivalent(alike, f"{within}, learned minus sinusoidal", within=NEARLY),
+        judge_equivalent(alike, f"{within}, learned minus sinusoidal", within=MIN_BLEU_DIFFERENCE),
         judge_greater(interval(kept), share, than=MIN_SHARE_KEPT),
-        judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", noticeable=NEARLY),
-        judge_greater(order, f"{within}, sinusoidal minus none", noticeable=NEARLY),
+        judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", noticeable=MIN_BLEU_DIFFERENCE),
+        judge_greater(order, f"{within}, sinusoidal minus none", noticeable=MIN_BLEU_DIFFERENCE),
     )
 
 

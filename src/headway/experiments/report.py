@@ -29,7 +29,7 @@ _FORMS = {
 def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) -> None:
     """Write the page for ``records``, whose figures are in ``folder``, to ``path``, whole or not at all."""
     html = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
-    html.filters["written"] = _written
+    html.filters["written"] = _format
     template, style = (
         (files("headway.experiments") / name).read_text(encoding="utf-8") for name in ("report.html", "report.css")
     )
@@ -59,7 +59,7 @@ def _column_kinds(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: "number" if is_numeric else "text" for name, is_numeric in numeric.items()}
 
 
-def _written(value: Any) -> str:
+def _format(value: Any) -> str:
     """Format a value: four significant digits for fractions, thousands separators, a dash for a missing value."""
     match value:
         case None:
@@ -71,6 +71,6 @@ def _written(value: Any) -> str:
         case float():
             return f"{value:,.0f}" if abs(value) >= 10_000 and abs(value) < 1e9 else f"{value:.4g}"
         case list():
-            return ", ".join(map(_written, value))
+            return ", ".join(map(_format, value))
         case _:
             return str(value)

@@ -162,21 +162,19 @@ def explain(numbers: Numbers) -> str:
     """Explain why the gradient is small."""
     first, last = numbers["widths"][0], numbers["widths"][-1]
     found = {kind: _means(numbers, kind) for kind in KINDS}
-    entropy, gradient, variance = (
-        {kind: found[kind][what][-1] for kind in KINDS} for what in ("entropy", "gradient", "variance")
-    )
-    lone = {kind: found[kind]["gradient"][0] for kind in KINDS}
+    plain, scaled = ({what: each[-1] for what, each in found[kind].items()} for kind in KINDS)
+    lone, lone_scaled = (found[kind]["gradient"][0] for kind in KINDS)
     return (
         "A score q·k is a sum of d_k products, each of mean 0 and variance 1, so its variance is d_k and its typical "
-        f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(variance['without']):.3g}, and "
-        f"{math.sqrt(variance['with']):.3g} with the scale; the weights' entropy is {entropy['without']:.2f} nats, and "
-        f"{entropy['with']:.2f} with it (0: one key takes all). exp() is what turns differences of scores into "
+        f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(plain['variance']):.3g}, and "
+        f"{math.sqrt(scaled['variance']):.3g} with the scale; the weights' entropy is {plain['entropy']:.2f} nats, and "
+        f"{scaled['entropy']:.2f} with it (0: one key takes all). exp() is what turns differences of scores into "
         "factors.\n\n"
         "Why is the gradient small? The softmax's Jacobian is diag(p) − p pᵀ: its entries are p_i (1 − p_i) and "
         "−p_i p_j. When one weight is nearly 1 and the others nearly 0, every entry is a product with a factor near 0, "
         "so whatever the loss asks for, little reaches queries and keys. The median size of that matrix at d_k = "
-        f"{last} is {gradient['without']:.2g} without the scale and {gradient['with']:.2g} with it; at d_k = {first} "
-        f"it is {lone['without']:.2g} and {lone['with']:.2g}. The band holds 80 % of the queries; a mean would be "
+        f"{last} is {plain['gradient']:.2g} without the scale and {scaled['gradient']:.2g} with it; at d_k = {first} "
+        f"it is {lone:.2g} and {lone_scaled:.2g}. The band holds 80 % of the queries; a mean would be "
         "ruled by the few that have two keys nearly equal."
     )
 

@@ -20,11 +20,11 @@ from headway.experiments.comparison import by_variant, difference, interval, int
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import label, panels, shared_legend
-from headway.experiments.length_sweep import LONGEST_SEEN, length_curves, length_sweep, retained
+from headway.experiments.length_sweep import LONGEST_SEEN, length_curves, length_sweep, share_kept
 
 FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
 NAMES = (FIXED, ATTENDING, TRANSFORMER)
-UNHARMED = 0.9  # "no deterioration": at least this share of the BLEU of single sentences
+MIN_SHARE_KEPT = 0.9  # "no deterioration": at least this share of the BLEU of single sentences
 
 CLAIMS = (
     Claim("A fixed-length vector forgets long sentences; attention does not so much.", "Bahdanau et al. 2015, 1"),
@@ -52,13 +52,13 @@ def measure(settings: Settings) -> Numbers:
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by BLEU in the longest rows of training, and by its share of the BLEU of single sentences."""
-    kept = {name: retained(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
+    kept = {name: share_kept(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
     long = by_variant(numbers["runs"], "bleu", sentences=LONGEST_SEEN)
     at, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
     more, better = difference(kept[ATTENDING], kept[FIXED]), difference(long[TRANSFORMER], long[ATTENDING])
     return (
         judge_greater(more, f"{share} is kept {at}, with attention minus without"),
-        judge_greater(interval(kept[ATTENDING]), f"{share} attention keeps {at}", than=UNHARMED),
+        judge_greater(interval(kept[ATTENDING]), f"{share} attention keeps {at}", than=MIN_SHARE_KEPT),
         judge_greater(better, f"BLEU {at} of the Transformer minus recurrence with attention"),
     )
 
@@ -68,7 +68,7 @@ def draw(numbers: Numbers) -> Figure:
     picture, (curves, kept) = panels("Quality against sentence length", columns=2, size=(13.0, 5.4))
     length_curves(curves, numbers)
     for number, name in enumerate(NAMES):
-        values = retained(numbers, name, LONGEST_SEEN, 1)
+        values = share_kept(numbers, name, LONGEST_SEEN, 1)
         reach = interval_half_width(values) if len(values) > 1 else 0.0
         share = 100 * fmean(values)
         kept.bar(number, share, width=0.6, yerr=100 * reach, capsize=5)

@@ -26,7 +26,7 @@ from headway.experiments.comparison import interval, judge_greater
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import heat_map, label, panels
-from headway.experiments.training import load_model, model_folders, searched, source_ids, target_text
+from headway.experiments.training import decode_target, encode_sources, search_all, load_model, model_folders
 from headway.inspection.picture_files import MARKERS
 from headway.text.base import BOS, EOS
 
@@ -62,12 +62,12 @@ def measure(settings: Settings) -> Numbers:
         bundle = load_model(folder)
         settings.say(f"step-by-step: searching {len(pairs)} translations")
         results = {
-            name: searched(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
+            name: search_all(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
         }
         found.append(_dependence(bundle, sources, results["greedy"]) | {"logs": {}, "bleu": {}})
         for name, best in results.items():
             found[-1]["logs"][name] = [each.log_probability for each in best]
-            found[-1]["bleu"][name] = bleu([target_text(bundle, each) for each in best], targets).value
+            found[-1]["bleu"][name] = bleu([decode_target(bundle, each) for each in best], targets).value
         example = example or _example(bundle, pairs, results["greedy"], results["beam"])
     rows = [
         {"model": number, "search": name, "log-probability, mean (nats)": fmean(each["logs"][name])}
@@ -90,7 +90,7 @@ def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothes
     """Compare step-by-step decoding with one full pass, and replace the last token, for ten sentences."""
     differences, changes = [0.0], []
     model: Any = bundle.model
-    for source, hypothesis in list(zip(source_ids(bundle, sources), found, strict=True))[:10]:
+    for source, hypothesis in list(zip(encode_sources(bundle, sources), found, strict=True))[:10]:
         if not hypothesis.tokens:
             continue
         ids, target = (torch.tensor([each], device=model.device) for each in (source, [BOS, *hypothesis.tokens]))
@@ -116,9 +116,9 @@ def _example(
     ]
     _, at = min(differ, default=(0, 0))
     source, target = pairs[at]
-    pieces = bundle.source_tokenizer.display(source_ids(bundle, [source])[0])
+    pieces = bundle.source_tokenizer.display(encode_sources(bundle, [source])[0])
     shown = {
-        name: {"text": target_text(bundle, each), "log": each.log_probability, "steps": _steps(bundle, source, each)}
+        name: {"text": decode_target(bundle, each), "log": each.log_probability, "steps": _steps(bundle, source, each)}
         for name, each in (("greedy", greedy[at]), ("beam", beam[at]))
     }
     return {"source": source, "pieces": pieces, "reference": target, "differ": bool(differ), **shown}
@@ -129,7 +129,7 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
     """Return the input, the chosen token and the most probable tokens of each step."""
     show, tokens = bundle.target_tokenizer.display, [BOS, *hypothesis.tokens, EOS]
     ids, target = (
-        torch.tensor(each, device=bundle.model.device) for each in (source_ids(bundle, [source]), [tokens[:-1]])
+        torch.tensor(each, device=bundle.model.device) for each in (encode_sources(bundle, [source]), [tokens[:-1]])
     )
     found = bundle.model(ids, target).softmax(-1)[0, :SHOWN_STEPS]
     return [

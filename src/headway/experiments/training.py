@@ -76,7 +76,7 @@ class Trained:
     seconds: float
 
 
-def resolved(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Recipe:
+def resolve_recipe(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Recipe:
     """Return the common recipe with ``changes``."""
     common = _QUICK if settings.quick else _FULL
     steps = {**common["training"], **changes.get("training", {})}["steps"]
@@ -118,7 +118,7 @@ def train_variant(settings: Settings, text: ExperimentCorpus, seed: int, changes
 
 
 def _recipe_and_run(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes) -> tuple[Recipe, Path]:
-    recipe = resolved(settings, text, seed, changes)
+    recipe = resolve_recipe(settings, text, seed, changes)
     words = [f"{key}={value}" for section in changes.values() for key, value in section.items()]
     name = "-".join([text.folder.name.split("-")[0], *words])[:80]
     return recipe, settings.work / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work)[:10]}"
@@ -141,7 +141,7 @@ def sweep(settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Cha
     rows = []
     for seed, (name, changes) in product(settings.seeds, variants.items()):  # every variant with one seed first
         trained = train_variant(settings, text, seed, changes)
-        score = bleu_of(settings, trained, text.test)
+        score = measure_bleu(settings, trained, text.test)
         minutes = trained.seconds / 60
         rows.append({"variant": name, "seed": seed, "bleu": score, "loss": trained.loss, "minutes": minutes})
     return rows
@@ -169,20 +169,20 @@ def model_folders(settings: Settings, text: ExperimentCorpus) -> list[Path]:
     return [train_variant(settings, text, seed).folder for seed in settings.seeds]
 
 
-def source_ids(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
+def encode_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     """Return the sources as token ids with special tokens."""
     special = bundle.token_template.fill()
     return [special.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
 
 
-def encoded(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
+def encode_pairs(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
     """Return the pairs as token ids with special tokens; targets have no begin symbol but end in EOS."""
     sources, targets = zip(*pairs, strict=True)
     prefix, ids = bundle.token_template.fill().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
-    return list(zip(source_ids(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
+    return list(zip(encode_sources(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
 
 
-def searched(
+def search_all(
     bundle: Bundle, sources: Sequence[str], options: DecodingOptions, limit: Callable[[int], int]
 ) -> list[Hypothesis]:
     """Return the best hypothesis of each source, found with the plain model, so that observers see its attention.
@@ -190,7 +190,9 @@ def searched(
     ``limit`` returns the maximum length of a target from the length of its source. Sources are not split.
     """
     prefix = bundle.token_template.fill().target_prefix
-    requests = [Request(source=tuple(ids), limit=limit(len(ids)), prefix=prefix) for ids in source_ids(bundle, sources)]
+    requests = [
+        Request(source=tuple(ids), limit=limit(len(ids)), prefix=prefix) for ids in encode_sources(bundle, sources)
+    ]
     found = dict[int, Hypothesis]()
     order = sorted(range(len(requests)), key=lambda index: len(requests[index].source))
     while order:
@@ -202,23 +204,23 @@ def searched(
     return [found[index] for index in range(len(requests))]
 
 
-def target_text(bundle: Bundle, hypothesis: Hypothesis) -> str:
+def decode_target(bundle: Bundle, hypothesis: Hypothesis) -> str:
     """Return the text of a hypothesis, without forced tokens."""
     return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.token_template.fill().target_prefix) :])
 
 
-def translated(bundle: Bundle, sources: Sequence[str]) -> list[str]:
+def translate_greedily(bundle: Bundle, sources: Sequence[str]) -> list[str]:
     """Translate greedily with the plain model."""
-    found = searched(bundle, sources, _GREEDY, lambda length: length * 3 // 2 + 10)
-    return [target_text(bundle, each) for each in found]
+    found = search_all(bundle, sources, _GREEDY, lambda length: length * 3 // 2 + 10)
+    return [decode_target(bundle, each) for each in found]
 
 
-def bleu_of(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
+def measure_bleu(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
     """Return BLEU of greedy translations of ``pairs``, computed once per model, search and pairs."""
 
     def compute() -> Numbers:
         settings.say(f"translating {len(pairs)} sources with {trained.run.name}")
-        texts = translated(load_model(trained.folder), [source for source, _ in pairs])
+        texts = translate_greedily(load_model(trained.folder), [source for source, _ in pairs])
         score = bleu(texts, [target for _, target in pairs])
         return {"BLEU": score.value, "signature": score.signature}
 

@@ -67,7 +67,7 @@ def measure(settings: Settings) -> Numbers:
     """Measure the trainings over seeds, and gradients over depth."""
     text = experiment_corpus(settings)
     runs = [
-        {"norm": norm, "start": start, "seed": seed, **_trained(settings, text, seed, norm, start)}
+        {"norm": norm, "start": start, "seed": seed, **_train(settings, text, seed, norm, start)}
         for seed, (norm, start) in product(settings.seeds, TRAININGS)
     ]
     depths = (1, 2, 4, 8) if settings.quick else (1, 2, 4, 8, 16)
@@ -89,7 +89,7 @@ def measure(settings: Settings) -> Numbers:
     return {"runs": runs, "depths": depths, "gradients": gradients, "tables": tables}
 
 
-def _trained(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
+def _train(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
     """Return the final loss and the curve of one training. A diverged training counts as random guessing."""
     steps, layers, tokens = (24, 3, 384) if settings.quick else (300, 6, 1024)
     rate = 1e-2 if settings.quick else _RATES[norm]

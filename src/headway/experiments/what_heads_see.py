@@ -38,13 +38,13 @@ from headway.experiments.comparison import difference, interval, judge_greater
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import heat_map, label, panels
-from headway.experiments.training import encoded, load_model, model_folders, result_key, translated
+from headway.experiments.training import encode_pairs, load_model, model_folders, result_key, translate_greedily
 from headway.models.transformer import Transformer
 from headway.nn.attention import observe_attention, record_attention
 from headway.predict import alignment
 from headway.text.base import BOS, EOS
 
-CHEAP = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
+MAX_COST = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
 SENTENCES = 200  # sentences that are aligned, and translated without each head
 CROSS = "cross-attention"
 KINDS = (  # with the stack and the name of the layer in its blocks
@@ -67,7 +67,7 @@ def measure(settings: Settings) -> Numbers:
     runs = []
     for folder in models:
         key = result_key(settings, folder, "heads-by-layer", pairs, sorted(links))
-        runs.append(settings.once(key, partial(_examined, settings, folder, pairs, links)))
+        runs.append(settings.once(key, partial(_examine, settings, folder, pairs, links)))
     costs = [
         {"heads of": row["kind"], "layer": row["layer"] + 1}
         | {f"head {head}": cost for head, cost in enumerate(costs, start=1)}
@@ -89,7 +89,7 @@ def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
     return np.array([[[run["bleu"] - score for score in row["bleu"]] for row in run["heads"]] for run in runs])
 
 
-def _examined(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set[Pair]) -> Numbers:
+def _examine(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set[Pair]) -> Numbers:
     """Return BLEU with all heads and without each, and the share of dictionary links found by each layer's attention
     and by the diagonal.
     """
@@ -105,10 +105,10 @@ def _examined(settings: Settings, folder: Path, pairs: Sequence[Pair], links: se
         return sum(len(here & found) for here, found in zip(places, aligned, strict=True)) / max(total, 1)
 
     def score() -> float:
-        return bleu(translated(bundle, sources), references).value
+        return bleu(translate_greedily(bundle, sources), references).value
 
     def score_without(module: nn.Module, head: int) -> float:
-        with without_head(module, head):
+        with remove_head(module, head):
             return score()
 
     settings.say(f"translating {len(pairs)} sentences without each head in turn")
@@ -119,7 +119,7 @@ def _examined(settings: Settings, folder: Path, pairs: Sequence[Pair], links: se
     return {
         "bleu": score(),
         "heads": heads,
-        "attention": [share(_aligned(bundle, pairs, layer)) for layer in range(len(model.decoder.blocks))],
+        "attention": [share(_align(bundle, pairs, layer)) for layer in range(len(model.decoder.blocks))],
         "diagonal": share(map(_diagonal, pairs)),
         "links": total,
     }
@@ -133,7 +133,7 @@ def _attentions(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
 
 
 @contextmanager
-def without_head(attention: nn.Module, head: int) -> Iterator[None]:
+def remove_head(attention: nn.Module, head: int) -> Iterator[None]:
     """Set the weights of ``head`` to zero inside the context, so that it contributes nothing."""
 
     def remove(module: nn.Module, weights: Tensor) -> Tensor | None:
@@ -193,12 +193,12 @@ def _diagonal(pair: Pair) -> set[tuple[int, int]]:
     return {(round(place * (sources - 1) / max(targets - 1, 1)), place) for place in range(targets)}
 
 
-def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
+def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
     """Yield, for each pair, the word links by a layer's mean attention: each target token with its most attended source
     token.
     """
     special = bundle.token_template.fill()
-    sources, targets = zip(*((source, target[:-1]) for source, target in encoded(bundle, pairs)), strict=True)
+    sources, targets = zip(*((source, target[:-1]) for source, target in encode_pairs(bundle, pairs)), strict=True)
     maps = alignment.attention_maps(bundle.model, sources, targets, bos=BOS, layer=layer)
     for source, target, weights in zip(sources, targets, maps, strict=True):  # special tokens are not words
         read = slice(len(special.source_prefix), len(source) - len(special.source_suffix))
@@ -214,7 +214,7 @@ def _aligned(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[
 @torch.inference_mode()
 def _maps(bundle: Bundle, pair: Pair) -> Numbers:
     """Return the cross-attention of every head in the layer used for alignment, for one pair."""
-    ((source, target),) = encoded(bundle, [pair])
+    ((source, target),) = encode_pairs(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
     layer = alignment.default_alignment_layer(len(bundle.model.decoder.blocks))
     with record_attention(alignment.alignment_module(bundle.model, layer)) as seen:
@@ -229,13 +229,15 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the share of dictionary links found, and by the BLEU that each head contributes."""
     runs = numbers["runs"]
     costs, cross = _costs(runs), np.array([row["kind"] == CROSS for row in runs[0]["heads"]])
-    cheap, memory, itself = (each.mean((1, 2)).tolist() for each in (costs < CHEAP, costs[:, cross], costs[:, ~cross]))
+    cheap, memory, itself = (
+        each.mean((1, 2)).tolist() for each in (costs < MAX_COST, costs[:, cross], costs[:, ~cross])
+    )
     links = [run["attention"][alignment.default_alignment_layer(len(run["attention"]))] for run in runs]
     found = difference(links, [run["diagonal"] for run in runs])
     lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
         judge_greater(found, "share of dictionary links that attention finds, minus that of the diagonal"),
-        judge_greater(interval(cheap), f"share of heads whose removal costs less than {CHEAP:g} BLEU", than=0.5),
+        judge_greater(interval(cheap), f"share of heads whose removal costs less than {MAX_COST:g} BLEU", than=0.5),
         judge_greater(difference(memory, itself), lost),
     )
 
@@ -263,7 +265,7 @@ def draw(numbers: Numbers) -> Figure:
 
 def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
     costs = _costs(runs).mean(0).tolist()
-    most = max(CHEAP, *map(max, costs))
+    most = max(MAX_COST, *map(max, costs))
     names = [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]]
     texts = [[f"{cost:.1f}" for cost in row] for row in costs]
     heads = range(1, len(costs[0]) + 1)
