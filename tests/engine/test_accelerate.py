@@ -16,8 +16,7 @@ from headway import kernels
 from headway.config import Config
 from headway.engine.accelerate import accelerate, explain
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
-from headway.engine.blocks import KernelPostNorm
-from headway.engine.dropout import AutocastDropout, KernelDropout
+from headway.engine.layers import AutocastDropout, KernelDropout, KernelPostNorm
 from headway.models.registry import build_model
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn import attention as plain_attention

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from headway import kernels
 from headway.decode.ranking import top_tokens
-from headway.engine import Precision, SearchTransformer, choose_precision, for_search, unsupported_reason, vocabulary
+from headway.engine import Precision, SearchTransformer, choose_precision, for_search, torch_backend, unsupported_reason
 from headway.engine.search_model import search_form
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
@@ -131,10 +131,10 @@ def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbi
     torch.testing.assert_close(found.eos_log_prob, expected.eos_log_prob)
 
 
-@pytest.fixture(params=[0, vocabulary._RANKED_TOGETHER], ids=["in parts", "at once"])
+@pytest.fixture(params=[0, torch_backend._RANKED_TOGETHER], ids=["in parts", "at once"])
 def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows are ranked in one piece, many part by part."""
-    monkeypatch.setattr(vocabulary, "_RANKED_TOGETHER", request.param)
+    monkeypatch.setattr(torch_backend, "_RANKED_TOGETHER", request.param)
     if kernels.available():
         from headway.engine import int8
 

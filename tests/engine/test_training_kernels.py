@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +14,8 @@ from torch.nn import functional as F
 from headway import kernels
 from headway.engine.accelerate import accelerate
 from headway.engine.attention import KernelMultiHeadAttention, attend_by_kernels, attention_weights
-from headway.engine.dropout import KernelDropout, dropout_add, relu_dropout
+from headway.engine.layers import KernelDropout, KernelLayerNorm, dropout_add, relu_dropout
 from headway.engine.loss import projected_cross_entropy
-from headway.engine.norm import KernelLayerNorm
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.loss import label_smoothed_cross_entropy
@@ -51,7 +49,7 @@ def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize("size", [2, 17, 300, 8_000])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_logits_become_the_gradient_of_their_loss(dtype: torch.dtype, size: int, smoothing: float) -> None:
-    from headway.kernels.cross_entropy import cross_entropy_
+    from headway.kernels.softmax import cross_entropy_
 
     torch.manual_seed(size)
     logits, targets = (torch.randn(9, size) * 5).to(dtype), torch.randint(size, (9,))
@@ -68,7 +66,7 @@ def test_logits_become_the_gradient_of_their_loss(dtype: torch.dtype, size: int,
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_a_logit_that_is_no_number_makes_a_loss_that_is_none(dtype: torch.dtype) -> None:
-    from headway.kernels.cross_entropy import cross_entropy_
+    from headway.kernels.softmax import cross_entropy_
 
     for broken in (math.nan, -math.nan, math.inf):
         logits = torch.randn(2, 40).to(dtype)
@@ -80,7 +78,7 @@ def test_a_logit_that_is_no_number_makes_a_loss_that_is_none(dtype: torch.dtype)
 
 
 def test_unlikely_targets_and_large_logits_keep_their_loss() -> None:
-    from headway.kernels.cross_entropy import cross_entropy_
+    from headway.kernels.softmax import cross_entropy_
 
     logits = torch.zeros(1, 20)
     logits[0, 3], logits[0, 4] = 1e4, -1e4
@@ -339,10 +337,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
     dtype: torch.dtype, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bit for bit: which of the two compiled forms runs may change within a run."""
-    from headway.kernels import dropout, head_layout, layer_norm, softmax
-
-    def run_serial(kernel: Any, *arguments: object) -> None:
-        kernel.serial(*arguments)
+    from headway.kernels.jit import SerialAndParallel
 
     def results() -> list[Tensor]:
         torch.manual_seed(0)
@@ -362,8 +357,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
 
     torch.set_num_threads(2)  # for products too
     together = results()
-    for module in (dropout, head_layout, layer_norm, softmax):
-        monkeypatch.setattr(module, "run_threaded", run_serial)
+    monkeypatch.setattr(SerialAndParallel, "__call__", lambda kernel, *arguments: kernel.serial(*arguments))
     assert all(torch.equal(*pair) for pair in zip(together, results(), strict=True))
 
 

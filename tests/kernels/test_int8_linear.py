@@ -18,10 +18,9 @@ if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
 
 import headway.engine  # noqa: F401  # kernels then use as many threads as PyTorch
-from headway.kernels import jit
+from headway.kernels import int8_linear, jit
 from headway.kernels.int8_gemm import BLOCK, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm
-from headway.kernels.jit import SerialAndParallel
 
 GROUP = 8  # inputs whose products are added in 16 bits, in two halves
 
@@ -120,11 +119,13 @@ def test_threads_that_share_a_product_find_the_same() -> None:
 @pytest.mark.usefixtures("two_threads")
 def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "_threads_start_fast", lambda: True)
+    layer = QuantizedLinear(normal(BLOCK, 4))
 
     def chosen(rows: int) -> str:
         calls: list[str] = []
-        kernel = SerialAndParallel(lambda: calls.append("serial"), lambda: calls.append("parallel"))
-        jit.run_threaded_if_few_rows(rows, kernel)
+        kernel = jit.SerialAndParallel(lambda *_: calls.append("serial"), lambda *_: calls.append("parallel"))
+        monkeypatch.setattr(int8_linear, "_multiply", kernel)
+        layer(normal(rows, 4))
         return "".join(calls)
 
     assert chosen(1) == chosen(32) == "parallel"

@@ -2,7 +2,7 @@
 
 import torch
 
-from headway import kernels
+import headway.kernels as kernels
 from headway.engine.search_model import (
     Precision,
     SearchTransformer,

@@ -2,10 +2,11 @@
 
 A replaced layer is the same object with another class (``module.__class__ = KernelFeedForward``), so its parameters,
 their names and order, its hooks and its state dict stay. It serves everything that runs ``forward``: training,
-development losses, scoring, alignment and classification. Only layers that a :class:`~headway.engine.replacement.
-Replacement` recognizes exactly are replaced; all others stay plain. Kernel-backed layers fall back to the plain form
-for inputs that their kernels do not support: other devices and types, machines without the kernels, graphs that
-``torch.compile`` traces.
+development losses, scoring, alignment and classification. Only layers that a :class:`Replacement` recognizes exactly,
+by type and by every attribute, are replaced; all others stay plain. A new option of a layer is an attribute that no
+replacement knows, so the layer stays plain until its kernel-backed class is taught the option. Kernel-backed layers
+fall back to the plain form for inputs that their kernels do not support: other devices and types, machines without the
+kernels, graphs that ``torch.compile`` traces.
 
 Replace layers before a model is wrapped by DDP or FSDP.
 """
@@ -13,22 +14,27 @@ Replace layers before a model is wrapped by DDP or FSDP.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 from torch.nn import functional as F
 
 import headway.kernels as kernels
 from headway.engine.attention import KernelMultiHeadAttention
-from headway.engine.blocks import KernelFeedForward, KernelNoNorm, KernelPostNorm, KernelPreNorm
-from headway.engine.dropout import AutocastDropout, KernelDropout
+from headway.engine.layers import (
+    AutocastDropout,
+    FusedRecurrentLayer,
+    KernelDropout,
+    KernelFeedForward,
+    KernelLayerNorm,
+    KernelNoNorm,
+    KernelPostNorm,
+    KernelPreNorm,
+)
 from headway.engine.linear import KernelLinear
 from headway.engine.local_attention import LocalMultiHeadAttention
-from headway.engine.norm import KernelLayerNorm
-from headway.engine.recurrent import FusedRecurrentLayer
-from headway.engine.replacement import Replacement, any_value, instance_of, of_type, one_of
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
 from headway.nn.blocks import FeedForward, GatedFeedForward, NoNorm, PostNorm, PreNorm
@@ -38,6 +44,58 @@ from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+
+Accepts = Callable[[Any], bool]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A plain class, the kernel-backed class that replaces it, and the attributes that the latter supports.
+
+    ``attributes`` maps the name of each attribute and submodule to a function that says whether a value is supported.
+    """
+
+    plain: type[nn.Module]
+    fast: type[nn.Module]
+    attributes: Mapping[str, Accepts]
+
+    def refusal(self, module: nn.Module) -> str | None:
+        """Return why ``module``, of the plain type, cannot be replaced, or None if it can."""
+        own = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
+        own |= module._modules | module._parameters
+        for name, value in own.items():
+            if name not in self.attributes:
+                return f"unknown option {name!r}"
+            if not self.attributes[name](value):
+                shown = (
+                    type(value).__name__ if isinstance(value, nn.Module) else getattr(value, "__name__", repr(value))
+                )
+                return f"{name} = {shown} has no fast form"
+        return None
+
+
+_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
+
+
+def any_value(_value: Any) -> bool:
+    """Accept any value."""
+    return True
+
+
+def of_type(*types: type) -> Accepts:
+    """Accept values of exactly these types."""
+    return lambda value: type(value) in types
+
+
+def instance_of(*types: type) -> Accepts:
+    """Accept values of these types and types derived from them: what is only called, whatever it computes."""
+    return lambda value: isinstance(value, types)
+
+
+def one_of(*values: Any) -> Accepts:
+    """Accept exactly these values."""
+    return lambda value: any(value is each or (type(value) is type(each) and value == each) for each in values)
+
 
 _DROPOUT, _LINEAR = of_type(Dropout, KernelDropout), of_type(nn.Linear, KernelLinear)
 _RESIDUAL = {"dropout": _DROPOUT, "residual": one_of(True)}
@@ -112,24 +170,23 @@ def accelerate(model: ModuleT) -> ModuleT:
 
 
 def explain(model: nn.Module) -> list[LayerForm]:
-    """Return the form of each layer that has a fast one, in the model's order."""
+    """Return the form that :func:`accelerate` gives to each layer that has a fast one, in the model's order."""
     forms = []
     for name, module, replacement in _candidates(model):
-        if type(module) is replacement.fast:
-            reason = None
-        elif type(module) is replacement.plain:
-            reason = replacement.refusal(module) or "not accelerated"
-        else:
+        reason = None
+        if type(module) is replacement.plain:
+            reason = replacement.refusal(module)
+        elif type(module) is not replacement.fast:
             reason = f"unknown type {type(module).__name__}"
         forms.append(LayerForm(name, replacement.plain.__name__, reason))
     return forms
 
 
 def forward_form(model: nn.Module) -> str:
-    """Replace the layers of ``model`` by their fast forms, and say how many have one and why the others are plain."""
+    """Say how many layers of ``model`` have a fast form for the forward pass, and why the others are plain."""
     if not kernels.available():
         return "plain: the compiled kernels do not run on this machine"
-    forms = explain(accelerate(model))
+    forms = explain(model)
     plain = Counter(f"{form.layer} ({form.reason})" for form in forms if form.reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
     return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast

@@ -1,4 +1,4 @@
-"""Tensors as the arrays that kernels take.
+"""Whether kernels can compute for a module here, and tensors as the arrays that they take.
 
 NumPy has no bfloat16, so bfloat16 tensors become arrays of uint16 with the same bits.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import headway.kernels as kernels
 
@@ -36,3 +36,11 @@ def parameter_as_array(parameter: Tensor) -> npt.NDArray[Any]:
     Unlike :func:`as_array`, it does not prevent FSDP from freeing the parameter's memory later.
     """
     return np.from_dlpack(parameter.detach())
+
+
+def has_hooks(*modules: nn.Module) -> bool:
+    """Return whether a hook waits for a call of one of the modules, which a fused operation would leave out."""
+    return any(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        for module in modules
+    )

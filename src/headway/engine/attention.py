@@ -17,9 +17,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, parameter_as_array, supports
+from headway.engine.arrays import as_array, has_hooks, parameter_as_array, supports
 from headway.engine.linear import linear, trains_by_kernels
-from headway.engine.replacement import has_hooks
 from headway.nn import attention as plain
 from headway.nn.attention import KeysValues, MultiHeadAttention, attention_is_observed, for_all_heads, observed
 

@@ -14,8 +14,15 @@ from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
 from headway.engine.shortlist import ListedWeights
-from headway.engine.torch_backend import Activation, Layer, Residual, Rows, TorchBackend
-from headway.engine.vocabulary import ListedProjection, OutputProjection
+from headway.engine.torch_backend import (
+    Activation,
+    Layer,
+    ListedProjection,
+    OutputProjection,
+    Residual,
+    Rows,
+    TorchBackend,
+)
 from headway.kernels.decode_attention import attend, padded_width, write_kv
 from headway.kernels.int8_gemm import BLOCK, accumulator_init, pack_weight_rows, quantize_weight
 from headway.kernels.int8_linear import LayerNormParams, QuantizedLinear, layer_norm, quantize_rows
@@ -86,7 +93,16 @@ class Int8Backend(TorchBackend):
     def mask(self, cache: KVCache) -> Any:  # noqa: D102
         return _NO_MASK if cache.is_full else cache.visible.numpy()
 
-    def self_attention(self, rows: Rows, widths: Sequence[int], heads: int, lengths: Sequence[int]) -> Rows:  # noqa: D102
+    def self_attention(  # noqa: D102
+        self,
+        rows: Rows,
+        widths: Sequence[int],
+        heads: int,
+        lengths: Sequence[int],
+        window: tuple[int, int] | None = None,
+    ) -> Rows:
+        if window is not None:
+            return super().self_attention(rows, widths, heads, lengths, window)
         rows[:, : widths[0]] *= np.float32((widths[1] // heads) ** -0.5)
         padded = len(rows) // len(lengths)
         by_sequence = rows.reshape(len(lengths), padded, -1)

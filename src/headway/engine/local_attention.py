@@ -11,9 +11,6 @@ Dimensions: N blocks, C queries in a block, J = C + before + after keys of a blo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -58,24 +55,17 @@ class LocalMultiHeadAttention(KernelMultiHeadAttention):
         return torch.unflatten(attended, 0, (len(x), -1)).flatten(1, 2)[:, :length]
 
 
-def local_self_attention(
-    rows: Any, widths: Sequence[int], heads: int, lengths: Sequence[int], *, window: tuple[int, int]
-) -> Float[Tensor, "R U"]:
-    """Return the self-attention of a search model's rows; see :meth:`headway.engine.torch_backend.TorchBackend`.
+def local_attention(
+    query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "B 1 T"], window: tuple[int, int]
+) -> Float[Tensor, "B T U"]:
+    """Return the attention of each position within its window, heads concatenated.
 
     A row is computed in the same way whatever the other sequences and the padding are.
     """
-    by_sequence = torch.unflatten(torch.as_tensor(rows), 0, (len(lengths), -1))
-    query, key, value = (
-        torch.unflatten(part, 2, (heads, -1)).transpose(1, 2) for part in torch.split(by_sequence, list(widths), 2)
-    )
-    length = query.size(2)
-    ends = torch.tensor(lengths, device=query.device)[:, None, None]
-    mask = torch.arange(length, device=query.device) < ends
-    query, kv, mask = _divide(query, KeysValues(key, value), mask, window)
-    attended = scaled_dot_product_attention(query, kv.keys, kv.values, mask.unsqueeze(1))
-    joined = torch.unflatten(attended.transpose(1, 2).flatten(2), 0, (len(lengths), -1)).flatten(1, 2)
-    return joined[:, :length].flatten(0, 1)
+    blocks, kv, mask = _divide(query, kv, mask, window)
+    attended = scaled_dot_product_attention(blocks, kv.keys, kv.values, mask.unsqueeze(1))
+    joined = torch.unflatten(attended.transpose(1, 2).flatten(2), 0, (len(query), -1)).flatten(1, 2)
+    return joined[:, : query.size(2)]
 
 
 def _block_size(window: tuple[int, int]) -> int:

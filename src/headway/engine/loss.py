@@ -123,7 +123,7 @@ def _sum_and_gradients(
         product = x @ cast.T if packed is None else packed.product(x)
         logits = product.view(-1, passes, len(weight))
         if by_kernel:
-            from headway.kernels.cross_entropy import cross_entropy_  # imports Numba
+            from headway.kernels.softmax import cross_entropy_  # imports Numba
 
             total += cross_entropy_(as_array(logits.flatten(0, 1)), targets[rows].numpy(), smoothing)
         else:

@@ -25,10 +25,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway import kernels
+import headway.kernels as kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.engine.local_attention import local_self_attention
 from headway.engine.shortlist import ListedWeights, Shortlist
 from headway.engine.torch_backend import Activation, Rows, TorchBackend
 from headway.errors import ConfigError
@@ -224,11 +223,7 @@ class _EncoderLayer:
                 *(rows, self._widths, self._heads, len(rows) // len(lengths)),
                 lambda x: rotary(x.transpose(1, 2)).transpose(1, 2),
             )
-        arguments = rows, self._widths, self._heads, lengths
-        if self._window is None:
-            attended = self._backend.self_attention(*arguments)
-        else:
-            attended = self._backend.rows(local_self_attention(*arguments, window=self._window))
+        attended = self._backend.self_attention(rows, self._widths, self._heads, lengths, self._window)
         x = self._attention_output(attended, x)
         return self._feed_forward_output(self._feed_forward(self._norms[1](x)), x)
 

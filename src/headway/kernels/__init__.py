@@ -15,9 +15,8 @@ Training in float32 or bfloat16:
 
 - :mod:`headway.kernels.bf16_gemm` and :mod:`headway.kernels.bf16_attention`: linear layers and attention in bfloat16,
   made of the tiles of :mod:`headway.kernels.bf16_tiles`.
-- :mod:`headway.kernels.softmax`, :mod:`headway.kernels.cross_entropy`, :mod:`headway.kernels.dropout`,
-  :mod:`headway.kernels.layer_norm`, :mod:`headway.kernels.head_layout`: what surrounds the products, forward and
-  backward.
+- :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`, :mod:`headway.kernels.layer_norm`,
+  :mod:`headway.kernels.head_layout`: what surrounds the products, forward and backward.
 
 These kernels are built from:
 

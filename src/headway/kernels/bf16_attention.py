@@ -32,7 +32,7 @@ from headway.kernels.bf16_tiles import (
 )
 from headway.kernels.exp import emit_exp_and_sum
 from headway.kernels.float_bits import emit_read_float32
-from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel, run_threaded
+from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 from headway.kernels.llvm import BYTE, FLOAT_VECTOR, INT16, INT64, LANES, Builder, constant, intrinsic
 
 _ADDRESS = types.uintp
@@ -87,7 +87,7 @@ def attention_forward(
 
     Weights are 0 where ``mask`` (B or 1, T or 1, P) is False.
     """
-    run_threaded(_attend, queries, memory, columns, mask, np.float32(scale), weights, out)
+    _attend(queries, memory, columns, mask, np.float32(scale), weights, out)
 
 
 def attention_backward(
@@ -105,7 +105,7 @@ def attention_backward(
     ``queries_gradient`` and ``memory_gradient`` have the layout of ``queries`` and ``memory``.
     """
     arguments = (gradient, queries, memory, columns, np.float32(scale), weights, queries_gradient, memory_gradient)
-    run_threaded(_attend_backward, *arguments)
+    _attend_backward(*arguments)
 
 
 @jit_serial_and_parallel

@@ -32,7 +32,7 @@ from headway.kernels.bf16_tiles import (
     multiply_rows,
 )
 from headway.kernels.float_bits import cast_like
-from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel, run_threaded
+from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
 
 _CHUNK = 64  # rows that are multiplied with all panels before the next rows: they fit a second-level cache
 _SUMMED = 256  # rows whose pairs fit a cache
@@ -52,14 +52,14 @@ def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
     padded = np.zeros(len(panels) * BLOCK, dtype=np.float32)
     if bias is not None:
         padded[: len(bias)] = bias
-    run_threaded(_matmul, x, panels, padded, out)
+    _matmul(x, panels, padded, out)
 
 
 def pack_rows(weight: Array) -> Array:
     """Pack a float32 weight (N, K) for products with rows of length K. K is even."""
     rows, width = weight.shape
     panels = np.empty((-(-rows // BLOCK), width // 2, BLOCK), dtype=np.uint32)
-    run_threaded(_pack_rows, weight, panels)
+    _pack_rows(weight, panels)
     return panels
 
 
@@ -67,7 +67,7 @@ def pack_columns(weight: Array) -> Array:
     """Pack a float32 weight (N, K) for products with rows of length N. N is even, K a multiple of BLOCK."""
     rows, width = weight.shape
     panels = np.empty((width // BLOCK, rows // 2, BLOCK), dtype=np.uint32)
-    run_threaded(_pack_columns, weight, panels)
+    _pack_columns(weight, panels)
     return panels
 
 
@@ -78,7 +78,7 @@ def add_outer_product(y: Array, x: Array, out: Array) -> None:
     """
     strips = host_threads.get()  # every strip reads the whole narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
-    run_threaded(_add_outer, y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
+    _add_outer(y, x, out, strips if by_rows else 1, 1 if by_rows else strips)
 
 
 @jit_serial_and_parallel

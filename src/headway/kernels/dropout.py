@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel, run_threaded
+from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 
 _CHUNK = 8192  # elements at a time, whose random bits fit a cache
 _ROWS = 64  # rows whose gradients are summed before the sums of other rows are added
@@ -27,17 +27,17 @@ _ZERO = np.float32(0)
 
 def dropout(x: Array, out: Array, seed: int, threshold: int) -> None:
     """Write x / (1 - p) to ``out``, or 0 with probability p = ``threshold`` / 2^16."""
-    run_threaded(_dropout, x, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
+    _dropout(x, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
 def dropout_add(x: Array, residual: Array, out: Array, seed: int, threshold: int) -> None:
     """Write ``residual`` plus :func:`dropout` of x to ``out``."""
-    run_threaded(_dropout_add, x, residual, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
+    _dropout_add(x, residual, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
 def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, threshold: int) -> None:
     """Write dropout of max(0, x + bias) to ``out``, for x and out (N, D) and ``bias`` (D,) in float32."""
-    run_threaded(_bias_relu_dropout, x, bias, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
+    _bias_relu_dropout(x, bias, out, np.uint64(seed), np.uint16(threshold), _scale(threshold))
 
 
 def bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, threshold: int) -> Array:
@@ -46,7 +46,7 @@ def bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, threshold:
     ``y`` is the output of :func:`bias_relu_dropout`; gradients are 0 wherever it is.
     """
     sums = np.empty((-(-len(y) // _ROWS), y.shape[1]), dtype=np.float32)
-    run_threaded(_bias_relu_dropout_backward, gradient, y, out, sums, _scale(threshold))
+    _bias_relu_dropout_backward(gradient, y, out, sums, _scale(threshold))
     total: Array = sums.sum(0)
     return total
 

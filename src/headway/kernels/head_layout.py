@@ -10,18 +10,18 @@ import numba
 import numpy as np
 
 from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
+from headway.kernels.jit import Array, jit_serial_and_parallel
 
 
 def split_heads(merged: Array, bias: Array, split: Array) -> None:
     """Add ``bias`` (P * H * K,) in float32 to all positions of ``merged`` and write the result to ``split``."""
-    run_threaded(_split, merged, bias, split)
+    _split(merged, bias, split)
 
 
 def merge_heads(split: Array, merged: Array) -> Array:
     """Write ``split`` to ``merged``, and return its sum over all positions (P * H * K,) in float32."""
     sums = np.empty((len(merged), merged.shape[2]), dtype=np.float32)
-    run_threaded(_merge, split, merged, sums)
+    _merge(split, merged, sums)
     total: Array = sums.sum(0)
     return total
 

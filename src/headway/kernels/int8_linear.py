@@ -31,11 +31,12 @@ from headway.kernels.int8_gemm import (
     pack_weight,
     quantize_weight,
 )
-from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel, run_threaded_if_few_rows
+from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
 _CHUNK = 1 << 17  # inputs that are multiplied at a time: 128 KiB fit a second-level cache
 
+_FEW_ROWS = 32
 _MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
@@ -98,7 +99,9 @@ class QuantizedLinear:
         partial = self.out_features % BLOCK
         last = np.empty((len(x), BLOCK), dtype=np.float32) if partial else out
         weight, init, scale, bias = self.addresses
-        run_threaded_if_few_rows(len(x), _multiply, levels, scales, weight, init, scale, bias, self._minimum, out, last)
+        # Threads help with few rows, because two threads read the weights faster than one.
+        multiply = _multiply if len(x) <= _FEW_ROWS else _multiply.serial
+        multiply(levels, scales, weight, init, scale, bias, self._minimum, out, last)
         if partial:
             out[:, -partial:] = last[:, :partial]
         if residual is not None or self._norm is not None:

@@ -1,11 +1,8 @@
-"""Numba compilation: the decorators of all kernels, the cache of compiled code, and running a kernel on threads.
+"""Numba compilation: the decorators of all kernels, the threads that they run on, and the cache of compiled code.
 
 Compiled code is cached on disk, so only the first call on a machine waits for the compiler. The cache is in
 ``NUMBA_CACHE_DIR`` if that is set, otherwise beside this module if that folder can be written, otherwise in the user's
 cache folder. Code beside this module is also found where it cannot be written (a container image, a read-only install).
-
-A kernel uses as many threads as the library that calls it (:class:`headway.kernels.HostThreads`). Only one kernel at a
-time uses threads: if several threads decode at once, each with its own rows, there is nothing to gain.
 """
 
 from __future__ import annotations
@@ -43,14 +40,8 @@ Array = npt.NDArray[Any]
 _IndexDataCacheFile: Any = caching.IndexDataCacheFile
 _CompileResult: Any = compiler.CompileResult
 _rebuild_environment: Any = environment._rebuild_env
-_user_cache_dir: Any = appdirs.user_cache_dir
 _launch_threads: Any = parallel._launch_threads
-
-_MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set at run time
-_FEW_ROWS = 32
-_lock = threading.Lock()
-_both_forms = False
-_requested = threading.local()  # the number of Numba threads that each thread last requested
+_user_cache_dir: Any = appdirs.user_cache_dir
 
 # Sums may be reordered and products fused with sums, otherwise no loop would be vectorized. NaN and infinities keep
 # their meaning, because damaged weights must be noticed. No kernel is called through a C function pointer.
@@ -69,6 +60,10 @@ _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
 # cache is valid for one state of all kernels and one set of features.
 _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 _FEATURES = ",".join(sorted(cpu_features())).encode()
+_MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set at run time
+_lock = threading.Lock()  # held while a kernel uses threads
+_both_forms = False
+_requested = threading.local()  # the number of Numba threads that each thread last requested
 _POLL_S = 0.01
 _background: subprocess.Popen[bytes] | None = None  # the process that compiles kernels
 _VERSION = hashlib.blake2b(b"".join([*_SOURCES, _FEATURES]), digest_size=4).hexdigest()
@@ -100,35 +95,34 @@ def jit_parallel(function: FunctionT) -> FunctionT:
 class SerialAndParallel(Generic[P]):
     """The two compiled forms of one function, each compiled when it is first called.
 
-    The parallel form runs on at most ``max_threads`` threads. None means no limit.
+    A call runs the parallel form if threads are available, on as many as the library that calls kernels uses
+    (:class:`headway.kernels.HostThreads`), but at most ``max_threads``; None means no limit. Only one kernel at a time
+    uses threads: if several threads decode at once, each with its own rows, there is nothing to gain.
     """
 
     def __init__(self, serial: Callable[P, None], parallel: Callable[P, None], max_threads: int | None = None) -> None:
         self.serial, self.parallel, self.max_threads = serial, parallel, max_threads
 
-
-def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]:
-    """Compile ``function`` with and without threads, so that both forms give the same bits in every process.
-
-    Neither form reorders sums or fuses products with sums: the compiler does so in one form of a loop but not in
-    another, and code compiled in this process may differ from code loaded from the cache. Loops that sum a row use
-    :mod:`headway.kernels.reductions`. Other compiled functions that they call have no floating-point arithmetic except
-    instructions written with :mod:`headway.kernels.llvm`.
-    """
-    exact = {"fastmath": {"nsz"}}
-    return SerialAndParallel(
-        _compile(function, "serial", exact), _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | exact)
-    )
-
-
-def run_threaded_if_few_rows(
-    rows: int, kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords: P.kwargs
-) -> None:
-    """Run a matrix product; threads help with few rows, because two threads read the weights faster than one."""
-    if rows > _FEW_ROWS:
-        kernel.serial(*arguments, **keywords)
-    else:
-        run_threaded(kernel, *arguments, **keywords)
+    def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> None:
+        """Run the function."""
+        if _both_forms:
+            self.serial(*arguments, **keywords)
+            self.parallel(*arguments, **keywords)
+            return
+        threads = min(host_threads.get(), self.max_threads or _MAX_THREADS, _MAX_THREADS)
+        if threads < 2 or not _lock.acquire(blocking=False):
+            self.serial(*arguments, **keywords)
+            return
+        try:
+            if not _threads_start_fast():
+                self.serial(*arguments, **keywords)
+                return
+            if getattr(_requested, "threads", None) != threads:
+                numba.set_num_threads(threads)
+                _requested.threads = threads
+            self.parallel(*arguments, **keywords)
+        finally:
+            _lock.release()
 
 
 @contextlib.contextmanager
@@ -140,28 +134,6 @@ def run_serial_and_parallel() -> Iterator[None]:
         yield
     finally:
         _both_forms = False
-
-
-def run_threaded(kernel: SerialAndParallel[P], /, *arguments: P.args, **keywords: P.kwargs) -> None:
-    """Run the parallel form of ``kernel`` if threads are available, otherwise its serial form."""
-    if _both_forms:
-        kernel.serial(*arguments, **keywords)
-        kernel.parallel(*arguments, **keywords)
-        return
-    threads = min(host_threads.get(), kernel.max_threads or _MAX_THREADS, _MAX_THREADS)
-    if threads < 2 or not _lock.acquire(blocking=False):
-        kernel.serial(*arguments, **keywords)
-        return
-    try:
-        if not _threads_start_fast():
-            kernel.serial(*arguments, **keywords)
-            return
-        if getattr(_requested, "threads", None) != threads:
-            numba.set_num_threads(threads)
-            _requested.threads = threads
-        kernel.parallel(*arguments, **keywords)
-    finally:
-        _lock.release()
 
 
 def _after_fork() -> None:
@@ -185,6 +157,20 @@ def _threads_start_fast() -> bool:
     host_threads.set(before)
     layer: str = numba.threading_layer()  # type: ignore[attr-defined]  # imported at run time
     return layer in ("omp", "tbb")
+
+
+def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]:
+    """Compile ``function`` with and without threads, so that both forms give the same bits in every process.
+
+    Neither form reorders sums or fuses products with sums: the compiler does so in one form of a loop but not in
+    another, and code compiled in this process may differ from code loaded from the cache. Loops that sum a row use
+    :mod:`headway.kernels.reductions`. Other compiled functions that they call have no floating-point arithmetic except
+    instructions written with :mod:`headway.kernels.llvm`.
+    """
+    exact = {"fastmath": {"nsz"}}
+    return SerialAndParallel(
+        _compile(function, "serial", exact), _compile(function, "parallel", {"parallel": _ONLY_PRANGE} | exact)
+    )
 
 
 def compile_in_background(module: str) -> None:

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
+from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.reductions import dot_product, row_sum, sum_squared_deviations, weighted_deviation_dot
 
 _CHUNK = 64  # rows at a time
@@ -22,13 +22,13 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, epsilon: float, out
 
     The means and the inverse standard deviations are written to ``moments`` (2, N).
     """
-    run_threaded(_layer_norm, x, weight, bias, np.float32(epsilon), out, moments)
+    _layer_norm(x, weight, bias, np.float32(epsilon), out, moments)
 
 
 def layer_norm_backward(gradient: Array, x: Array, weight: Array, moments: Array, out: Array) -> tuple[Array, Array]:
     """Write the gradient with respect to x (N, D) to ``out``, and return those with respect to weight and bias (D,)."""
     sums = np.empty((-(-len(x) // _CHUNK), 2, x.shape[1]), dtype=np.float32)
-    run_threaded(_layer_norm_backward, gradient, x, weight, moments, out, sums)
+    _layer_norm_backward(gradient, x, weight, moments, out, sums)
     weight_gradient, bias_gradient = sums.sum(0)
     return weight_gradient, bias_gradient
 

@@ -16,12 +16,12 @@ from llvmlite import ir
 from numba import extending
 from numba.core import cgutils as untyped_cgutils
 
-from headway.kernels import cpu_features
+import headway.kernels as kernels
 
 _cgutils: Any = untyped_cgutils
 
 BYTE, INT16, INT32, INT64, FLOAT = *(ir.IntType(bits) for bits in (8, 16, 32, 64)), ir.FloatType()
-FEATURES = cpu_features()
+FEATURES = kernels.cpu_features()
 LANES = 16 if "avx512bw" in FEATURES else 8  # 32-bit numbers in a vector
 CACHE_LINE = 64  # bytes
 FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LANES)

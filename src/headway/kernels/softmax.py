@@ -1,4 +1,4 @@
-"""The softmax of attention over the positions that a mask allows, and its gradient.
+"""The softmax of attention over the positions that a mask allows, the cross-entropy of logits, and their gradients.
 
 Arrays are float32 or uint16 (the bits of bfloat16).
 """
@@ -11,8 +11,8 @@ import numba
 import numpy as np
 
 from headway.kernels.exp import exp_and_sum
-from headway.kernels.float_bits import cast_like, to_float32
-from headway.kernels.jit import Array, jit_serial_and_parallel, run_threaded
+from headway.kernels.float_bits import MIN_INT32, bits_to_float, cast_like, float_to_bits, ordered_int, to_float32
+from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.llvm import LANES
 from headway.kernels.reductions import dot_product
 
@@ -25,12 +25,12 @@ def masked_softmax_(scores: Array, mask: Array, scale: float = 1.0) -> None:
 
     Weights are 0 where ``mask`` (B or 1, T or 1, S) is False, also in rows that are False throughout.
     """
-    run_threaded(_softmax, scores, mask, np.float32(scale))
+    _softmax(scores, mask, np.float32(scale))
 
 
 def softmax_backward_(gradient: Array, weights: Array, scale: float) -> None:
     """Replace the gradient (N, S) with respect to the weights by the gradient with respect to the scores."""
-    run_threaded(_softmax_backward, gradient, weights, np.float32(scale))
+    _softmax_backward(gradient, weights, np.float32(scale))
 
 
 @jit_serial_and_parallel
@@ -60,3 +60,36 @@ def _softmax_backward(gradient: Array, weights: Array, scale: Any) -> None:
             for key in range(length):
                 error = (to_float32(own_row[key]) - mean) * to_float32(weight[key]) * scale
                 own_row[key] = cast_like(error, own_row[key])
+
+
+def cross_entropy_(logits: Array, targets: Array, smoothing: float) -> float:
+    """Return the sum of log sum exp z - (1 - smoothing) z_t over rows z with target t, and replace z by its gradient.
+
+    The logits of a batch are the largest tensor of a training step. Here each row is read once in its own precision,
+    converted to float32 probabilities in a cache, and written once. ``logits`` (R, V) are contiguous, and float32 or
+    uint16 (the bits of bfloat16). ``targets`` are (R,).
+    """
+    losses = np.empty(len(logits), dtype=np.float64)
+    _cross_entropy(logits, targets, np.float32(1 - smoothing), losses)
+    return float(losses.sum())
+
+
+@jit_serial_and_parallel
+def _cross_entropy(logits: Array, targets: Array, weight: Any, losses: Array) -> None:
+    for r in numba.prange(len(logits)):
+        row, size = logits[r], logits.shape[1]
+        powers = np.empty(size + LANES, dtype=np.float32)
+        highest = MIN_INT32
+        for v in range(size):
+            powers[v] = to_float32(row[v])
+            highest = max(highest, ordered_int(float_to_bits(powers[v])))
+        target = powers[targets[r]]
+        total = exp_and_sum(powers.ctypes.data, size)
+        scale = np.float32(1) / total
+        for v in range(size):
+            powers[v] *= scale
+        powers[targets[r]] -= weight
+        log_sum = np.log(np.float64(total)) + np.float64(bits_to_float(ordered_int(highest)))
+        losses[r] = log_sum - np.float64(weight) * np.float64(target)
+        for v in range(size):
+            row[v] = cast_like(powers[v], row[v])

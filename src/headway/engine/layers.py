@@ -1,0 +1,233 @@
+"""Layers made fast by compiled kernels, with the same results as in :mod:`headway.nn`.
+
+Dropout has the masks of :mod:`headway.nn.dropout`. The kernels compute a mask while they use it, in the same pass as
+the sum, or the bias and the ReLU, beside it, and again in the backward pass, so no mask is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from headway.engine.arrays import as_array, has_hooks, parameter_as_array, supports
+from headway.engine.linear import linear
+from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
+from headway.nn.dropout import Dropout, draw_seed
+from headway.nn.recurrent import LayerState, RecurrentLayer
+
+
+class KernelFeedForward(FeedForward):
+    """:class:`~headway.nn.blocks.FeedForward` with ReLU."""
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Transform each position."""
+        if not self.training or not supports(x) or has_hooks(self.inner, self.dropout):
+            return super().forward(x)
+        inner = relu_dropout(self.dropout, linear(x, self.inner.weight), self.inner.bias)
+        transformed: Tensor = self.outer(inner)
+        return transformed
+
+
+class KernelPostNorm(PostNorm):
+    """:class:`~headway.nn.blocks.PostNorm` with a residual connection."""
+
+    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        """Apply ``sublayer``."""
+        normed: Tensor = self.norm(_add(self, x, sublayer(x)))
+        return normed
+
+
+class KernelPreNorm(PreNorm):
+    """:class:`~headway.nn.blocks.PreNorm` with a residual connection."""
+
+    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        """Apply ``sublayer``."""
+        return _add(self, x, sublayer(self.norm(x)))
+
+
+class KernelNoNorm(NoNorm):
+    """:class:`~headway.nn.blocks.NoNorm` with a residual connection."""
+
+    def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
+        """Apply ``sublayer``."""
+        return _add(self, x, sublayer(x))
+
+
+def _add(module: PostNorm | PreNorm | NoNorm, x: Tensor, y: Tensor) -> Tensor:
+    """Return x + Dropout(y)."""
+    if not has_hooks(module.dropout):
+        return dropout_add(module.dropout, y, x)
+    dropped: Tensor = module.dropout(y)
+    return x + dropped
+
+
+class KernelLayerNorm(nn.LayerNorm):
+    """``nn.LayerNorm`` over the last dimension, which in training on a CPU takes a third of the time of PyTorch's.
+
+    The output has the input's type.
+    """
+
+    def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
+        """Normalize each vector to mean 0 and standard deviation 1, then scale and shift it."""
+        fits = x.size(-1) == len(self.weight) and self.weight.dtype == self.bias.dtype == torch.float32
+        if self.training and fits and supports(x):
+            return cast(Tensor, _LayerNorm.apply(x, self.weight, self.bias, self.eps))  # type: ignore[no-untyped-call]
+        return super().forward(x)
+
+
+class _LayerNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+        from headway.kernels.layer_norm import layer_norm_forward  # imports Numba
+
+        rows = x.contiguous().view(-1, x.size(-1))
+        out, moments = x.new_empty(x.shape), weight.new_empty(2, len(rows))
+        layer_norm_forward(
+            as_array(rows),
+            parameter_as_array(weight),
+            parameter_as_array(bias),
+            epsilon,
+            as_array(out.view(rows.shape)),
+            as_array(moments),
+        )
+        ctx.save_for_backward(rows, weight, moments)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        from headway.kernels.layer_norm import layer_norm_backward
+
+        rows, weight, moments = ctx.saved_tensors
+        grad = torch.empty_like(rows)
+        weight_grad, bias_grad = layer_norm_backward(
+            *(as_array(grad_output.contiguous().view(rows.shape)), as_array(rows), parameter_as_array(weight)),
+            *(as_array(moments), as_array(grad)),
+        )
+        return grad.view(grad_output.shape), torch.from_numpy(weight_grad), torch.from_numpy(bias_grad), None
+
+
+class KernelDropout(Dropout):
+    """:class:`~headway.nn.dropout.Dropout` by compiled kernels on a CPU and by PyTorch's own operation on a GPU."""
+
+    def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        """Return ``x`` in evaluation mode and ``x`` with elements dropped in training mode."""
+        if not self.training or not self.p:
+            return x
+        if supports(x):
+            return _dropout(self, x, None)
+        return F.dropout(x, self.p) if x.is_cuda else super().forward(x)
+
+
+class AutocastDropout(KernelDropout):
+    """The dropout on a Transformer's embeddings, whose output has autocast's type where autocast is on.
+
+    With it everything that is added to the output, the residual stream, has this type. Norms compute in float32 inside,
+    so only what passes between two layers is rounded, as in Megatron-LM (Shoeybi et al. 2019). Otherwise each product's
+    input and output would be converted, and the residual stream would take twice the memory.
+    """
+
+    def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+        """Convert ``x`` and drop elements of it."""
+        device = x.device.type
+        return super().forward(x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x)
+
+
+def dropout_add(dropout: Dropout, x: Float[Tensor, "*b"], residual: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
+    """Return ``residual`` + ``dropout``(x), by one kernel if possible."""
+    fits = (residual.dtype, residual.shape) == (x.dtype, x.shape)
+    if dropout.training and dropout.p and fits and supports(x):
+        return _dropout(dropout, x, residual)
+    dropped: Tensor = dropout(x)
+    return residual + dropped
+
+
+def relu_dropout(dropout: Dropout, x: Float[Tensor, "*b D"], bias: Float[Tensor, " D"]) -> Float[Tensor, "*b D"]:
+    """Return ``dropout``(max(0, x + bias)), by one kernel in training."""
+    if dropout.training and supports(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
+        seed = int(draw_seed()) if dropout.p else 0
+        return cast(Tensor, _ReluDropout.apply(x, bias, seed, dropout.threshold))  # type: ignore[no-untyped-call]
+    dropped: Tensor = dropout(F.relu(x + bias))
+    return dropped
+
+
+def _dropout(dropout: Dropout, x: Tensor, residual: Tensor | None) -> Tensor:
+    arguments = (x, residual, int(draw_seed()), dropout.threshold)
+    return cast(Tensor, _Dropout.apply(*arguments))  # type: ignore[no-untyped-call]
+
+
+class _Dropout(torch.autograd.Function):
+    """Dropout of ``x``, added to ``residual`` if there is one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, residual: Tensor | None, seed: int, threshold: int) -> Tensor:
+        from headway.kernels.dropout import dropout, dropout_add  # imports Numba
+
+        ctx.seed, ctx.threshold, ctx.adds = seed, threshold, residual is not None
+        out = x.new_empty(x.shape)
+        if residual is None:
+            dropout(_flat(x), _flat(out), seed, threshold)
+        else:
+            dropout_add(_flat(x), _flat(residual), _flat(out), seed, threshold)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
+        from headway.kernels.dropout import dropout
+
+        grad = grad_output.new_empty(grad_output.shape)
+        dropout(_flat(grad_output), _flat(grad), ctx.seed, ctx.threshold)
+        return grad, grad_output if ctx.adds else None, None, None
+
+
+class _ReluDropout(torch.autograd.Function):
+    """Dropout of max(0, ``x`` + ``bias``). The gradient passes where the output is not zero, so no mask is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bias: Tensor, seed: int, threshold: int) -> Tensor:
+        from headway.kernels.dropout import bias_relu_dropout  # imports Numba
+
+        ctx.threshold = threshold
+        out = x.new_empty(x.shape)
+        bias_relu_dropout(_rows(x), parameter_as_array(bias), _rows(out), seed, threshold)
+        ctx.save_for_backward(out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        from headway.kernels.dropout import bias_relu_dropout_backward
+
+        (out,) = ctx.saved_tensors
+        grad = torch.empty_like(out)
+        bias_grad = bias_relu_dropout_backward(_rows(grad_output), _rows(out), _rows(grad), ctx.threshold)
+        return grad, torch.from_numpy(bias_grad), None, None
+
+
+def _rows(x: Tensor) -> Any:
+    return as_array(x.contiguous().view(-1, x.size(-1)))
+
+
+def _flat(x: Tensor) -> Any:
+    return as_array(x.contiguous().view(-1))
+
+
+class FusedRecurrentLayer(RecurrentLayer):
+    """:class:`~headway.nn.recurrent.RecurrentLayer` by one call of ``nn.GRU`` or ``nn.LSTM``."""
+
+    def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
+        """Return h after each step, and the state after the last."""
+        if self.num_states == 2 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
+            # oneDNN has no LSTM in bfloat16 for most processors, and raises. The steps multiply in bfloat16, but keep
+            # their states in float32.
+            return super().forward(x, state)
+        first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # as cuDNN expects them
+        outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
+        return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))
