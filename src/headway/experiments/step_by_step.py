@@ -26,7 +26,7 @@ from headway.experiments.comparison import interval, judge_greater
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import heat_map, label, panels
-from headway.experiments.training import decode_target, encode_sources, search_all, load_model, model_folders
+from headway.experiments.training import decode_target, encode_sources, load_model, model_folders, search_all
 from headway.inspection.picture_files import MARKERS
 from headway.text.base import BOS, EOS
 
