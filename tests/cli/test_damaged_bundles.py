@@ -38,7 +38,7 @@ def models(
     bundle.save(home / "transformer", "# Card")
     scale = {"mean": [2.0, 1.0], "variance": [1.0, 2.0], "min_variance": 0.1}
     scales = {f"{name}_scale": scale for name in ("token", "character", "target")}
-    facts = {"tokenizer": bundle.source_tokenizer.fingerprint, "texts": 299, "vocab_size": 300, "threshold": 1.5}
+    facts = {"tokenizer": bundle.source_tokenizer.fingerprint, "texts": 459, "vocab_size": 300, "threshold": 1.5}
     write_calibration(Calibration.parse({**facts, **scales, "counts": {"5": 3, "6": 1}}, "test"), home / "transformer")
     languages = {"languages": {"de": 7, "en": 8}, "source_language": "de", "target_language": "en"}
     slots = {"source_prefix": ["source_language"], "target_prefix": ["target_language"]}

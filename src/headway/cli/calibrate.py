@@ -38,7 +38,7 @@ def calibrate(
     if found is None:
         raise ConfigError(
             f"{source}: too few texts that can be translated; a calibration needs at least {calibration.MIN_TEXTS}, so "
-            "that at most 1 % of the texts of its domain are flagged, with 95 % confidence"
+            "that at most 1 % of the texts of its domain are flagged, with 99 % confidence"
         )
     calibration.write_calibration(found, model)
     print(f"{model}: calibrated on {found.texts:,} texts of {source}")

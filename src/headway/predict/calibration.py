@@ -15,9 +15,9 @@ largest of the three. The flag is set if the score exceeds the k-th largest scor
 The choice of k limits false alarms. Suppose that the n texts are a random sample of the model's domain. More than 1 %
 of the domain scores above the k-th largest only if fewer than k of the n texts are among the 1 % of the domain with the
 highest scores. This has the probability P(X < k), X ~ B(n, 0.01) (Wilks 1941, "Determination of sample sizes for
-setting tolerance limits"). We take the largest k for which it is at most 5 %: 1 for 299 texts, which is the minimum,
-and 5 for 1,000. On average k / (n + 1) of the domain is flagged. The argument neglects that the same texts fit the
-means and variances, which are few numbers.
+setting tolerance limits"). We take the largest k for which it is at most 1 %: 1 for 459 texts, which is the minimum,
+and 3 for 1,000. On average k / (n + 1) of the domain is flagged. The argument neglects that the same texts fit the
+means and variances, and that later text may differ a little from the sample.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
 CALIBRATION = "calibration.json"
 """The name of its file in a model folder."""
 
-MIN_TEXTS = 299
-"""The smallest calibration set: 0.99^299 < 5 %."""
+MIN_TEXTS = 459
+"""The smallest calibration set: 0.99^459 < 1 %."""
 
-_FALSE_ALARMS, _CONFIDENCE = 0.01, 0.95
+_FALSE_ALARMS, _CONFIDENCE = 0.01, 0.99
 _MAX_TEXTS = 4000  # that are translated
 _SMOOTHING = 0.1  # added to each token's count
 _MIN_VARIANCE = 0.05  # share of the mean variance; the fitted line may be lower, or negative
@@ -249,7 +249,7 @@ def _largest(values: Iterable[float], rank: int) -> float:
 
 
 def _tail_rank(count: int) -> int:
-    """Return the largest k with P(X < k) <= 5 %, X ~ B(count, 0.01)."""
+    """Return the largest k with P(X < k) <= 1 %, X ~ B(count, 0.01)."""
     rank, term = 0, (1 - _FALSE_ALARMS) ** count
     cumulative = term
     while cumulative <= 1 - _CONFIDENCE:
