@@ -85,26 +85,21 @@ def _shortened(text: str, most: int = 60) -> str:
 
 def _content(inspection: Inspection) -> dict[str, Any]:
     """Return the data that the page's script reads."""
-    sides: tuple[Side, ...] = ("source", "input", "target", "text")
+    target = inspection.target or ""
+    texts: dict[Side, str] = {"source": inspection.source, "input": target, "target": target, "text": ""}
     drawn = inspection.longest() <= DRAWN_TOKENS
     omission = (
         f"This text has {inspection.longest():,} tokens. The attention of more than {DRAWN_TOKENS} cannot be drawn "
         "legibly, so it is left out of this page; headway inspect writes all of it to a .json file."
     )
     attribution = inspection.attribution
-    target_from_right = is_right_to_left(inspection.target or "")
     same = ("model", "architecture", "source", "target", "truncated", "alignment")
     return {
         **{name: getattr(inspection, name) for name in same},
         "given": inspection.target_given,
         "omitted": None if drawn else omission,
-        "sides": {side: [visible(token) for token in inspection.tokens(side)] for side in sides},
-        "rightToLeft": {
-            "source": is_right_to_left(inspection.source),
-            "input": target_from_right,
-            "target": target_from_right,
-            "text": False,
-        },
+        "sides": {side: [visible(token) for token in inspection.tokens(side)] for side in texts},
+        "rightToLeft": {side: is_right_to_left(text) for side, text in texts.items()},
         "kinds": [_kind(kind, inspection.of_kind(kind)) for kind in inspection.kinds] if drawn else [],
         "logProbability": inspection.log_probability,
         "steps": [

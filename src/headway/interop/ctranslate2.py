@@ -20,22 +20,13 @@ from headway.bundle import Bundle, named_weights
 from headway.config import spelling_hint
 from headway.engine import Shortlist
 from headway.errors import ConfigError, MissingPackageError
-from headway.interop.supported import ANY, EQUAL_HEADS, SIZES, TRAINING, Supported, refuse_unsupported, transformer_of
+from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported, transformer_of
 from headway.interop.tokenizer_exporting import token_names
 from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
 from headway.text.base import BOS, EOS, PAD, UNK
 
-_ACTIVATIONS = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "silu": "SWISH",
-    "glu": "Sigmoid",
-    "reglu": "RELU",
-    "geglu": "GELU",
-    "swiglu": "SWISH",
-}
-_GATED = frozenset({"glu", "reglu", "geglu", "swiglu"})
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "sigmoid": "Sigmoid"}  # names of CTranslate2
 _PARTS = {  # part of a layer's specification: our modules of the block, stacked into one matrix
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
@@ -50,11 +41,10 @@ _PARTS = {  # part of a layer's specification: our modules of the block, stacked
 }
 _GATED_PARTS = {**_PARTS, "ffn.linear_0": ("feed_forward.gate",), "ffn.linear_0_noact": ("feed_forward.inner",)}
 SUPPORTED: Supported = {
-    **SIZES,
-    **TRAINING,
+    **COMMON,
     **EQUAL_HEADS,
     **dict.fromkeys(("max_length", "position_offset", "scale_embedding", "embedding_norm", "output_bias"), ANY),
-    "activation": tuple(_ACTIVATIONS),
+    "activation": ("relu", "gelu", "silu", *GATES),
     "norm": ("post", "pre"),
     "positions": ("sinusoidal", "learned"),
     "sinusoid_layout": ("interleaved", "halves"),
@@ -99,9 +89,9 @@ def write_ctranslate2(
         (config.encoder_layers, config.decoder_layers),
         config.num_heads,
         pre_norm=config.norm == "pre",
-        activation=package.specs.Activation[_ACTIVATIONS[config.activation]],
+        activation=package.specs.Activation[_ACTIVATIONS[GATES.get(config.activation, config.activation)]],
         layernorm_embedding=config.embedding_norm,
-        ffn_glu=config.activation in _GATED,
+        ffn_glu=config.activation in GATES,
     )
     _copy_weights(model, spec, max_positions)
     source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
@@ -150,7 +140,7 @@ def _copy_weights(model: Transformer, spec: Any, max_positions: int) -> None:
         else:
             part.weight, part.bias = stacked
 
-    parts = _GATED_PARTS if model.config.activation in _GATED else _PARTS
+    parts = _GATED_PARTS if model.config.activation in GATES else _PARTS
     for side, stack, theirs in (("source", "encoder", spec.encoder), ("target", "decoder", spec.decoder)):
         embedding = getattr(model, f"{side}_embedding")
         embeddings = theirs.embeddings[0] if stack == "encoder" else theirs.embeddings

@@ -30,8 +30,8 @@ from headway.bundle import AnyBundle, ClassifierBundle, load_bundle
 from headway.decode import Step
 from headway.errors import BundleError, ConfigError, LengthError, MissingPackageError
 from headway.interop.model_card import exported_card
-from headway.interop.onnx_graph import GATES, OPSET, StoredTensor, classifier_graph, decoder_step_graph, encoder_graph
-from headway.interop.supported import ANY, SIZES, TRAINING, Supported, refuse_unsupported, transformer_of
+from headway.interop.onnx_graph import OPSET, StoredTensor, classifier_graph, decoder_step_graph, encoder_graph
+from headway.interop.supported import ANY, COMMON, GATES, Supported, refuse_unsupported, transformer_of
 from headway.models.classifier import EncoderClassifier
 from headway.models.transformer import Transformer
 from headway.nn.embedding import pad_sequences
@@ -46,8 +46,7 @@ _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metada
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
 STEP_FILE = "decoder_step.onnx"  # only folders with an exported Transformer have it
 SUPPORTED: Supported = {  # of Transformers and classifiers
-    **SIZES,
-    **TRAINING,
+    **COMMON,
     **dict.fromkeys(("d_key", "d_value", "max_length", "position_offset", "convolution"), ANY),
     **dict.fromkeys(("residual", "scale_embedding", "embedding_norm", "output_bias"), ANY),
     **dict.fromkeys(("masked", "pad_to_max_length"), ANY),

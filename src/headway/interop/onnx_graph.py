@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.errors import BundleError
+from headway.interop.supported import GATES
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.transformer import Transformer
 from headway.nn.attention import MultiHeadAttention
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 OPSET = 20  # the first opset with Gelu
 _IR_VERSION = 9  # file format version of the same release (ONNX 1.15)
 _FLOAT, _INT, _BOOL = 1, 7, 9  # values of onnx.TensorProto
-GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
 
 
 @dataclass(frozen=True)

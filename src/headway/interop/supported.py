@@ -22,14 +22,14 @@ ANY = None
 _HEAD_WIDTH = "d_model / num_heads"  # in place of a number in an exporter's list
 SIZES: Supported = dict.fromkeys(("d_model", "num_heads", "d_ff", "encoder_layers", "decoder_layers"), ANY)
 EQUAL_HEADS: Supported = dict.fromkeys(("d_key", "d_value"), (None, _HEAD_WIDTH))
-TRAINING: Supported = dict.fromkeys(
-    (
-        *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),
-        *("embedding_dropout", "word_dropout", "pooled_dropout"),
-    ),
-    ANY,
+GATES = {"glu": "sigmoid", "reglu": "relu", "geglu": "gelu", "swiglu": "silu"}
+"""The function of the gate in each gated activation."""
+_TRAINING = (
+    *("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"),
+    *("embedding_dropout", "word_dropout", "pooled_dropout"),
 )
-"""Options of training: they do not affect what an exported model computes."""
+COMMON: Supported = {**SIZES, **dict.fromkeys(_TRAINING, ANY)}
+"""Sizes, and options of training, which do not affect what an exported model computes."""
 
 
 def refuse_unsupported(config: BlockConfig, toolkit: str, supported: Supported) -> None:

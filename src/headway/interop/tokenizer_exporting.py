@@ -8,6 +8,7 @@ the files of ``MarianTokenizer``, as OPUS-MT has them, and a pair of Moses token
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -122,7 +123,7 @@ def _reordered(tokenizer: FastTokenizer, names: Sequence[str]) -> dict[str, Any]
 
     A Unigram model finds each piece of its vocabulary in text, so its special tokens keep names that text cannot spell.
     """
-    library = tokenizer.library_json()
+    library = copy.deepcopy(tokenizer.library_json)
     model = library["model"]
     if isinstance(model["vocab"], dict):
         model["vocab"] = {name: index for index, name in enumerate(names)}

@@ -32,6 +32,9 @@ class FastTokenizer(ImportedTokenizer):
         order: The library's id for each of Headway's ids. Ids unknown to the library are reserved.
         reserved: Further ids that text never produces, such as language codes.
         origin: The name of the file in error messages.
+
+    Attributes:
+        library_json: The content of the library's file, in its own ids, where text cannot spell the special tokens.
     """
 
     kind = "huggingface"
@@ -48,7 +51,7 @@ class FastTokenizer(ImportedTokenizer):
         reserved = set(reserved) | {new for new, old in enumerate(order) if old not in known}
         special = {*reserved, *range(NUM_SPECIAL)}
         unspelled = {old for new, old in enumerate(order) if new in special} | marked
-        self._content_library = _without_special(library, unspelled)
+        self.library_json = _without_special(library, unspelled)
         self.order = tuple(order)
         names = [_name(new, old, known, byte_level, special) for new, old in enumerate(order)]
         super().__init__(names, reserved | {new for new, old in enumerate(order) if old in marked})
@@ -57,7 +60,7 @@ class FastTokenizer(ImportedTokenizer):
             if new not in self.reserved:
                 self._headway_ids[old] = new
         try:
-            self._library = tokenizers.Tokenizer.from_str(json.dumps(self._content_library))
+            self._library = tokenizers.Tokenizer.from_str(json.dumps(self.library_json))
         except Exception as error:  # the library raises Exception itself
             raise BundleError(f"{origin}: the library `tokenizers` cannot read it ({error})") from None
         self._library.encode_special_tokens = True  # not in the saved file: text is not searched for special tokens
@@ -73,15 +76,11 @@ class FastTokenizer(ImportedTokenizer):
         )
         return text
 
-    def library_json(self) -> dict[str, Any]:
-        """Return the content of the library's file, in its own ids, where text cannot spell the special tokens."""
-        return copy.deepcopy(self._content_library)
-
     @property
     def pieces(self) -> Sequence[str]:
         """The token of each id as the library spells it, or a made-up name if the library does not have the id."""
-        known = library_tokens(self._content_library, "")
-        unigram = not isinstance(self._content_library["model"]["vocab"], dict)
+        known = library_tokens(self.library_json, "")
+        unigram = not isinstance(self.library_json["model"]["vocab"], dict)
         tokens = [known.get(old, self._names[new]) for new, old in enumerate(self.order)]
         return tuple(
             token if unigram or new not in self.reserved else token.strip(" ") for new, token in enumerate(tokens)
@@ -93,7 +92,7 @@ class FastTokenizer(ImportedTokenizer):
         return cls(saved["library"], saved["order"], saved["reserved"], str(path))
 
     def _fields(self) -> Mapping[str, Any]:
-        return {"order": self.order, "reserved": sorted(self.reserved), "library": self._content_library}
+        return {"order": self.order, "reserved": sorted(self.reserved), "library": self.library_json}
 
 
 def library_tokens(library: dict[str, Any], origin: str) -> dict[int, str]:

@@ -18,15 +18,14 @@ from torch import Tensor
 
 from headway.bundle import ClassifierBundle, named_weights, write_weights
 from headway.interop.huggingface.families import FAMILIES, OPTIONS, OUTPUT_BIAS, tensor_names
-from headway.interop.supported import ANY, EQUAL_HEADS, SIZES, TRAINING, Supported, refuse_unsupported
+from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
 from headway.text.base import BOS, EOS, PAD, UNK
 
 _MODELING_FILE = Path(__file__).with_name("modeling_headway.py")
 _MARIAN: Supported = {
-    **SIZES,
-    **TRAINING,
+    **COMMON,
     **EQUAL_HEADS,
     **dict.fromkeys(("max_length", "scale_embedding", "output_bias"), ANY),
     "activation": ("relu", "gelu", "silu"),
@@ -38,11 +37,10 @@ SUPPORTED: dict[str, Supported] = {
     "marian": _MARIAN,
     "pegasus": {**_MARIAN, "tie": ("all",)},
     "classifier": {  # modeling_headway.py
-        **SIZES,
-        **TRAINING,
+        **COMMON,
         **dict.fromkeys(("d_key", "d_value", "residual", "scale_embedding", "convolution", "masked"), ANY),
         **dict.fromkeys(("max_length", "pad_to_max_length"), ANY),
-        "activation": ("relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"),
+        "activation": ("relu", "gelu", "silu", *GATES),
         "norm": ("post", "pre", "none"),
         "positions": ("sinusoidal", "learned", "none"),
         "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
