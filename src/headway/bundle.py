@@ -45,23 +45,6 @@ from headway.text.base import TextTokenizer
 from headway.text.special_tokens import SpecialTokenTemplate
 from headway.text.tokenizer import language_of, load_tokenizer
 
-__all__ = [
-    "AnyBundle",
-    "Bundle",
-    "BundleConfig",
-    "ClassifierBundle",
-    "TaskConfig",
-    "distribute_like",
-    "load_bundle",
-    "load_weights",
-    "named_weights",
-    "own_template",
-    "read_config",
-    "read_task",
-    "read_weights",
-    "write_weights",
-]
-
 FORMAT = 2  # the newest that can be read; Bundle.save writes 1 or 2
 _JOINT, _SOURCE, _TARGET = "tokenizer", "source.tokenizer", "target.tokenizer"
 

@@ -13,8 +13,6 @@ from headway.cli import options
 from headway.cli.line_io import output_file
 from headway.cli.translate import load_translator_or_ensemble
 
-__all__ = ["alternatives"]
-
 
 def alternatives(
     model: options.ModelFolder,

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["average"]
-
 
 def average(
     run: Annotated[Path, typer.Argument(help="A run folder.")],

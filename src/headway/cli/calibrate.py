@@ -9,8 +9,6 @@ import typer
 
 from headway.cli import options
 
-__all__ = ["calibrate"]
-
 
 def calibrate(
     model: Annotated[Path, typer.Argument(help="A model folder. The calibration is written into it.")],

@@ -17,8 +17,6 @@ from headway.errors import HeadwayError
 if TYPE_CHECKING:
     from headway.predict import Classification, Explanation, Source
 
-__all__ = ["classify", "label_line", "read_labeled_file"]
-
 _MAX_WORDS = 5  # of an explanation in text output
 
 

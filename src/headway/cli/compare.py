@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from headway.evaluate import ComparisonTable
     from headway.predict import Translator
 
-__all__ = ["compare"]
-
 
 def compare(
     systems: Annotated[

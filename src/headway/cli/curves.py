@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 import typer
 
-__all__ = ["curves"]
-
 
 def curves(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders.")],

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from headway.decode.request import DecodingOptions
 
-__all__ = ["DecodingCommand", "chosen_options"]
-
 _GIVEN: ContextVar[Mapping[str, Any]] = ContextVar("given", default=MappingProxyType({}))
 _PANEL = "Search"
 

@@ -13,8 +13,6 @@ from headway.cli import options
 from headway.cli.train import move_previous_run_aside, print_next_command, resume_command
 from headway.errors import ConfigError
 
-__all__ = ["distill"]
-
 
 def distill(
     teacher: Annotated[Path, typer.Argument(help="The teacher: a model folder.")],

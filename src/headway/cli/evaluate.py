@@ -23,8 +23,6 @@ from headway.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from headway.predict import Translator
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     model: options.ModelFolder,

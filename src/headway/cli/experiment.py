@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from headway.experiments.experiment import Experiment, ExperimentRecord, Settings
 
-__all__ = ["experiment"]
-
 
 def experiment(
     name: Annotated[str, typer.Argument(metavar="NAME|all", help=f"One of: {', '.join(NAMES)}; or all.")],

@@ -10,8 +10,6 @@ import typer
 from headway.cli import options
 from headway.cli.folders import folder_to_write, sibling_folder
 
-__all__ = ["export"]
-
 
 def export(
     model: options.ModelFolder,

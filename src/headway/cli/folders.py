@@ -6,8 +6,6 @@ from pathlib import Path
 
 from headway.errors import ConfigError
 
-__all__ = ["folder_to_write", "sibling_folder"]
-
 
 def sibling_folder(folder: Path, suffix: str) -> Path:
     """Return FOLDER-suffix beside ``folder``, which may also be "." or ".."."""

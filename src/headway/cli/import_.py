@@ -9,8 +9,6 @@ import typer
 
 from headway.cli.folders import folder_to_write, sibling_folder
 
-__all__ = ["import_"]
-
 
 def import_(
     source: Annotated[str, typer.Argument(help="huggingface:FOLDER, with config.json, weights and tokenizer in it.")],

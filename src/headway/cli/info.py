@@ -6,8 +6,6 @@ import json
 
 from headway.cli import options
 
-__all__ = ["info"]
-
 
 def info(
     model: options.ModelFolder,

@@ -11,8 +11,6 @@ import typer
 from headway.cli import options
 from headway.cli.line_io import output_file
 
-__all__ = ["inspect"]
-
 
 def inspect(
     model: options.ModelFolder,

@@ -20,21 +20,6 @@ from headway.errors import ConfigError, DataError, HeadwayError
 if TYPE_CHECKING:
     from headway.predict import Source
 
-__all__ = [
-    "LineJob",
-    "LineReader",
-    "Report",
-    "convert_all",
-    "input_lines",
-    "input_name",
-    "line_job",
-    "one_line",
-    "output_file",
-    "read_line_batches",
-    "show_progress",
-    "text_batches",
-]
-
 _STANDARD = Path("-")
 _BATCH_LINES = 2048  # read ahead, so that sentences of similar length are translated together
 _BATCH_BYTES = 1 << 20

@@ -11,8 +11,6 @@ import typer
 
 from headway.cli import options
 
-__all__ = ["prepare"]
-
 
 def prepare(
     recipe: options.RecipeFile,

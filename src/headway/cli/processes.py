@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import time
 
-__all__ = ["is_first_start", "is_main", "let_main_report_first", "may_be_restarted"]
-
 _WAIT_FOR_MAIN_S = 5.0
 
 

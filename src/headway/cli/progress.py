@@ -23,8 +23,6 @@ from rich.progress import (
 from headway.cli.processes import is_main
 from headway.train.report import Listener
 
-__all__ = ["ProgressListener", "progress_bar"]
-
 
 class ProgressListener(Listener):
     """Shows the progress of a training run; a context manager. ``unit`` is the unit of the training rate."""

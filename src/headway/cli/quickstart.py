@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from headway.predict import Translator
     from headway.train.recipe import Recipe
 
-__all__ = ["quickstart"]
-
 
 def quickstart(
     source: Annotated[

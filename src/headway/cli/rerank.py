@@ -18,8 +18,6 @@ from headway.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from headway.predict import Ranked
 
-__all__ = ["rerank"]
-
 
 def rerank(
     candidates: Annotated[

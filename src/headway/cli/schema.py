@@ -8,8 +8,6 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-__all__ = ["bundle_schema", "glossary_schema", "recipe_schema", "schema"]
-
 Json = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

@@ -18,8 +18,6 @@ from headway.cli.line_io import input_lines, output_file, show_progress
 from headway.cli.translate import load_translator_or_ensemble
 from headway.errors import DataError, HeadwayError
 
-__all__ = ["score"]
-
 _BATCH_PAIRS = 2048  # read ahead, so that pairs of similar length are scored together
 
 

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["shortlist"]
-
 
 def shortlist(
     model: Annotated[Path, typer.Argument(help="A model folder. The shortlist is written into it.")],

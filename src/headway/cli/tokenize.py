@@ -13,8 +13,6 @@ from headway.cli import options
 if TYPE_CHECKING:
     from headway.text.base import MergeStep
 
-__all__ = ["tokenize"]
-
 
 def tokenize(
     model: options.ModelFolder,

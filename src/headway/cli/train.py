@@ -21,8 +21,6 @@ from headway.storage import locked_folder
 if TYPE_CHECKING:
     from headway.train.loop import Result
 
-__all__ = ["command_name", "move_previous_run_aside", "print_next_command", "resume_command", "train"]
-
 
 def train(
     recipe: options.RecipeFile,

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from headway.errors import HeadwayError
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
-__all__ = ["load_translator_or_ensemble", "translate", "translation_flags", "without_garbage_collection"]
-
 _UNMET_SHOWN = 5  # glossary entries
 
 

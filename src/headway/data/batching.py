@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from headway.data.store import SIDES, TokenStore
 
-__all__ = ["EpochPlan", "PaddedBatch", "TokenDataset", "corpus_weights", "token_batches"]
-
 Lengths = NDArray[np.int32]
 Rows = NDArray[np.int64]
 Order = NDArray[np.int32] | NDArray[np.int64]  # example indices: int32 up to two billion examples

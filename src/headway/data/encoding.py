@@ -20,8 +20,6 @@ from headway.errors import OutputError
 from headway.storage import atomic_write
 from headway.text.corpus_encoder import Packed
 
-__all__ = ["EncodingSpec", "SideSpec", "SubwordSampler", "TextEncoder", "load_chunk", "save_chunk"]
-
 
 @runtime_checkable
 class TextEncoder(Protocol):

@@ -18,8 +18,6 @@ from headway.data.readers import Corpus, read_examples
 from headway.errors import DataError
 from headway.text.corpus_encoder import Packed
 
-__all__ = ["LabelEncoder", "count_labels", "read_labeled"]
-
 _FIELDS = ("label", "text")
 
 

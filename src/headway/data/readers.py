@@ -27,8 +27,6 @@ from pydantic import Field, field_validator, model_validator
 from headway.config import Config, spelling_hint
 from headway.errors import ConfigError, DataError
 
-__all__ = ["Corpus", "count_lines", "decode_lines", "line_blocks", "read_byte_lines", "read_examples", "read_lines"]
-
 _BLOCK_BYTES = 1 << 18
 _MAX_CELL = 1 << 30  # characters; a longer cell usually means that a quote is never closed
 _COMPRESSIONS = (".gz", ".zst")

@@ -37,18 +37,6 @@ from headway.config import Config
 from headway.errors import DataError
 from headway.storage import atomic_write, atomic_write_folder
 
-__all__ = [
-    "SIDES",
-    "Chunk",
-    "ContentHashes",
-    "FilterConfig",
-    "FilterCounts",
-    "TokenStore",
-    "fingerprint",
-    "join_chunks",
-    "open_store",
-]
-
 SIDES = ("source", "target")
 
 _FORMAT = 2

@@ -27,8 +27,6 @@ from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
 from headway.storage import locked
 
-__all__ = ["Shard", "num_cores", "open_or_build"]
-
 _CHUNK_EXAMPLES = 1 << 16  # some seconds of work and some megabytes
 
 

@@ -26,8 +26,6 @@ from headway.bundle import load_bundle, load_weights, named_weights
 from headway.errors import CheckpointError
 from headway.train.snapshot import average_weights, counted_checkpoints
 
-__all__ = ["MovingAverage", "average_checkpoints"]
-
 
 class MovingAverage:
     """The exponential moving average of a model's weights, which starts as a copy of them."""

@@ -35,8 +35,6 @@ from headway.train.snapshot import (
     write_snapshot,
 )
 
-__all__ = ["Checkpoints"]
-
 _NICENESS = 10
 
 

@@ -40,8 +40,6 @@ from headway.storage import atomic_write_folder
 from headway.train.checkpoints import Checkpoints
 from headway.train.snapshot import SHARDS, Snapshot, write_header
 
-__all__ = ["ShardedCheckpoints", "World", "gather_full_tensors", "join_world"]
-
 T = TypeVar("T")
 
 _TIMEOUT = timedelta(days=7)  # process 0 may tokenize or validate for long; a dead process is noticed at once

@@ -22,8 +22,6 @@ from headway.errors import CheckpointError
 from headway.hardware import computes_bfloat16, processor_name
 from headway.storage import atomic_write_text
 
-__all__ = ["commit", "record_start"]
-
 _FILE = "environment.json"
 _AFFECTS_LAST_BITS = ("torch", "precision", "device", "processor", "threads", "processes")
 

@@ -20,8 +20,6 @@ from headway.train.prepare import Tokenizers, tokenizer_settings
 from headway.train.recipe import Recipe
 from headway.train.snapshot import checkpoint_folders
 
-__all__ = ["complete_recipe", "freeze", "load_start", "recipe_of_run"]
-
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 # The lowest output bias that training starts from; e^-200 is zero in float32. Imported models forbid tokens by biases

@@ -57,8 +57,6 @@ from headway.train.state import TrainingState
 from headway.train.stream import BatchStream, prefetch, to_device
 from headway.train.task import Prepared, Task
 
-__all__ = ["Result", "train"]
-
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2

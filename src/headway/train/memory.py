@@ -29,17 +29,6 @@ from headway.train.snapshot import optimizer_moments
 from headway.train.stream import TokenBatch, to_device
 from headway.train.task import Objective
 
-__all__ = [
-    "BatchShape",
-    "Estimate",
-    "available_memory",
-    "check_memory",
-    "estimate_memory",
-    "explain_out_of_memory",
-    "largest_shapes",
-    "saved_activations",
-]
-
 _GIB = 1 << 30
 _LOGIT_BYTES = 12  # per logit of a chunk that the loss processes at once: the logit, its softmax and its error
 # Peak memory divided by saved activations. On a CPU, where the heap fragments, 1.9 to 2.8 were measured (resident sizes

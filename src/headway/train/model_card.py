@@ -13,8 +13,6 @@ from headway.train.report import Record
 from headway.train.snapshot import Progress
 from headway.train.task import Prepared, Task
 
-__all__ = ["model_card"]
-
 _PACKAGES = ("headway", "torch", "tokenizers", "sacrebleu")
 
 

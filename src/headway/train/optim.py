@@ -35,15 +35,6 @@ from torch import Tensor, nn
 
 from headway.config import Config
 
-__all__ = [
-    "OptimizerConfig",
-    "clip_and_step",
-    "depends_on_length",
-    "learning_rate",
-    "learning_rate_warning",
-    "make_optimizer",
-]
-
 # The paper's factor on equation 3 is 1. With it the paper's base model has a peak of 7e-4, the default of the others.
 _DEFAULT_RATE = 7e-4
 _DEFAULT_FACTOR = 1.0

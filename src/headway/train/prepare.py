@@ -35,8 +35,6 @@ from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import to_device
 from headway.train.task import Prepared, Task
 
-__all__ = ["BpeDropout", "CorpusEncoding", "Preparation", "Tokenizers", "rehearse", "tokenizer_settings"]
-
 BpeDropout = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
 Read = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 

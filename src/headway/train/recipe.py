@@ -21,16 +21,6 @@ from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
 from headway.train.optim import OptimizerConfig, depends_on_length
 
-__all__ = [
-    "CheckpointConfig",
-    "DataConfig",
-    "Recipe",
-    "TrainingConfig",
-    "ValidationConfig",
-    "changed_keys",
-    "refuse_changes",
-]
-
 
 class DataConfig(Config):
     """The text to train and validate on, and how it is batched."""

@@ -17,8 +17,6 @@ from headway.storage import atomic_write_text
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
-__all__ = ["Listener", "Metrics", "Record"]
-
 Record = dict[str, float | str]  # development scores and their signatures
 
 _AT_THE_END = ("average", "ema")  # kinds of records that are written anew each time a run reaches its end

@@ -30,23 +30,6 @@ from headway.bundle import distribute_like, load_weights, read_weights, write_we
 from headway.errors import BundleError, CheckpointError
 from headway.storage import atomic_write_folder, checksum
 
-__all__ = [
-    "DamageError",
-    "Progress",
-    "Snapshot",
-    "average_weights",
-    "checkpoint_folders",
-    "counted_checkpoints",
-    "intact_headers",
-    "load_snapshot",
-    "optimizer_moments",
-    "read_header",
-    "read_snapshot",
-    "step_of",
-    "write_header",
-    "write_snapshot",
-]
-
 FORMAT = 1
 SHARDS = "shards"
 _WEIGHTS, _MOMENTS, _EMA, _STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"

@@ -18,8 +18,6 @@ from headway.train.recipe import Recipe
 from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments
 from headway.train.stream import StepBatches
 
-__all__ = ["TrainingState"]
-
 
 class TrainingState:
     """Weights, optimizer moments, moving average, the position in the data, and sums for the next line of metrics.

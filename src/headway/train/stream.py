@@ -25,8 +25,6 @@ from headway.errors import ConfigError
 from headway.text.base import BOS, PAD
 from headway.train.recipe import Recipe
 
-__all__ = ["BatchStream", "MicroBatch", "StepBatches", "TokenBatch", "prefetch", "to_device"]
-
 T = TypeVar("T")
 
 

@@ -26,8 +26,6 @@ from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
 
-__all__ = ["Objective", "Prepared", "Task"]
-
 
 @dataclass(frozen=True)
 class Prepared:

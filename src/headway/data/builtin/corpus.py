@@ -38,8 +38,6 @@ from headway.data.builtin.quantities import (
 from headway.errors import ConfigError
 from headway.storage import atomic_write_text
 
-__all__ = ["CATEGORIES", "BuiltinCorpus", "BuiltinPair", "build_corpus", "write_corpus"]
-
 # Each category with its share of the corpus (the harder, the larger) and the function that lists its forms.
 _FORMS: dict[str, tuple[int, Callable[[], list[Form]]]] = {
     "dates": (6, date_forms),

@@ -9,8 +9,6 @@ from typing import Any
 
 from babel import Locale
 
-__all__ = ["Form", "localized"]
-
 Write = Callable[[Locale, Any], str]
 
 

@@ -15,8 +15,6 @@ from babel import Locale, dates
 
 from headway.data.builtin.form import Form, Write, localized
 
-__all__ = ["date_forms", "datetime_forms", "interval_forms", "relative_forms", "time_forms"]
-
 _FIRST_DAY, _DAYS = datetime(1950, 1, 1), 36_525
 _DATE_SKELETONS = ("yMMMEd", "yMMMd", "yMMMM", "yMd", "MMMMd", "MMMd", "MMMEd", "yMEd", "yQQQQ", "GyMMMd")
 

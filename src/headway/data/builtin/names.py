@@ -11,8 +11,6 @@ from babel import Locale, lists
 
 from headway.data.builtin.form import Form
 
-__all__ = ["list_forms", "name_forms", "unseen_names"]
-
 _COUNTRIES = """
     AL AR AT AU BD BE BG BO BR CA CH CL CN CO CR CU CY CZ DE DK EC EE EG ES ET FI FR GB GE GH GR HR HU ID IE IL
     IN IQ IR IS IT JM JO JP KE KR KZ LB LT LU LV MA MG MT MX MY NG NL NO NP NZ PE PH PK PL PT PY RO RS SA SE SI

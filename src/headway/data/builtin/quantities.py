@@ -11,8 +11,6 @@ from babel import Locale, lists, numbers, units
 
 from headway.data.builtin.form import Form, Write, localized
 
-__all__ = ["compact_forms", "currency_forms", "decimal_forms", "measure_forms", "percentage_forms"]
-
 _ONE_AND_TWO = (Decimal(1), Decimal(2))  # singular and dual
 _CURRENCIES = "AUD BRL CAD CHF CNY CZK DKK EUR GBP INR JPY KRW MXN NOK PLN SEK TRY USD ZAR"
 
