@@ -144,7 +144,7 @@ def test_attention_by_hand_over_the_beams_of_two_sentences() -> None:
     attention = RecurrentAttention(2, "dot")
     states = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [9.0, 9.0]], [[1.0, 1.0], [2.0, 0.0], [0.0, 3.0]]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
-    memory = attention.remember(Encoded(states, mask, torch.zeros(2, 2)))
+    memory = attention.encode_memory(Encoded(states, mask, torch.zeros(2, 2)))
     queries = torch.tensor([[1.0, 0.0], [0.0, 2.0], [1.0, 1.0], [0.0, 0.0]])  # two beams of each sentence
     context, weights = attention(queries.unsqueeze(1), memory)
 

@@ -38,7 +38,7 @@ from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import TokenEmbedding
 from headway.nn.pooling import AttentionPooling, Pooling, PoolingKind
-from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from headway.nn.positions import make_positions
 
 
 class ClassifierConfig(BlockConfig):
@@ -97,7 +97,8 @@ class EncoderClassifier(nn.Module):
         super().__init__()
         self.config, self.num_classes = config, num_classes
         self.embedding = TokenEmbedding(vocab_size, config.d_model, scaled=config.scale_embedding)
-        self.positions = _positions(config)
+        most = config.max_length + (config.pooling == "first")
+        self.positions = make_positions(config.positions, config.d_model, most)
         self.word_dropout = Dropout(config.word_dropout)
         self.embedding_dropout = Dropout(
             config.dropout if config.embedding_dropout is None else config.embedding_dropout
@@ -179,13 +180,3 @@ def _one_position(
     y = around(y, lambda y: attention.attend(attention.queries(y), kv, mask))
     transformed: Tensor = block.feed_forward_residual(y, block.feed_forward)
     return transformed
-
-
-def _positions(config: ClassifierConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:
-    match config.positions:
-        case "rotary" | "none":
-            return NoPositions()
-        case "learned":
-            return LearnedPositions(config.d_model, config.max_length + (config.pooling == "first"))
-        case "sinusoidal":
-            return SinusoidalPositions(config.d_model)

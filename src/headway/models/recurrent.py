@@ -251,27 +251,11 @@ class RecurrentModel(nn.Module):
 
 
 def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder[Any]:
-    cell, d_model, layers, dropout = config.cell, config.d_model, config.decoder_layers, config.dropout
+    widths = config.cell, d_embedding, config.d_model
+    common: dict[str, Any] = {"layers": config.decoder_layers, "dropout": config.dropout}
     if config.score_kind is None:
-        every_step = not config.starts_only
-        return FixedVectorDecoder(cell, d_embedding, d_model, layers=layers, dropout=dropout, every_step=every_step)
+        return FixedVectorDecoder(*widths, **common, every_step=not config.starts_only)
+    common |= {"score": config.score_kind, "score_hidden": config.score_hidden}
     if config.attention == "bahdanau":
-        return BahdanauDecoder(
-            cell,
-            d_embedding,
-            d_model,
-            layers=layers,
-            dropout=dropout,
-            score=config.score_kind,
-            score_hidden=config.score_hidden,
-        )
-    return LuongDecoder(
-        cell,
-        d_embedding,
-        d_model,
-        layers=layers,
-        dropout=dropout,
-        score=config.score_kind,
-        score_hidden=config.score_hidden,
-        input_feeding=config.input_feeding,
-    )
+        return BahdanauDecoder(*widths, **common)
+    return LuongDecoder(*widths, **common, input_feeding=config.input_feeding)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from headway.config import applied_preset
 from headway.decode.protocol import Step
-from headway.nn.attention import KeysValues
+from headway.nn.attention import KeysValues, record_attention
 from headway.nn.blocks import (
     BlockConfig,
     DecoderStack,
@@ -36,7 +36,7 @@ from headway.nn.cache import KVCache
 from headway.nn.dropout import Dropout
 from headway.nn.embedding import Tie, output_projection, pad_sequences, token_embeddings
 from headway.nn.masks import causal_mask, padding_mask
-from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions
+from headway.nn.positions import LearnedPositions, NoPositions, SinusoidalPositions, make_positions
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {"d_model": 128, "num_heads": 4, "d_ff": 512, "encoder_layers": 2, "decoder_layers": 2},
@@ -215,9 +215,12 @@ class Transformer(nn.Module):
         prefix = state.prefix
         self.target_positions.reserve(prefix.max_length + 1)
         x = self.embed_target_at(tokens, prefix.lengths.repeat_interleave(prefix.beams))
-        seen: list[Tensor] | None = [] if attention else None
-        hidden = self.decoder.step(x.view(prefix.num_sequences, prefix.beams, -1), prefix, state.memory, seen)
-        return Step(self.projection(hidden).flatten(0, 1), seen[0].mean(1).flatten(0, 1) if seen else None)
+        x = x.view(prefix.num_sequences, prefix.beams, -1)
+        if not attention:
+            return Step(self.projection(self.decoder.step(x, prefix, state.memory)).flatten(0, 1), None)
+        with record_attention(self.decoder.blocks[-1].get_submodule("cross_attention")) as seen:
+            hidden = self.decoder.step(x, prefix, state.memory)
+        return Step(self.projection(hidden).flatten(0, 1), seen[0].mean(1).flatten(0, 1))
 
     def select(
         self, state: TransformerState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
@@ -229,18 +232,14 @@ class Transformer(nn.Module):
 
 
 def _positions(config: TransformerConfig) -> SinusoidalPositions | LearnedPositions | NoPositions:
-    match config.positions:
-        case "rotary" | "none":
-            return NoPositions()
-        case "learned":
-            return LearnedPositions(config.d_model, config.max_length)
-        case "sinusoidal":
-            return SinusoidalPositions(
-                config.d_model,
-                interleaved=config.sinusoid_layout == "interleaved",
-                offset=config.position_offset,
-                last_exponent=config.sinusoid_spacing == "inclusive",
-            )
+    return make_positions(
+        config.positions,
+        config.d_model,
+        config.max_length,
+        interleaved=config.sinusoid_layout == "interleaved",
+        offset=config.position_offset,
+        last_exponent=config.sinusoid_spacing == "inclusive",
+    )
 
 
 def _embedding_norm(config: TransformerConfig) -> nn.LayerNorm | nn.Identity:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.config import Config
-from headway.nn.attention import KeysValues, MultiHeadAttention, attention_weights
+from headway.nn.attention import KeysValues, MultiHeadAttention
 from headway.nn.cache import KVCache, LayerSpec
 from headway.nn.dropout import Dropout
 from headway.nn.scores import ScoreKind
@@ -233,14 +233,18 @@ def _linear(inputs: int, outputs: int) -> nn.Linear:
     return layer
 
 
-class PostNorm(nn.Module):
-    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; "x +" only if ``residual``."""
+class _NormedResidual(nn.Module):
+    """The parts of a residual connection with a norm."""
 
     def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(d_model)
         self.dropout = Dropout(dropout)
         self.residual = residual
+
+
+class PostNorm(_NormedResidual):
+    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; "x +" only if ``residual``."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply ``sublayer``."""
@@ -249,14 +253,8 @@ class PostNorm(nn.Module):
         return normed
 
 
-class PreNorm(nn.Module):
+class PreNorm(_NormedResidual):
     """x + Dropout(Sublayer(LayerNorm(x))), which leaves the residual path untouched; "x +" only if ``residual``."""
-
-    def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(d_model)
-        self.dropout = Dropout(dropout)
-        self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
         """Apply ``sublayer``."""
@@ -319,13 +317,10 @@ class DecoderBlock(nn.Module):
         transformed: Tensor = self.feed_forward_residual(x, self.feed_forward)
         return transformed
 
-    def step(
-        self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, layer: int, seen: list[Tensor] | None = None
-    ) -> Float[Tensor, "B W D"]:
+    def step(self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, layer: int) -> Float[Tensor, "B W D"]:
         """Decode one more position of each beam; the earlier ones are in ``prefix``, which has advanced already.
 
-        The beams of a sequence are query positions of one batch entry. ``seen`` receives the weights (B, H, W, S) of
-        the attention over the memory.
+        The beams of a sequence are query positions of one batch entry.
         """
 
         def attend_to_prefix(x: Tensor) -> Tensor:
@@ -340,10 +335,6 @@ class DecoderBlock(nn.Module):
         def attend_to_memory(x: Tensor) -> Tensor:
             query = self.cross_attention.queries(x)
             keys, values = (torch.unflatten(stored, 0, query.shape[:2]) for stored in memory.entries(layer))
-            if seen is not None:
-                mask, score = memory.mask, self.cross_attention.score
-                opened = None if mask is None else mask.unsqueeze(1)
-                seen.append(attention_weights(query, keys, opened, None if score is None else score.compare))
             return self.cross_attention.attend(query, KeysValues(keys, values), memory.mask)
 
         x = self.attention_residual(x, attend_to_prefix)
@@ -413,17 +404,11 @@ class DecoderStack(nn.Module):
         prefix = KVCache(layers, dtype=dtype, device=device, window=self.window)
         return prefix, KVCache(layers, dtype=dtype, device=device)
 
-    def step(
-        self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, seen: list[Tensor] | None = None
-    ) -> Float[Tensor, "B W D"]:
-        """Return the hidden states of one more position of each beam, which ``prefix`` then contains.
-
-        ``seen`` receives what the last block attends to in the memory, (B, H, W, S).
-        """
+    def step(self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache) -> Float[Tensor, "B W D"]:
+        """Return the hidden states of one more position of each beam, which ``prefix`` then contains."""
         prefix.advance()
-        blocks = self._blocks()
-        for layer, block in enumerate(blocks):
-            x = block.step(x, prefix, memory, layer, seen if layer == len(blocks) - 1 else None)
+        for layer, block in enumerate(self._blocks()):
+            x = block.step(x, prefix, memory, layer)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from threading import Lock
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -149,6 +150,26 @@ class NoPositions(nn.Module):
 
     def reserve(self, length: int) -> None:
         """Do nothing: there is no limit."""
+
+
+def make_positions(
+    kind: Literal["sinusoidal", "learned", "rotary", "none"],
+    d_model: int,
+    max_length: int,
+    *,
+    interleaved: bool = True,
+    offset: int = 0,
+    last_exponent: bool = False,
+) -> SinusoidalPositions | LearnedPositions | NoPositions:
+    """Return what adds positions to embeddings. Rotary positions are added to none; attention rotates by them.
+
+    ``max_length`` is for learned positions. The other options are those of :func:`sinusoids`.
+    """
+    if kind == "learned":
+        return LearnedPositions(d_model, max_length)
+    if kind == "sinusoidal":
+        return SinusoidalPositions(d_model, interleaved=interleaved, offset=offset, last_exponent=last_exponent)
+    return NoPositions()
 
 
 class RotaryPositions(nn.Module):

@@ -69,7 +69,7 @@ class Annotations:
 
     states: Float[Tensor, "B S D"]
     keys: Float[Tensor, "B 1 S _"]
-    bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity at padding, otherwise 0
+    score_bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity at padding, otherwise 0
 
     @property
     def num_sequences(self) -> int:
@@ -78,7 +78,8 @@ class Annotations:
 
     def select(self, sentences: Int[Tensor, " B2"]) -> None:
         """Keep only ``sentences``."""
-        self.states, self.keys, self.bias = self.states[sentences], self.keys[sentences], self.bias[sentences]
+        self.states, self.keys = self.states[sentences], self.keys[sentences]
+        self.score_bias = self.score_bias[sentences]
 
     def join(self, other: Annotations) -> None:
         """Append other sentences, which may have other lengths."""
@@ -86,7 +87,7 @@ class Annotations:
         both = [(one, width - one.states.size(1)) for one in (self, other)]
         self.states = torch.cat([F.pad(one.states, (0, 0, 0, more)) for one, more in both])
         self.keys = torch.cat([F.pad(one.keys, (0, 0, 0, more)) for one, more in both])
-        self.bias = torch.cat([F.pad(one.bias, (0, more), value=-math.inf) for one, more in both])
+        self.score_bias = torch.cat([F.pad(one.score_bias, (0, more), value=-math.inf) for one, more in both])
 
 
 MemoryT = TypeVar("MemoryT", SentenceVector, Annotations)
@@ -140,7 +141,7 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         self.score: ScoreFunction = make_score(score, d_model, hidden=score_hidden)
 
-    def remember(self, encoded: Encoded) -> Annotations:
+    def encode_memory(self, encoded: Encoded) -> Annotations:
         """Return the memory that decoding keeps of the sentences."""
         bias = torch.zeros(encoded.mask.shape, dtype=encoded.states.dtype, device=encoded.mask.device)
         bias = bias.masked_fill_(~encoded.mask, -math.inf)[:, None, None]
@@ -151,7 +152,7 @@ class RecurrentAttention(nn.Module):
     ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
         """Return the context and the weights of each query. A sentence's rows are query positions over its memory."""
         queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
-        weights = observed(self, (self.score.compare(queries, memory.keys) + memory.bias).softmax(-1))
+        weights = observed(self, (self.score.compare(queries, memory.keys) + memory.score_bias).softmax(-1))
         return (weights.squeeze(1) @ memory.states).view(query.shape), weights
 
 
@@ -185,7 +186,7 @@ class Decoder(nn.Module, Generic[MemoryT]):
         self.dropout = Dropout(dropout)
         self.d_fed = 0
 
-    def remember(self, encoded: Encoded) -> MemoryT:
+    def encode_memory(self, encoded: Encoded) -> MemoryT:
         """Return the memory that decoding keeps of the sentences."""
         raise NotImplementedError
 
@@ -198,7 +199,7 @@ class Decoder(nn.Module, Generic[MemoryT]):
         parts = self.bridge(encoded.vector).to(self.bridge.weight.dtype).chunk(len(self.layers) * self.num_states, 1)
         states = [part if index % self.num_states else part.tanh() for index, part in enumerate(parts)]
         layers = tuple(tuple(states[at : at + self.num_states]) for at in range(0, len(states), self.num_states))
-        return RecurrentState(self.remember(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
+        return RecurrentState(self.encode_memory(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
 
     def run(self, x: Float[Tensor, "R T _"], state: RecurrentState[MemoryT], first: int = 0) -> Float[Tensor, "R T D"]:
         """Compute all steps of layer ``first`` and the layers above it, with one call per layer."""
@@ -243,7 +244,7 @@ class FixedVectorDecoder(Decoder[SentenceVector]):
         if every_step:
             self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
 
-    def remember(self, encoded: Encoded) -> SentenceVector:
+    def encode_memory(self, encoded: Encoded) -> SentenceVector:
         """Return z as the memory."""
         return SentenceVector(encoded.vector)
 
@@ -257,7 +258,29 @@ class FixedVectorDecoder(Decoder[SentenceVector]):
         return out
 
 
-class BahdanauDecoder(Decoder[Annotations]):
+class AttentionDecoder(Decoder[Annotations]):
+    """A decoder that attends to the encoder's states; ``score`` and ``score_hidden`` are those of its attention."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        d_input: int,
+        d_model: int,
+        *,
+        layers: int,
+        dropout: float,
+        score: ScoreKind,
+        score_hidden: int | None = None,
+    ) -> None:
+        super().__init__(cell, d_input, d_model, layers=layers, dropout=dropout)
+        self.attention = RecurrentAttention(d_model, score, score_hidden)
+
+    def encode_memory(self, encoded: Encoded) -> Annotations:
+        """Return all of the encoder's states as the memory."""
+        return self.attention.encode_memory(encoded)
+
+
+class BahdanauDecoder(AttentionDecoder):
     """The state before a step queries the attention, whose result is an input of the step (Bahdanau et al. 2015, 3.1).
 
         c_t = attend(h_{t-1})
@@ -280,14 +303,10 @@ class BahdanauDecoder(Decoder[Annotations]):
         score: ScoreKind,
         score_hidden: int | None = None,
     ) -> None:
-        super().__init__(cell, d_embedding + d_model, d_model, layers=layers, dropout=dropout)
-        self.attention = RecurrentAttention(d_model, score, score_hidden)
+        widths = d_embedding + d_model, d_model
+        super().__init__(cell, *widths, layers=layers, dropout=dropout, score=score, score_hidden=score_hidden)
         self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
         self.d_output = d_embedding
-
-    def remember(self, encoded: Encoded) -> Annotations:
-        """Return all of the encoder's states as the memory."""
-        return self.attention.remember(encoded)
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
@@ -306,7 +325,7 @@ class BahdanauDecoder(Decoder[Annotations]):
         return out
 
 
-class LuongDecoder(Decoder[Annotations]):
+class LuongDecoder(AttentionDecoder):
     """The state after a step queries the attention (Luong et al. 2015, section 3).
 
         h_t = d(h_{t-1}, y_{t-1})            or with ``input_feeding`` d(h_{t-1}, [y_{t-1}; out_{t-1}]), section 3.3
@@ -329,15 +348,11 @@ class LuongDecoder(Decoder[Annotations]):
         score_hidden: int | None = None,
         input_feeding: bool,
     ) -> None:
-        super().__init__(cell, d_embedding + input_feeding * d_embedding, d_model, layers=layers, dropout=dropout)
-        self.attention = RecurrentAttention(d_model, score, score_hidden)
+        widths = d_embedding + input_feeding * d_embedding, d_model
+        super().__init__(cell, *widths, layers=layers, dropout=dropout, score=score, score_hidden=score_hidden)
         self.combine = linear(2 * d_model, d_embedding)
         self.d_output = d_embedding
         self.d_fed = d_embedding if input_feeding else 0
-
-    def remember(self, encoded: Encoded) -> Annotations:
-        """Return all of the encoder's states as the memory."""
-        return self.attention.remember(encoded)
 
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
