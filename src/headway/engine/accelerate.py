@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
+import torch
 from torch import nn
 from torch.nn import functional as F
 
@@ -44,6 +45,8 @@ from headway.nn.recurrent import RecurrentLayer
 from headway.nn.scores import ScoreFunction
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 Accepts = Callable[[Any], bool]
 
@@ -149,6 +152,12 @@ _INSIDE: dict[type[nn.Module], dict[str, Replacement]] = {
     MultiHeadAttention: {"output": _INNER_LINEAR},
 }
 _INSIDE |= {each.fast: _INSIDE[each.plain] for each in _REPLACEMENTS if each.plain in _INSIDE}
+
+
+def compile_forward(compute: Callable[P, T]) -> Callable[P, T]:
+    """Return a part of a forward pass compiled by ``torch.compile``: one graph for all shapes."""
+    compiled: Callable[P, T] = torch.compile(compute, dynamic=True)
+    return compiled
 
 
 @dataclass(frozen=True)

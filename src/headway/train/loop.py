@@ -31,7 +31,7 @@ from torch import Tensor
 
 from headway.bundle import load_weights, named_weights
 from headway.config import to_toml
-from headway.engine.accelerate import accelerate
+from headway.engine.accelerate import accelerate, compile_forward
 from headway.errors import DivergenceError
 from headway.hardware import autocast, keep_freed_memory, return_freed_memory
 from headway.models.registry import architecture_of
@@ -198,8 +198,8 @@ class _Trainer(Generic[RecipeT]):
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
-            # One graph for all shapes, without the loss, which computes its own gradient in a loop over chunks.
-            objective.compute = torch.compile(objective.compute, dynamic=True)
+            # Without the loss, which computes its own gradient in a loop over chunks.
+            objective.compute = compile_forward(objective.compute)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
         self.objective = world.wrap(objective, blocks=blocks, unused=recipe.skips_layers)
         self.state = TrainingState(trained, recipe, run, world, checkpoints)
