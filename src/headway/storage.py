@@ -110,10 +110,10 @@ def locked_folder(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Lock the file ``path``. If another process has locked it, wait, or raise Timeout unless ``wait``.
+    """Lock the file ``path``. If another process has locked it, wait, or raise Timeout if ``wait`` is False.
 
-    This includes processes on machines that share the file system; one that has no locks gets a warning. The system
-    releases the lock when the process ends, even if it is killed. The file is not removed.
+    Processes on machines that share the file system see the lock, too. A file system without locks causes a warning.
+    The system releases the lock when the process ends, even if it is killed. The file is not removed.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

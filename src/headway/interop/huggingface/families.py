@@ -25,7 +25,6 @@ from headway.nn.blocks import Activation
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 OUTPUT_BIAS = "final_logits_bias"
-UNUSED_POSITIONS = 2  # rows before the first position in learned tables
 OPTIONS = {  # key of config.json: our option
     "d_model": "d_model",
     "encoder_layers": "encoder_layers",

@@ -19,14 +19,7 @@ from torch import Tensor
 from headway.bundle import load_weights, named_weights
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint, read_json, read_tensors
-from headway.interop.huggingface.families import (
-    ACTIVATIONS,
-    OPTIONS,
-    OUTPUT_BIAS,
-    UNUSED_POSITIONS,
-    table_names,
-    tensor_names,
-)
+from headway.interop.huggingface.families import ACTIVATIONS, OPTIONS, OUTPUT_BIAS, table_names, tensor_names
 from headway.interop.supported import SIZES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -36,6 +29,7 @@ from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
 _NEVER = -1e4  # probability 0 in every precision, and finite, so that 0 times it is not NaN
+_UNUSED_POSITIONS = 2  # rows before the first position in learned tables
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
 }
@@ -200,7 +194,7 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
         "projection.bias": tables.bias,
     }
     for ours, theirs in tensor_names(config).items():
-        weights[ours] = tensors[theirs][UNUSED_POSITIONS:] if ours.endswith("_positions.table") else tensors[theirs]
+        weights[ours] = tensors[theirs][_UNUSED_POSITIONS:] if ours.endswith("_positions.table") else tensors[theirs]
         if weights[ours].shape != expected[ours].shape:
             raise BundleError(
                 f"{path}: tensor {theirs!r} has shape {list(tensors[theirs].shape)}, which does not fit config.json: "
