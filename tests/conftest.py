@@ -14,7 +14,7 @@ import os
 import random
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
+_THREADS = int(os.environ.get("HEADWAY_TEST_THREADS", "1"))
 _CHECKED_CALLS = 20
 _calls: Counter[CodeType] = Counter()
 _jaxtyped: Any = jaxtyping.jaxtyped
@@ -79,7 +80,7 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _few_threads() -> None:
     """Use one thread, because tiny tensors gain nothing from more; ``tests/settings.py`` also tries two."""
-    torch.set_num_threads(int(os.environ.get("HEADWAY_TEST_THREADS", "1")))
+    torch.set_num_threads(_THREADS)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -90,16 +91,14 @@ def _children_receive_interrupts() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
-    """Every test draws the same numbers, alone or among others."""
+def _same_start() -> Iterator[None]:
+    """Every test draws the same numbers, alone or among others, and checks the first calls of each function."""
     random.seed(0)
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _checked_anew() -> None:
-    """Every test checks the first calls of each function."""
     _calls.clear()
+    yield
+    if torch.get_num_threads() != _THREADS:
+        torch.set_num_threads(_THREADS)
 
 
 class _NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -97,7 +97,6 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("trained")
     recipe = write_recipe(folder, data)
     return Trained(recipe, folder / "run", run("train", recipe, "--run", folder / "run"))

@@ -32,7 +32,6 @@ class Lesson:
 
 @pytest.fixture(scope="module")
 def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
-    torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("lesson")
     for split, count in (("train", 20), ("dev", 3)):
         write_lines(folder / f"{split}.de", LINES[:count])

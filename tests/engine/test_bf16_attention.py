@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,10 +27,10 @@ BFLOAT16 = torch.bfloat16
 
 
 @pytest.fixture(params=[1, 2], autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(1)
+def threads(request: pytest.FixtureRequest) -> int:
+    count: int = request.param
+    torch.set_num_threads(count)
+    return count
 
 
 def defined(projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: int) -> Tensor:

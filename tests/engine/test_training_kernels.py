@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -27,10 +26,10 @@ TYPES = [torch.float32, torch.bfloat16]
 
 
 @pytest.fixture(params=[1, 2], autouse=True)
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(1)
+def threads(request: pytest.FixtureRequest) -> int:
+    count: int = request.param
+    torch.set_num_threads(count)
+    return count
 
 
 @pytest.fixture(params=["kernels", "operations"])

@@ -173,7 +173,6 @@ def test_quantized_weights_are_near_and_small_and_leave_the_model_alone(tmp_path
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle, Path]]:
     """Imported models, and the folders that they were exported to."""
-    torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("families")
     found = {}
     for name, make in (("marian", marian), ("m2m", m2m), ("bart", bart), ("mbart", mbart), ("fsmt", fsmt)):

@@ -37,7 +37,6 @@ PAIRS = list(zip(corpus()[:24], corpus()[1:25], strict=True))
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FAMILY and FAMILY-headway, the same model twice, for each family; pairs.de and pairs.en."""
-    torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("families")
     for family, make in MAKERS.items():
         found = import_huggingface(make(home / family), **_languages(family, "source_language", "target_language"))

@@ -68,7 +68,6 @@ each_beam = pytest.mark.parametrize("beam_size", [1, 4])
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    torch.set_num_threads(1)
     home = tmp_path_factory.mktemp("families")
     return {family: make(home / family) for family, make in MAKERS.items()}
 

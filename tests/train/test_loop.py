@@ -137,7 +137,6 @@ def interrupt(number: signal.Signals = signal.SIGINT) -> None:
 def straight(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of an undisturbed run."""
     run = tmp_path_factory.mktemp("straight")
-    torch.set_num_threads(1)
     train(recipe(corpus), run)
     return run
 
