@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headway
+from headway import kernels
 from headway.decode import DecodingOptions, Sampling
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict import Glossary, GlossaryTerm, Source, Translator
@@ -199,13 +200,18 @@ class TestTranslations:
         assert met == sorted(met, reverse=True)
         assert met[0] > 0
 
-    def test_of_ensembles_and_int8_contain_it(self, make_translator: Make) -> None:
-        models = [make_translator(seed=seed) for seed in (3, 4)]
-        narrow = make_translator(settings={"precision": "int8"}, d_model=64, d_ff=64)
-        for model in (Translator.ensemble(models), narrow):
-            found = model.translate("das rote Haus", glossary=_known(TERMS, 3))
-            assert found.glossary is not None
-            assert [term.met for term in found.glossary] == [True, True, True]
+    def test_of_ensembles_contain_it(self, make_translator: Make) -> None:
+        assert_contains_terms(Translator.ensemble([make_translator(seed=seed) for seed in (3, 4)]))
+
+    @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba, for the compiled kernels")
+    def test_in_int8_contain_it(self, make_translator: Make) -> None:
+        assert_contains_terms(make_translator(settings={"precision": "int8"}, d_model=64, d_ff=64))
+
+
+def assert_contains_terms(model: Translator) -> None:
+    found = model.translate("das rote Haus", glossary=_known(TERMS, 3))
+    assert found.glossary is not None
+    assert [term.met for term in found.glossary] == [True, True, True]
 
 
 def _known(glossary: Glossary, count: int) -> Glossary:
