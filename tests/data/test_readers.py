@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -91,12 +90,8 @@ class TestLines:
         zst.write_bytes(frame(b"one\ntw") + frame(b"o\nthree\n"))
         assert lines_of(gz) == lines_of(zst) == ["one", "two", "three"]
 
-    def test_memory_stays_flat_and_reading_is_fast(self, tmp_path: Path) -> None:
+    def test_memory_stays_flat(self, tmp_path: Path) -> None:
         line = "A sentence of ordinary length, as corpora hold them by the million.\n"
-        path = write(tmp_path / "corpus.txt", line * 400_000)  # 27 MB
-        start = time.perf_counter()
-        assert sum(1 for _ in read_lines(path)) == 400_000
-        assert time.perf_counter() - start < 2.0  # 0.1 s on one core; the slack is for a busy machine
         path = write(tmp_path / "short.txt", line * 100_000)  # 7 MB, as strings 12 MB
         tracemalloc.start()
         try:
