@@ -194,7 +194,7 @@ def unlikely() -> Iterator[str]:
         yield (
             f"## The flag `unlikely`\n\n`python benchmarks/unlikely.py` ({data['date']}, PyTorch {data['torch']}, calibrated in "
             f"{data['calibrated_in']}; `{name}`). The share of texts that are flagged; in the models' own domain these are "
-            "false alarms. In brackets: by the source alone.\n"
+            f"false alarms. In brackets: by the source alone. {data['note']}\n"
         )
         runs = data["results"]
         header = [f"{each['model']}, calibrated on {each['calibrated_on']}, {each['precision']}" for each in runs]

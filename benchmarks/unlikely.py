@@ -155,6 +155,9 @@ def main() -> None:
     parser.add_argument("--tatoeba", type=Path, help="a model trained on Tatoeba, de-en")
     parser.add_argument("--precision", nargs="+", default=["float32"], help="the first one calibrates")
     parser.add_argument("--beam-size", type=int, default=4)
+    parser.add_argument(
+        "--note", default="", help="what a reader of the results must know, such as the models' training"
+    )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     multi30k, tatoeba = given.data / "multi30k", given.data / "tatoeba-de-en"
@@ -203,6 +206,7 @@ def main() -> None:
             "headway": importlib.metadata.version("headway"),
             "torch": torch.__version__,
             "calibrated_in": given.precision[0],
+            "note": given.note,
         }
         given.output.write_text(json.dumps({**about, "results": results}, indent=1) + "\n", encoding="utf-8")
 

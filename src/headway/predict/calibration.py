@@ -35,6 +35,7 @@ from pydantic import Field
 
 from headway.bundle import AnyBundle
 from headway.config import Config
+from headway.decode import DecodingOptions
 from headway.errors import BundleError, ConfigError
 from headway.predict.results import Translation
 from headway.storage import atomic_write_text
@@ -162,8 +163,16 @@ def calibrate(
     """
     tokenizer = translator.bundle.source_tokenizer
     sources = [source for source in sources if source.strip()][:: max(1, -(-len(sources) // _MAX_TEXTS))]
-    found = translator.translate_each(sources, target_language=target_language, source_language=source_language)
-    translated = [each for each in found if isinstance(each, Translation)]
+    # Greedy search and a beam find translations of different probability; the less probable one counts.
+    greedy, beam = (
+        translator.translate_each(sources, options, target_language=target_language, source_language=source_language)
+        for options in (DecodingOptions(beam_size=1), DecodingOptions())
+    )
+    translated = [
+        min(one, other, key=_mean_log_prob)
+        for one, other in zip(greedy, beam, strict=True)
+        if isinstance(one, Translation) and isinstance(other, Translation)
+    ]
     if (rank := _tail_rank(len(translated))) == 0:
         return None
     ids = tokenizer.encode_batch([each.source for each in translated])
@@ -221,6 +230,11 @@ def read_calibration(bundle: AnyBundle, folder: Path) -> Calibration | None:
     if found.tokenizer != bundle.tokenizers["source"].fingerprint:
         raise BundleError(f"{path}: made for a model of another vocabulary; delete it and run headway calibrate")
     return found
+
+
+def _mean_log_prob(translation: Translation) -> float:
+    log_probs = translation.candidates[0].token_log_probabilities
+    return sum(log_probs) / len(log_probs)
 
 
 def _surprise(count: int, total: int, vocab_size: int) -> float:
