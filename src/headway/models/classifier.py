@@ -33,6 +33,7 @@ from headway.nn.blocks import (
     NumHeads,
     PreNorm,
     SublayerDropout,
+    linear,
 )
 from headway.nn.convolution import ResidualConvolution
 from headway.nn.dropout import Dropout
@@ -117,9 +118,7 @@ class EncoderClassifier(nn.Module):
             else Pooling(config.pooling, config.d_model)
         )
         self.pooled_dropout = Dropout(config.pooled_dropout)
-        self.projection = nn.Linear(self.pooling.width, num_classes)
-        nn.init.xavier_uniform_(self.projection.weight)
-        nn.init.zeros_(self.projection.bias)
+        self.projection = linear(self.pooling.width, num_classes)
 
     @property
     def max_length(self) -> int:

@@ -96,11 +96,7 @@ class RecurrentConfig(Config):
         0.2, ge=0, lt=1, description="Dropout probability on embeddings, between layers and on outputs."
     )
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
-    tie: Tie = Field(
-        "all",
-        description="Which matrices are one: both embeddings and the output projection (all), target embedding and "
-        "output projection (target), or none.",
-    )
+    tie: Tie = "all"
 
     @model_validator(mode="before")
     @classmethod
@@ -223,34 +219,34 @@ class RecurrentModel(nn.Module):
         logits: Tensor = self.projection(self.hidden(source, target))
         return logits
 
-    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> RecurrentState[Any]:
+    def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> RecurrentState:
         """Encode the sources and begin decoding, with ``beams`` rows for each."""
         state = self.decoder.start(self.encode(pad_sequences(sources, self.pad, self.device)))
         if beams > 1:
             state.select(torch.arange(len(sources), device=self.device).repeat_interleave(beams))
         return state
 
-    def admit(self, state: RecurrentState[Any], sources: Sequence[Sequence[int]]) -> None:
+    def admit(self, state: RecurrentState, sources: Sequence[Sequence[int]]) -> None:
         """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
         state.join(self.start(sources, beams=state.beams))
 
-    def step(self, state: RecurrentState[Any], tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
+    def step(self, state: RecurrentState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
         """Append one token to each row and predict the next; ``attention`` is None if the model has none."""
         hidden = self._decode(state, tokens.unsqueeze(1)).squeeze(1)
         return Step(self.projection(hidden), state.weights if attention else None)
 
     def select(
-        self, state: RecurrentState[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
+        self, state: RecurrentState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
         """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
         state.select(rows, sequences)
 
-    def _decode(self, state: RecurrentState[Any], tokens: Int[Tensor, "R T"]) -> Float[Tensor, "R T D"]:
+    def _decode(self, state: RecurrentState, tokens: Int[Tensor, "R T"]) -> Float[Tensor, "R T D"]:
         hidden: Tensor = self.dropout(self.decoder(self.dropout(self.target_embedding(tokens)), state))
         return hidden
 
 
-def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder[Any]:
+def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder:
     widths = config.cell, d_embedding, config.d_model
     common: dict[str, Any] = {"layers": config.decoder_layers, "dropout": config.dropout}
     if config.score_kind is None:

@@ -68,11 +68,7 @@ class TransformerConfig(BlockConfig):
     scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model) (paper).")
     embedding_norm: bool = Field(False, description="Layer norm on embeddings + positions (BART).")
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
-    tie: Tie = Field(
-        "all",
-        description="Which matrices are one: both embeddings and the output projection (all), target embedding and "
-        "output projection (target), or none.",
-    )
+    tie: Tie = "all"
 
     @model_validator(mode="before")
     @classmethod

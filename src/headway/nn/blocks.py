@@ -16,7 +16,7 @@ Each can also go without its residual connection, "x +", for experiments on what
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
@@ -160,18 +160,10 @@ def _feed_forward(config: BlockConfig) -> FeedForward | GatedFeedForward:
 
 
 def _residual(config: BlockConfig) -> PostNorm | PreNorm | NoNorm:
-    match config.norm:
-        case "post":
-            return PostNorm(config.d_model, config.dropout, residual=config.residual)
-        case "pre":
-            return PreNorm(config.d_model, config.dropout, residual=config.residual)
-        case "none":
-            return NoNorm(config.dropout, residual=config.residual)
-
-
-def _final_norm(config: BlockConfig) -> nn.LayerNorm | nn.Identity:
-    """Return what ends a stack: a norm if its blocks are pre-norm, because their outputs are not normalized."""
-    return nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
+    if config.norm == "none":
+        return NoNorm(config.dropout, residual=config.residual)
+    kind = PostNorm if config.norm == "post" else PreNorm
+    return kind(config.d_model, config.dropout, residual=config.residual)
 
 
 class FeedForward(nn.Module):
@@ -190,8 +182,8 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.inner = _linear(d_model, d_ff)
-        self.outer = _linear(d_ff, d_model)
+        self.inner = linear(d_model, d_ff)
+        self.outer = linear(d_ff, d_model)
         self.activation = _ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
@@ -213,9 +205,9 @@ class GatedFeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.gate = _linear(d_model, d_ff)
-        self.inner = _linear(d_model, d_ff)
-        self.outer = _linear(d_ff, d_model)
+        self.gate = linear(d_model, d_ff)
+        self.inner = linear(d_model, d_ff)
+        self.outer = linear(d_ff, d_model)
         self.activation = _GATES[activation]
         self.dropout = Dropout(dropout)
 
@@ -225,7 +217,7 @@ class GatedFeedForward(nn.Module):
         return transformed
 
 
-def _linear(inputs: int, outputs: int) -> nn.Linear:
+def linear(inputs: int, outputs: int) -> nn.Linear:
     """Return a linear layer with Xavier-uniform weights and zero bias."""
     layer = nn.Linear(inputs, outputs)
     nn.init.xavier_uniform_(layer.weight)
@@ -343,41 +335,45 @@ class DecoderBlock(nn.Module):
         return transformed
 
 
-def _skips_block(stack: EncoderStack | DecoderStack) -> bool:
-    """Draw whether to skip a whole block in training (LayerDrop; Fan et al. 2020).
+class _Stack(nn.Module):
+    """Blocks one after the other. A norm ends pre-norm blocks, because their outputs are not normalized."""
 
-    The draw is from the CPU's generator, so that it follows from the step's seed and never waits for a GPU.
-    """
-    return stack.training and stack.layer_dropout > 0 and float(torch.rand((), device="cpu")) < stack.layer_dropout
-
-
-class EncoderStack(nn.Module):
-    """N encoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
-
-    def __init__(self, num_layers: int, config: BlockConfig) -> None:
+    def __init__(self, blocks: Iterable[nn.Module], config: BlockConfig) -> None:
         super().__init__()
         self.layer_dropout = config.layer_dropout
-        self.blocks = nn.ModuleList(EncoderBlock(config) for _ in range(num_layers))
-        self.norm = _final_norm(config)
+        self.blocks = nn.ModuleList(blocks)
+        self.norm = nn.LayerNorm(config.d_model) if config.norm == "pre" else nn.Identity()
 
-    def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
-        """Return the memory: one vector for each position."""
+    def run(self, x: Float[Tensor, "B T D"], *context: Tensor | None) -> Float[Tensor, "B T D"]:
+        """Call each block with x and ``context``. Training may skip whole blocks (LayerDrop; Fan et al. 2020).
+
+        The draws are from the CPU's generator, so that they follow from the step's seed and never wait for a GPU.
+        """
+        drops = self.training and self.layer_dropout > 0
         for block in self.blocks:
-            if not _skips_block(self):
-                x = block(x, mask)
+            if not (drops and float(torch.rand((), device="cpu")) < self.layer_dropout):
+                x = block(x, *context)
         normed: Tensor = self.norm(x)
         return normed
 
 
-class DecoderStack(nn.Module):
+class EncoderStack(_Stack):
+    """N encoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
+
+    def __init__(self, num_layers: int, config: BlockConfig) -> None:
+        super().__init__((EncoderBlock(config) for _ in range(num_layers)), config)
+
+    def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
+        """Return the memory: one vector for each position."""
+        return self.run(x, mask)
+
+
+class DecoderStack(_Stack):
     """N decoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, config: BlockConfig) -> None:
-        super().__init__()
-        self.layer_dropout = config.layer_dropout
+        super().__init__((DecoderBlock(config) for _ in range(num_layers)), config)
         self.window = config.decoder_window
-        self.blocks = nn.ModuleList(DecoderBlock(config) for _ in range(num_layers))
-        self.norm = _final_norm(config)
 
     def forward(
         self,
@@ -387,11 +383,7 @@ class DecoderStack(nn.Module):
         memory_mask: Bool[Tensor, "#B #T S"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Return the hidden states from which the output projection predicts each next token."""
-        for block in self.blocks:
-            if not _skips_block(self):
-                x = block(x, memory, mask, memory_mask)
-        normed: Tensor = self.norm(x)
-        return normed
+        return self.run(x, memory, mask, memory_mask)
 
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
         """Return the memory's keys and values for each block."""

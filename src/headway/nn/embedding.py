@@ -6,16 +6,23 @@ The paper ties both embeddings and the projection, following Press and Wolf (201
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.errors import ConfigError
 
-Tie = Literal["all", "target", "none"]
+Tie = Annotated[
+    Literal["all", "target", "none"],
+    Field(
+        description="Which matrices are one: both embeddings and the output projection (all), target embedding and "
+        "output projection (target), or none."
+    ),
+]
 
 
 def pad_sequences(sequences: Sequence[Sequence[int]], pad: int, device: torch.device) -> Int[Tensor, "B S"]:

@@ -15,6 +15,8 @@ The dot product of a query at m and a key at n then depends on the positions onl
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import Literal
 
@@ -56,15 +58,28 @@ def sinusoids(
     return table.float()
 
 
-class SinusoidalPositions(nn.Module):
-    """Add sinusoidal encodings to embeddings.
+class _GrowingTable(nn.Module):
+    """A row per position, computed by ``rows``. It is no weight, and grows when a longer sequence is read."""
 
-    There are no weights and no maximum length: the table grows when a longer sequence is read.
+    table: Tensor
+
+    def __init__(self, rows: Callable[[int], Tensor]) -> None:
+        super().__init__()
+        self._rows = rows
+        self.register_buffer("table", rows(256), persistent=False)
+
+    def reserve(self, length: int) -> None:
+        """Extend the table to at least ``length`` positions."""
+        if length > self.table.size(0):
+            with _growing, torch.inference_mode(mode=False):  # autograd rejects tables made in inference mode
+                self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
+
+
+class SinusoidalPositions(_GrowingTable):
+    """Add sinusoidal encodings to embeddings. There are no weights and no maximum length.
 
     The options are those of :func:`sinusoids`.
     """
-
-    table: Tensor
 
     def __init__(
         self,
@@ -75,20 +90,8 @@ class SinusoidalPositions(nn.Module):
         base: float = 10000.0,
         last_exponent: bool = False,
     ) -> None:
-        super().__init__()
-        self.d_model, self.interleaved, self.offset, self.base = d_model, interleaved, offset, base
-        self.last_exponent = last_exponent
-        self.register_buffer("table", self._rows(256), persistent=False)
-
-    def _rows(self, length: int) -> Tensor:
-        return sinusoids(
-            length,
-            self.d_model,
-            interleaved=self.interleaved,
-            offset=self.offset,
-            base=self.base,
-            last_exponent=self.last_exponent,
-        )
+        rows = partial(sinusoids, d_model=d_model, interleaved=interleaved, offset=offset, base=base)
+        super().__init__(partial(rows, last_exponent=last_exponent))
 
     def forward(self, x: Float[Tensor, "B T D"], start: int = 0) -> Float[Tensor, "B T D"]:
         """Return x[:, t] + PE(start + t)."""
@@ -99,12 +102,6 @@ class SinusoidalPositions(nn.Module):
     def at(self, x: Float[Tensor, "B D"], positions: Int[Tensor, " B"]) -> Float[Tensor, "B D"]:
         """Return x[b] + PE(positions[b]). Call :meth:`reserve` first."""
         return x + self.table[positions]
-
-    def reserve(self, length: int) -> None:
-        """Extend the table to at least ``length`` positions."""
-        if length > self.table.size(0):
-            with _growing:
-                self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
 
 
 class LearnedPositions(nn.Module):
@@ -172,28 +169,19 @@ def make_positions(
     return NoPositions()
 
 
-class RotaryPositions(nn.Module):
+class RotaryPositions(_GrowingTable):
     """Rotate queries or keys by their positions; their ``width`` must be even.
 
     There are no weights and no maximum length. The rotation is computed in float32 and rounded once.
     """
 
-    table: Tensor
-
     def __init__(self, width: int) -> None:
-        super().__init__()
         if width % 2:
             raise ConfigError(
                 f"rotary positions turn pairs of units, but a head's queries and keys have {width}; "
                 "choose an even d_key (by default it is d_model / num_heads)"
             )
-        self.width = width
-        self.register_buffer("table", self._rows(256), persistent=False)
-
-    def _rows(self, length: int) -> Float[Tensor, "T 2 K"]:
-        """Return the factors of each position: cosines, and sines with the signs that they have in the rotation."""
-        sine, cosine = torch.unflatten(sinusoids(length, self.width), 1, (-1, 2)).unbind(2)
-        return torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
+        super().__init__(partial(_rotations, width))
 
     def forward(self, x: Float[Tensor, "B H T K"], start: int = 0) -> Float[Tensor, "B H T K"]:
         """Return x[:, :, t] rotated to position start + t."""
@@ -205,11 +193,11 @@ class RotaryPositions(nn.Module):
         """Return x[b] rotated to positions[b]. Call :meth:`reserve` first."""
         return _turned(x, self.table[positions][:, None, None])
 
-    def reserve(self, length: int) -> None:
-        """Extend the table to at least ``length`` positions."""
-        if length > self.table.size(0):
-            with _growing, torch.inference_mode(mode=False):  # autograd rejects tables made in inference mode
-                self.table = self._rows(2 ** math.ceil(math.log2(max(length, self.table.size(0))))).to(self.table)
+
+def _rotations(width: int, length: int) -> Float[Tensor, "T 2 K"]:
+    """Return the factors of each position: cosines, and sines with the signs that they have in the rotation."""
+    sine, cosine = torch.unflatten(sinusoids(length, width), 1, (-1, 2)).unbind(2)
+    return torch.stack([torch.stack([cosine, cosine], 2), torch.stack([-sine, sine], 2)], 1).flatten(2)
 
 
 def _turned(x: Float[Tensor, "*b K"], factors: Float[Tensor, "*c 2 K"]) -> Float[Tensor, "*b K"]:

@@ -157,14 +157,6 @@ class RecurrentEncoder(nn.Module):
                 return torch.cat([states[rows, lengths - 1, : self.width], states[:, 0, self.width :]], 1)
 
 
-def linear(d_input: int, d_output: int) -> nn.Linear:
-    """Return a linear layer with Xavier-uniform weights and zero bias."""
-    layer = nn.Linear(d_input, d_output)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
-
-
 def layers_of(modules: nn.ModuleList) -> list[RecurrentLayer]:
     """Return ``modules`` as a list that is typed as recurrent layers."""
     return cast("list[RecurrentLayer]", list(modules))

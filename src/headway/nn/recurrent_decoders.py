@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -34,54 +33,29 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.nn.attention import observed
+from headway.nn.blocks import linear
 from headway.nn.dropout import Dropout
-from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of, linear
+from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of
 from headway.nn.scores import ScoreFunction, ScoreKind, make_score
 
 
 @dataclass
-class SentenceVector:
-    """The memory of B sentences that are encoded as one vector each."""
+class RecurrentMemory:
+    """The memory of B sentences for attention: the encoder's states, and the keys prepared for the score function.
 
-    vector: Float[Tensor, "B D"]
-
-    @property
-    def num_sequences(self) -> int:
-        """Return B."""
-        return self.vector.size(0)
-
-    def of_rows(self, rows: int) -> Float[Tensor, "R D"]:
-        """Return the vector of each row's sentence."""
-        return self.vector.repeat_interleave(rows // max(1, self.vector.size(0)), 0)
-
-    def select(self, sentences: Int[Tensor, " B2"]) -> None:
-        """Keep only ``sentences``."""
-        self.vector = self.vector[sentences]
-
-    def join(self, other: SentenceVector) -> None:
-        """Append other sentences."""
-        self.vector = torch.cat([self.vector, other.vector])
-
-
-@dataclass
-class Annotations:
-    """The memory of B sentences for attention: the encoder's states, and the keys prepared for the score function."""
+    Without attention, the only state of a sentence is its vector z, and keys have width 0.
+    """
 
     states: Float[Tensor, "B S D"]
     keys: Float[Tensor, "B 1 S _"]
     score_bias: Float[Tensor, "B 1 1 S"]  # added to scores: minus infinity at padding, otherwise 0
-
-    @property
-    def num_sequences(self) -> int:
-        """Return B."""
-        return self.states.size(0)
 
     def select(self, sentences: Int[Tensor, " B2"]) -> None:
         """Keep only ``sentences``."""
         self.states, self.keys = self.states[sentences], self.keys[sentences]
         self.score_bias = self.score_bias[sentences]
 
-    def join(self, other: Annotations) -> None:
+    def join(self, other: RecurrentMemory) -> None:
         """Append other sentences, which may have other lengths."""
         width = max(self.states.size(1), other.states.size(1))
         both = [(one, width - one.states.size(1)) for one in (self, other)]
@@ -90,17 +64,14 @@ class Annotations:
         self.score_bias = torch.cat([F.pad(one.score_bias, (0, more), value=-math.inf) for one, more in both])
 
 
-MemoryT = TypeVar("MemoryT", SentenceVector, Annotations)
-
-
 @dataclass
-class RecurrentState(Generic[MemoryT]):
+class RecurrentState:
     """The state of decoding: the memories of all sentences, and each row's layer states and fed-back output.
 
     ``fed`` has width 0 if no output is fed back. ``weights`` are the attention weights at the newest position, or None.
     """
 
-    memory: MemoryT
+    memory: RecurrentMemory
     layers: tuple[LayerState, ...]
     fed: Float[Tensor, "R _"]
     weights: Float[Tensor, "R S"] | None = None
@@ -108,7 +79,7 @@ class RecurrentState(Generic[MemoryT]):
     @property
     def beams(self) -> int:
         """Return the number of rows of each sequence."""
-        return self.fed.size(0) // max(1, self.memory.num_sequences)
+        return self.fed.size(0) // max(1, len(self.memory.states))
 
     def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``. Only the memories of ``sentences`` are kept.
@@ -120,7 +91,7 @@ class RecurrentState(Generic[MemoryT]):
         if sentences is not None:
             self.memory.select(sentences)
 
-    def join(self, other: RecurrentState[MemoryT]) -> None:
+    def join(self, other: RecurrentState) -> None:
         """Append the sentences and rows of ``other``."""
         self.memory.join(other.memory)
         self.layers = tuple(
@@ -141,14 +112,14 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         self.score: ScoreFunction = make_score(score, d_model, hidden=score_hidden)
 
-    def encode_memory(self, encoded: Encoded) -> Annotations:
+    def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
         """Return the memory that decoding keeps of the sentences."""
         bias = torch.zeros(encoded.mask.shape, dtype=encoded.states.dtype, device=encoded.mask.device)
         bias = bias.masked_fill_(~encoded.mask, -math.inf)[:, None, None]
-        return Annotations(encoded.states, self.score.prepare(encoded.states.unsqueeze(1)), bias)
+        return RecurrentMemory(encoded.states, self.score.prepare(encoded.states.unsqueeze(1)), bias)
 
     def forward(
-        self, query: Float[Tensor, "R T D"], memory: Annotations
+        self, query: Float[Tensor, "R T D"], memory: RecurrentMemory
     ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
         """Return the context and the weights of each query. A sentence's rows are query positions over its memory."""
         queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
@@ -168,7 +139,7 @@ class Maxout(nn.Module):
         return torch.maximum(*self.linear(x).chunk(2, -1))
 
 
-class Decoder(nn.Module, Generic[MemoryT]):
+class Decoder(nn.Module):
     """The recurrent layers, and the map V from z to their initial states; subclasses define input and output.
 
     A call reads the embeddings of the next T tokens of each row (a whole target, or one token) and advances the state
@@ -186,22 +157,19 @@ class Decoder(nn.Module, Generic[MemoryT]):
         self.dropout = Dropout(dropout)
         self.d_fed = 0
 
-    def encode_memory(self, encoded: Encoded) -> MemoryT:
-        """Return the memory that decoding keeps of the sentences."""
-        raise NotImplementedError
+    def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
+        """Return the memory that decoding keeps of the sentences: without attention only z."""
+        z = encoded.vector.unsqueeze(1)
+        return RecurrentMemory(z, z[:, None, :, :0], z.new_zeros(len(z), 1, 1, 1))
 
-    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R T _"]:
-        """Return, for each of these tokens, the vector from which the next token is predicted."""
-        raise NotImplementedError
-
-    def start(self, encoded: Encoded) -> RecurrentState[MemoryT]:
+    def start(self, encoded: Encoded) -> RecurrentState:
         """Return the state before the first token, with one row per sentence: h_0 = tanh(V z), and c_0 = V' z."""
         parts = self.bridge(encoded.vector).to(self.bridge.weight.dtype).chunk(len(self.layers) * self.num_states, 1)
         states = [part if index % self.num_states else part.tanh() for index, part in enumerate(parts)]
         layers = tuple(tuple(states[at : at + self.num_states]) for at in range(0, len(states), self.num_states))
         return RecurrentState(self.encode_memory(encoded), layers, states[0].new_zeros(len(states[0]), self.d_fed))
 
-    def run(self, x: Float[Tensor, "R T _"], state: RecurrentState[MemoryT], first: int = 0) -> Float[Tensor, "R T D"]:
+    def run(self, x: Float[Tensor, "R T _"], state: RecurrentState, first: int = 0) -> Float[Tensor, "R T D"]:
         """Compute all steps of layer ``first`` and the layers above it, with one call per layer."""
         after = list(state.layers)
         for index, layer in list(enumerate(layers_of(self.layers)))[first:]:
@@ -209,7 +177,7 @@ class Decoder(nn.Module, Generic[MemoryT]):
         state.layers = tuple(after)
         return x
 
-    def step(self, gates: Float[Tensor, "R _"], state: RecurrentState[MemoryT]) -> Float[Tensor, "R D"]:
+    def step(self, gates: Float[Tensor, "R _"], state: RecurrentState) -> Float[Tensor, "R D"]:
         """Compute one step of all layers, given the inputs' contribution to the first layer's gates."""
         after: list[LayerState] = []
         for layer, before in zip(layers_of(self.layers), state.layers, strict=True):
@@ -218,7 +186,7 @@ class Decoder(nn.Module, Generic[MemoryT]):
         return after[-1][0]
 
 
-class FixedVectorDecoder(Decoder[SentenceVector]):
+class FixedVectorDecoder(Decoder):
     """A decoder that reads the source only through the vector z.
 
     With ``every_step`` (Cho et al. 2014, section 2.2 and appendix A.1.2):
@@ -244,38 +212,22 @@ class FixedVectorDecoder(Decoder[SentenceVector]):
         if every_step:
             self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
 
-    def encode_memory(self, encoded: Encoded) -> SentenceVector:
-        """Return z as the memory."""
-        return SentenceVector(encoded.vector)
-
-    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[SentenceVector]) -> Float[Tensor, "R T _"]:
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         if not self.every_step:
             return self.run(y, state)
-        z = state.memory.of_rows(y.size(0)).unsqueeze(1).expand(-1, y.size(1), -1)
+        z = state.memory.states.repeat_interleave(state.beams, 0).expand(-1, y.size(1), -1)
         h = self.run(torch.cat([y, z], 2), state)
         out: Tensor = self.readout(torch.cat([h, y, z], 2))
         return out
 
 
-class AttentionDecoder(Decoder[Annotations]):
-    """A decoder that attends to the encoder's states; ``score`` and ``score_hidden`` are those of its attention."""
+class AttentionDecoder(Decoder):
+    """A decoder that attends to the encoder's states."""
 
-    def __init__(
-        self,
-        cell: Cell,
-        d_input: int,
-        d_model: int,
-        *,
-        layers: int,
-        dropout: float,
-        score: ScoreKind,
-        score_hidden: int | None = None,
-    ) -> None:
-        super().__init__(cell, d_input, d_model, layers=layers, dropout=dropout)
-        self.attention = RecurrentAttention(d_model, score, score_hidden)
+    attention: RecurrentAttention
 
-    def encode_memory(self, encoded: Encoded) -> Annotations:
+    def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
         """Return all of the encoder's states as the memory."""
         return self.attention.encode_memory(encoded)
 
@@ -303,12 +255,12 @@ class BahdanauDecoder(AttentionDecoder):
         score: ScoreKind,
         score_hidden: int | None = None,
     ) -> None:
-        widths = d_embedding + d_model, d_model
-        super().__init__(cell, *widths, layers=layers, dropout=dropout, score=score, score_hidden=score_hidden)
+        super().__init__(cell, d_embedding + d_model, d_model, layers=layers, dropout=dropout)
+        self.attention = RecurrentAttention(d_model, score, score_hidden)
         self.readout = Maxout(2 * d_model + d_embedding, d_embedding)
         self.d_output = d_embedding
 
-    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         layer = layers_of(self.layers)[0]
         before, states, contexts, weights = state.layers[0], [], [], []
@@ -348,13 +300,13 @@ class LuongDecoder(AttentionDecoder):
         score_hidden: int | None = None,
         input_feeding: bool,
     ) -> None:
-        widths = d_embedding + input_feeding * d_embedding, d_model
-        super().__init__(cell, *widths, layers=layers, dropout=dropout, score=score, score_hidden=score_hidden)
+        super().__init__(cell, d_embedding + input_feeding * d_embedding, d_model, layers=layers, dropout=dropout)
+        self.attention = RecurrentAttention(d_model, score, score_hidden)
         self.combine = linear(2 * d_model, d_embedding)
         self.d_output = d_embedding
         self.d_fed = d_embedding if input_feeding else 0
 
-    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState[Annotations]) -> Float[Tensor, "R T _"]:
+    def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         if not self.d_fed:
             out, weights = self._attend(self.run(y, state), state.memory)
@@ -370,6 +322,6 @@ class LuongDecoder(AttentionDecoder):
         state.weights = seen[-1].flatten(0, 2)
         return torch.cat(outs, 1)
 
-    def _attend(self, h: Float[Tensor, "R T D"], memory: Annotations) -> tuple[Tensor, Tensor]:
+    def _attend(self, h: Float[Tensor, "R T D"], memory: RecurrentMemory) -> tuple[Tensor, Tensor]:
         context, weights = self.attention(h, memory)
         return self.combine(torch.cat([context, h], 2)).tanh(), weights

@@ -113,8 +113,8 @@ def _normalized(x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
     return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1).to(x.dtype)
 
 
-class _HiddenScore(ScoreFunction):
-    """v^T f(W q + U k), whose hidden layer has (B, H, T, S, hidden) numbers.
+class _AdditiveScore(ScoreFunction):
+    """v^T tanh(W q + U k), whose hidden layer has (B, H, T, S, hidden) numbers.
 
     If that is too large, the queries are processed in parts, and the hidden layer is recomputed for the gradient.
     """
@@ -126,8 +126,8 @@ class _HiddenScore(ScoreFunction):
         self.vector = _matrices(num_heads, hidden, 1)
 
     def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
-        """f, in place."""
-        raise NotImplementedError
+        """Apply the activation of the hidden layer in place."""
+        return summed.tanh_()
 
     def prepare(self, key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H S _"]:
         return key @ self.key
@@ -148,12 +148,9 @@ class _HiddenScore(ScoreFunction):
         return scores.view(hidden.shape[:-1])
 
 
-class _AdditiveScore(_HiddenScore):
-    def activation(self, summed: Float[Tensor, "B H T S _"]) -> Float[Tensor, "B H T S _"]:
-        return summed.tanh_()
+class _FeedForwardScore(_AdditiveScore):
+    """v^T max(0, W q + U k + b)."""
 
-
-class _FeedForwardScore(_HiddenScore):
     def __init__(self, width: int, num_heads: int, hidden: int) -> None:
         super().__init__(width, num_heads, hidden)
         self.bias = nn.Parameter(torch.zeros(num_heads, 1, hidden))
