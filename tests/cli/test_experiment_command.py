@@ -26,11 +26,11 @@ def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
             return Experiment(
                 name,
                 f"About {name}",
+                "What is measured.",
                 (Claim("It is so.", "paper, 1"),),
                 lambda settings: measure(name, settings),
                 lambda numbers: (Verdict("supported", f"it is {numbers['value']}"),),
                 lambda _: Figure(),
-                lambda _: "",
                 data=("corpus.txt",) if name == "heads" else (),
                 takes_model=name == "step-by-step",
             )

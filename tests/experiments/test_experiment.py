@@ -52,11 +52,12 @@ class Stub:
         self.experiment = Experiment(
             name,
             f"Title {NASTY}",
+            f"First paragraph {NASTY}\nof two lines\n\n    x = y\n",
             (Claim(f"Claim one {NASTY}", f"source {NASTY}"), Claim("Claim two", "paper, 1", quoted=True)),
             self.measure,
             lambda numbers: (Verdict("supported", f"because {NASTY}"), Verdict("refuted", f"{numbers['values'][0]}")),
             draw,
-            lambda _: f"First paragraph {NASTY}\n\nSecond paragraph",
+            lambda numbers: f"Measured: {numbers['values'][0]}",
             data=("corpus/a.txt",),
             takes_model=True,
         )
@@ -88,6 +89,7 @@ class TestRunning:
         assert found["seconds"] > 0
         assert found["date"]
         assert record.verdicts[1].reason == "1.5"
+        assert found["explanation"] == f"First paragraph {NASTY}\nof two lines\n\n    x = y\n\nMeasured: 1.5"
 
     def test_what_was_measured_is_judged_and_drawn_again_but_not_measured(
         self, settings: Settings, tmp_path: Path
@@ -258,6 +260,8 @@ class TestNames:
         experiment = load_experiment(name)
         assert experiment.name == name
         assert experiment.claims
+        assert len(experiment.text) > 200
+        assert "`" not in experiment.text  # shown in the report as it is
         for claim in experiment.claims:
             assert claim.source
             assert claim.quoted or claim.text.endswith((".", "?"))
@@ -310,7 +314,17 @@ class TestReport:
         assert "<b" not in text.split("<body>")[1].replace("<body", "")
         page = Page(text)
         for words in (
-            *("Title", "Claim one", "“Claim two”", "source", "because", "First paragraph", "Caption"),
+            *(
+                "Title",
+                "Claim one",
+                "“Claim two”",
+                "source",
+                "because",
+                "First paragraph",
+                "    x = y",
+                "Measured: 1.5",
+                "Caption",
+            ),
             *("headway experiment one", f"headway {NASTY}"),
             *("12,345", "0.1235", "–", "yes", "1, 2", "✓ supported", "✗ refuted"),
             "2 experiments, 4 claims: 2 supported, 2 refuted.",

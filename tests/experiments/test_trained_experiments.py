@@ -60,7 +60,7 @@ def attention_score_numbers(
 
 def heads_numbers(one: float = 29.0, many: float = 29.0, spread: tuple[float, ...] = SPREAD) -> Numbers:
     means = {heads.ONE: one, heads.MIDDLE: 30.0, heads.MANY: many}
-    return {"runs": rows(means, spread=spread), "many": 32, "width": 128}
+    return {"runs": rows(means, spread=spread), "many": 32}
 
 
 def restricted_numbers(
@@ -282,7 +282,6 @@ def test_the_figure_names_all_that_it_shows(name: str) -> None:
         assert axes.get_xlabel() or [tick.get_text() for tick in axes.get_xticklabels()]
         assert axes.get_ylabel() or axes.get_xlabel()
     assert "  " not in experiment.explain(numbers)
-    assert len(experiment.explain(numbers)) > 200
 
 
 def test_a_training_that_gave_up_is_judged_and_drawn() -> None:
@@ -292,7 +291,6 @@ def test_a_training_that_gave_up_is_judged_and_drawn() -> None:
             row |= {"failed": 1, "curve": []}
     experiment = load_experiment("warmup-depth")
     assert experiment.judge(numbers)[0].outcome == "supported"
-    assert "3 of the trainings stopped" in experiment.explain(numbers)
     with figure_style():
         experiment.draw(numbers)
 
@@ -301,7 +299,6 @@ def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers])
     for name, numbers in measured.items():
         assert {path.suffix for path in quick_folder.glob(f"{name}.*")} == {".json", ".svg", ".png"}
         assert numbers["tables"]
-        assert len(load_experiment(name).explain(numbers)) > 200
     assert (quick_folder / "report.html").stat().st_size > 1e6
     assert outcomes("label-smoothing", measured["label-smoothing"])[4] == "supported"
     (whole,) = measured["what-heads-see"]["runs"]
@@ -335,9 +332,8 @@ def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[
     text = experiment_corpus(quick_settings)
     words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
     assert weights[sentence_length.TRANSFORMER] == blocks + 32 * (len(words) + 4)  # four special tokens
-    assert f"{weights[sentence_length.TRANSFORMER]:,} (Transformer)" in load_experiment("sentence-length").explain(
-        measured["sentence-length"]
-    )
+    rows = measured["sentence-length"]["tables"]["Size of the models"]
+    assert {row["model"]: row["weights"] for row in rows} == weights
 
 
 @pytest.mark.parametrize(

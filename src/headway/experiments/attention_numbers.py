@@ -2,14 +2,21 @@
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                  (Vaswani et al. 2017, equation 1)
 
-A well-known notebook attends from three vectors to themselves (Q = K = V = X) and calls a result "mostly of itself"
-whose own weight is .2992 beside .5329 for another. Its two weights are enough to rebuild the example: the third is
-1 - .2992 - .5329 = .1679, and the logarithms of neighboring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
-.577. That fixes the three scores after their division by sqrt(d_k), up to a common term, and nothing more. As .577 is
-1 / sqrt(3), one reading is d_k = 3 with scores one apart: s - 1, s (its own), s + 1. ``EXAMPLE`` is such a matrix.
+A well-known notebook lets three vectors attend to themselves (Q = K = V = X). It calls a result "mostly of itself"
+whose own weight is .2992, while another's is .5329. These two weights are enough to rebuild the example. The third is 1
+- .2992 - .5329 = .1679, and the logarithms of neighboring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
+.577. That fixes the three scores after their division by sqrt(d_k), up to a common term, but not d_k. As .577 is 1 /
+sqrt(3), one possibility is d_k = 3 with scores that differ by 1.
 
-Beyond the example, vectors are drawn from N(0, 1): how often does one attend mostly to itself, with and without
-projections; and what happens to a key's weight as the key grows?
+The example here is a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot products with each: a.a =
+2, a.b = 3, a.c = 1. Divided by sqrt(3), exponentiated and divided by their sum, they are .2992, .5329 and .1679.
+
+Beyond the example, vectors are drawn from N(0, 1). How often does a vector attend mostly to itself? Without
+projections, its score with itself is its squared length, which grows with d_k faster than its scores with others. With
+independent random projections of query and key, as at the start of training, it has no such advantage.
+
+A longer key multiplies its score: a positive score grows, a negative one falls further. The mean weight over all
+queries may grow nevertheless: exp() is convex, so the two need not cancel.
 """
 
 from __future__ import annotations
@@ -179,29 +186,16 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """Explain the arithmetic and the panels."""
-    own, other, third = numbers["weights"][0]
-    result = ", ".join(f"{each:.3f}" for each in numbers["results"][0])
-    narrow, wide = (100 * fmean(numbers["own"][f"no projections, {width}"]) for width in (WIDTHS[1], WIDTHS[-1]))
-    projected = numbers["own"][f"random projections, {WIDTHS[-1]}"]
-    means = {kind: _means(numbers, kind) for kind in ("positive", "negative", "all")}
-    start, end = ({kind: each[at] for kind, each in means.items()} for at in (numbers["lengths"].index(1.0), -1))
+    """Return how often vectors attend to themselves, and a growing key's weights by the sign of its score."""
+    narrow, wide = f"no projections, {WIDTHS[1]}", f"no projections, {WIDTHS[-1]}"
+    shares = [f"{fmean(numbers['own'][each]):.0%}" for each in (narrow, wide, f"random projections, {WIDTHS[-1]}")]
+    start, (positive, negative) = LENGTHS.index(1.0), (_means(numbers, kind) for kind in ("positive", "negative"))
     return (
-        "Three vectors attend to themselves: a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot "
-        "products with each: a·a = 2, a·b = 3, a·c = 1. Divided by √3, exponentiated and divided by their sum they are "
-        f"{own:.4f}, {other:.4f} and {third:.4f}, so its new vector is ({result}). The published weights fix the "
-        "scores after their division, up to a common term: neighboring scores differ by .577. They do not fix d_k: √3 "
-        "with scores that differ by 1 is one possibility.\n\n"
-        f"The largest share of a's new vector is {NAMES[[own, other, third].index(max(own, other, third))]}'s. How "
-        "often does a vector attend mostly to itself? Without projections its score with itself is its squared length, "
-        f"which grows with d_k faster than the scores of chance: {narrow:.0f} % of random vectors give themselves more "
-        f"than half at d_k = {WIDTHS[1]}, {wide:.0f} % at {WIDTHS[-1]}. With independent random projections of query "
-        f"and key, as at the start of training, it is {100 * fmean(projected):.0f} % there.\n\n"
-        "A longer key multiplies its score: a positive score grows, a negative one falls further. From length 1 to "
-        f"{numbers['lengths'][-1]:g} the mean weight goes from {start['positive']:.3f} to {end['positive']:.3f} for "
-        f"queries with a positive score, from {start['negative']:.3f} to {end['negative']:.3f} for the others, and "
-        f"from {start['all']:.3f} to {end['all']:.3f} over all: exp() is convex, so the two need not cancel."
+        f"{shares[0]} of random vectors give themselves more than half of the weight at d_k = {WIDTHS[1]}, {shares[1]} "
+        f"at {WIDTHS[-1]}, and {shares[2]} there with random projections. From length 1 to {LENGTHS[-1]:g} of a key, "
+        f"its mean weight goes from {positive[start]:.3f} to {positive[-1]:.3f} for queries with a positive score, and "
+        f"from {negative[start]:.3f} to {negative[-1]:.3f} for the others."
     )
 
 
-EXPERIMENT = Experiment("attention-numbers", "Attention in numbers", CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment("attention-numbers", "Attention in numbers", __doc__, CLAIMS, measure, judge, draw, explain)

@@ -11,10 +11,12 @@
 The same Transformer is trained with each function. The full form is 30 runs, six of which other experiments share. The
 paper (3.2.1) compares additive attention with the unscaled dot product for small and for larger d_k. Both, and the
 scaled dot product beside them, are therefore also trained with one head, whose d_k is four times that of the common
-recipe.
+recipe. Each dot is one run. If the shaded bars of two functions overlap much, the difference may be due to chance.
 
 Time and memory are measured on a single attention layer, forward and backward. The functions take turns on the same
-input, so that other load on the machine affects them equally. Memory is what is saved for the backward pass.
+input, so that other load on the machine affects them equally. Memory is what is saved for the backward pass. Products
+compare all queries with all keys in one matrix product. Additive and feed-forward functions pass every pair of a query
+and a key through a hidden layer. A hidden layer in the projections processes each query and each key once.
 """
 
 from __future__ import annotations
@@ -164,18 +166,13 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is compared and how to read the figure."""
-    seeds = len(column(numbers["runs"], "bleu", variant=PAPER))
-    return (
-        f"The same Transformer, trained {seeds} times with each function that compares a query with a key. On the left "
-        "each dot is one training; if the shaded bars of two functions overlap much, the difference may be due to "
-        "chance.\n\n"
-        "Products compare all queries with all keys in one matrix product. Additive and feed-forward functions pass "
-        "every single pair of a query and a key through a hidden layer; a hidden layer in the projections works on "
-        "each query and each key once. The two panels on the right say what that costs."
-    )
-
-
-TITLE = "Attention scores: how a query is compared with a key"
-EXPERIMENT = Experiment("attention-scores", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)
+EXPERIMENT = Experiment(
+    "attention-scores",
+    "Attention scores: how a query is compared with a key",
+    __doc__,
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    data=MULTI30K,
+)

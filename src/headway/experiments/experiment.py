@@ -2,8 +2,8 @@
 
 An experiment is a file of this package that defines ``EXPERIMENT = Experiment(...)``. ``measure`` does the work and
 returns plain numbers. Everything else is computed from these numbers alone: ``judge`` returns a verdict on each claim,
-``draw`` the figure, and ``explain`` the text beside it. Tests can therefore check verdicts with made-up numbers, and a
-figure can be improved without measuring again.
+and ``draw`` the figure. Tests can therefore check verdicts with made-up numbers, and a figure can be improved without
+measuring again. The file's docstring is also the text of the report, so it contains no markup.
 
 :func:`run_experiment` writes NAME.json (claims, verdicts, numbers, conditions, environment), NAME.svg and NAME.png. If
 NAME.json exists already and was measured by the same code, with the same settings, from files with the same content,
@@ -125,22 +125,25 @@ class Experiment:
     Attributes:
         name: The name on the command line.
         title: The title in the report.
+        text: The text of the report: the file's docstring. Blank lines separate paragraphs; indented ones are shown as
+            they are.
         claims: The claims to test.
         measure: Measures, and returns numbers.
         judge: Returns one verdict per claim, in the order of ``claims``, from the numbers.
         draw: Draws the figure from the numbers. Called inside :func:`figure_style`.
-        explain: Returns plain text for the report from the numbers; blank lines separate paragraphs.
+        explain: Returns another paragraph for the report: what the numbers say beyond verdicts, tables and figure.
         data: The files below ``settings.data`` that the full form reads. Empty if it needs no data.
         takes_model: Whether the experiment can examine the model of ``settings.model``.
     """
 
     name: str
     title: str
+    text: str
     claims: tuple[Claim, ...]
     measure: Callable[[Settings], Numbers]
     judge: Callable[[Numbers], tuple[Verdict, ...]]
     draw: Callable[[Numbers], Figure]
-    explain: Callable[[Numbers], str]
+    explain: Callable[[Numbers], str] = lambda numbers: ""
     data: tuple[str, ...] = ()
     takes_model: bool = False
 
@@ -179,7 +182,8 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     else:
         settings.say(f"{experiment.name}: taking the numbers of {measured['date']} ({path})")
         numbers = measured["numbers"]
-    verdicts, explanation = experiment.judge(numbers), experiment.explain(numbers)
+    verdicts = experiment.judge(numbers)
+    explanation = f"{experiment.text.strip()}\n\n{experiment.explain(numbers)}".strip()
     assert len(verdicts) == len(experiment.claims), f"{experiment.name}: a verdict for each claim"
     record = ExperimentRecord(
         experiment.name, experiment.title, experiment.claims, verdicts, explanation, how=how, **measured

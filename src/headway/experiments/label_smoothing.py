@@ -7,15 +7,19 @@ With smoothing eps, the target y becomes the distribution q(k) = (1 - eps) [k = 
 H(q) is a constant. The minimum of the cross-entropy is H(q), not 0, and is reached at p = q, so a model is not rewarded
 for being certain. The paper (5.4) uses eps = 0.1 and describes the effects.
 
-The full form trains with 0.1 and with 0 (6 runs, the first 3 shared). Probabilities are those of the test set's
-reference tokens, given the reference tokens before them.
+The full form trains with 0.1 and with 0 (6 runs, the first 3 shared). Confidence is the probability of the model's
+first choice, over all tokens of the test set, given the reference tokens before them. With smoothing, the loss is
+minimal near 0.9 instead of 1. A calibrated model is correct as often as it is confident: its accuracy equals its mean
+confidence.
+
+Perplexity is computed without smoothing for both, so probability given to wrong tokens increases it, while BLEU depends
+only on which token is chosen. Dots are seeds, shaded bars 95 % intervals of the mean.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -148,21 +152,13 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is compared and how to read the figure."""
-    sure, right = (
-        {name: fmean(values) for name, values in by_variant(numbers["runs"], key).items()}
-        for key in ("confidence", "accuracy")
-    )
-    return (
-        "On the left: the probability of the model's first choice, over all tokens of the test set. With "
-        "smoothing, the loss is minimal near 0.9 instead of 1. A calibrated model is correct as often as it is "
-        f"confident. With smoothing, mean confidence is {sure[SMOOTHED]:.2f} and accuracy {right[SMOOTHED]:.2f}; "
-        f"without, {sure[HARD]:.2f} and {right[HARD]:.2f}.\n\nPerplexity is computed without smoothing for both, so "
-        "probability given to wrong tokens increases it, while BLEU depends only on which token is chosen. "
-        "Dots are seeds, shaded bars 95 % intervals of the mean."
-    )
-
-
-TITLE = "Label smoothing: less confident, and better?"
-EXPERIMENT = Experiment("label-smoothing", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)
+EXPERIMENT = Experiment(
+    "label-smoothing",
+    "Label smoothing: less confident, and better?",
+    __doc__,
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    data=MULTI30K,
+)

@@ -2,12 +2,18 @@
 
 Multiplications are counted while a layer runs. Sequential operations are the depth of autograd's graph. The longest
 path is the number of layers (recurrent: steps) after which the last output has a gradient with respect to the first
-input. Time covers a forward and a backward pass, memory what autograd saves for the latter. ``layer_measurements.py``
-has the layers.
+input: what a gradient passes between the last position and the first, which is what matters for learning. Time covers a
+forward and a backward pass, memory what autograd saves for the latter.
 
 The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence if n < d. That
-is a claim about the operations of table 1's layer, which has no projections. We add two questions: is that layer also
-faster in time, and how does a layer compare as models use it, with its four projections?
+is a claim about the operations of table 1's layer: the products of queries with keys and of weights with values, 2 n^2
+d multiplications, against the two matrices of a recurrent layer, 2 n d^2. We add two questions. Is that layer also
+faster in time? And how does a layer compare as models use it, with its four projections, 4 n d^2 multiplications more?
+
+The number of operations does not show that those of the recurrent layer wait for one another: it computes n small
+products in turn, self-attention a few large ones. Where the border lies depends on the hardware. The table of factors
+shows it for this machine. The recurrent layer is PyTorch's own nn.RNN with tanh, the cheapest there is: an LSTM has
+four times its operations.
 """
 
 from __future__ import annotations
@@ -243,24 +249,4 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
     label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what the table leaves out."""
-    longest = max(row["n"] for row in numbers["times"])
-    whole = [ratio for ratios in _ratios(numbers["counts"], WHOLE).values() for ratio in ratios]
-    faster = _faster(numbers["times"], WHOLE)
-    return (
-        "Table 1 compares the products of queries with keys and of weights with values, 2·n²·d "
-        "multiplications, with the two matrices of a recurrent layer, 2·n·d². But a self-attention layer also "
-        f"projects: 4·n·d² more, whatever n is. Counted, the whole layer takes {_range(whole)} "
-        f"times the multiplications of the recurrent one; measured, it is faster in {faster:.0%} of all pairs of n and "
-        "d. What operations do not tell is that those of the recurrent layer wait for one another: it makes n small "
-        "products in turn, self-attention a few large ones.\n\n"
-        "Where the border lies depends on the hardware; the table of factors shows it for this one up to n = "
-        f"{longest}. The recurrent layer is PyTorch's own nn.RNN with tanh, the cheapest there is: an LSTM has four "
-        "times its operations.\n\n"
-        "Path lengths are what matters for learning: how many layers, or steps of a recurrent layer, a gradient "
-        "passes between the last position and the first."
-    )
-
-
-EXPERIMENT = Experiment("layer-costs", "What a layer costs", CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment("layer-costs", "What a layer costs", __doc__, CLAIMS, measure, judge, draw)

@@ -1,10 +1,17 @@
 """No peeking: what a prediction may depend on (Vaswani et al. 2017, sections 3.1 and 3.2.3).
 
 A model with random weights reads a batch. Then one target token is replaced, and every logit is compared with its old
-value. A change at position s may change the outputs from s on (the output at s predicts the next token) and none
-before. Likewise, source and target are padded further, and no logit of a real position may change. Two models that are
-broken on purpose, one without the causal mask and one without the padding mask, are measured as a control: a
-measurement that does not catch them proves nothing.
+value. Each square shows by how much the logits of one output (row) change when one target token (column) is replaced.
+The output at position i is computed from the tokens up to i and predicts token i + 1, so everything above the diagonal
+must be 0. This is why all positions can be trained at once: no prediction sees its answer. A model that peeks would
+learn to copy the answer, and would have nothing to copy when it translates.
+
+Likewise, source and target are padded further, and no logit of a real position may change. Rounding differences may
+remain, because matrix products of another size add in another order.
+
+Two models that are broken on purpose, one without the causal mask and one without the padding mask, are measured as a
+control: a measurement that does not catch them proves nothing. Without a causal mask, padding after the target is
+visible too.
 """
 
 from __future__ import annotations
@@ -186,23 +193,4 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain how to read the triangles."""
-    models = numbers["models"]
-    peeks, pads = ({name: max(each[what]) for name, each in models.items()} for what in ("earlier", "padding"))
-    most_peeking, most_padding = (max(_sound(models, what).values()) for what in ("earlier", "padding"))
-    return (
-        "Each square shows by how much the logits of one output (row) change when one target token (column) is "
-        "replaced. The output at position i is computed from the tokens up to i and predicts token i + 1, so "
-        "everything above the diagonal must be 0: this is why all positions can be trained at once: no prediction sees "
-        f"its answer. The largest entry there is {most_peeking:.2g} among the models with a mask "
-        f"and {peeks[NO_CAUSAL]:.2g} without a causal mask; a model that peeks would learn to copy the answer, and "
-        "would have nothing to copy when it translates.\n\n"
-        "Padding must not be attended to. Rounding differences may remain, because matrix products of another size add "
-        f"in another order. More padding changes a logit by at most {most_padding:.2g} in models "
-        f"with masks, by {pads[NO_PADDING]:.2g} without a padding mask and by {pads[NO_CAUSAL]:.2g} without a "
-        "causal mask, where the padding after the target is visible."
-    )
-
-
-EXPERIMENT = Experiment("no-peeking", "No peeking, and padding changes nothing", CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment("no-peeking", "No peeking, and padding changes nothing", __doc__, CLAIMS, measure, judge, draw)

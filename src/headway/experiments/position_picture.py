@@ -1,10 +1,18 @@
 """Positional encoding as a picture, with and without dropout (Vaswani et al. 2017, sections 3.5 and 5.4).
 
-Models add these encodings to their embeddings (:class:`headway.nn.positions.SinusoidalPositions`) and apply dropout to
-the sum. At the start, scaled embeddings are normal with variance 1. Each such sum, with dropout and without, is
-compared with all encodings; its position counts as identified if its own encoding is the nearest. Without dropout that
-is the maximum-likelihood position for a reader who knows nothing about the embeddings. The same is done with encodings
-alone.
+In the picture each row is a position, each column a dimension. On the left, sines and cosines have a period of 2 pi,
+6.3 positions. To the right the period grows until a column hardly changes over the rows shown (cosines stay near 1 and
+sines near 0, which gives the stripes). Fast columns distinguish neighbors, slow ones distinguish early from late
+positions, like the digits of a number.
+
+Models add these encodings to their embeddings and apply dropout to the sum. Dropout of 0.1 zeroes a random tenth of the
+entries (white speckles) and multiplies the rest by 1 / 0.9. So encoding and embedding lose the same entries, and the
+embedding, which is larger than the encoding, acts as noise.
+
+At the start of training, scaled embeddings are normal with variance 1. Each such sum, with dropout and without, is
+compared with all encodings. Its position counts as identified if its own encoding is the nearest. Without dropout that
+is the maximum-likelihood position for a reader who knows nothing about the embeddings; a trained model may do better.
+The same is done with encodings alone.
 """
 
 from __future__ import annotations
@@ -137,24 +145,12 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """Explain how to read the picture."""
+    """Return the share of entries that dropout zeroes, and the distance at which similarity has fallen by a quarter."""
     half = next((d for d, value in enumerate(numbers["likeness"]) if value < 0.75 * numbers["likeness"][0]), None)
-    alone, together = (
-        [_mean(numbers["told"][kind][str(rate)], "right") for rate in (0.0, PAPER_RATE)] for kind in KINDS
-    )
-    return (
-        "Each row is a position, each column a dimension. On the left, sines and cosines have a period of "
-        "2π ≈ 6.3 positions; to the right the period grows until a column hardly changes over the rows shown (cosines "
-        "stay near 1 and sines near 0, which gives the stripes). Fast columns distinguish neighbors, slow ones "
-        "distinguish early from late positions, like the digits of a number.\n\n"
-        f"Dropout zeroes a random tenth of the entries (here {numbers['zeros']:.1%}; white speckles) and multiplies "
-        f"the rest by 1/0.9. From encodings alone, {alone[0]:.0%} of the positions are "
-        f"identified without dropout and {alone[1]:.0%} with it. In a model, dropout acts on the sum of "
-        "embedding and encoding, so both lose the same entries, and the embedding, which is larger than the encoding, "
-        f"acts as noise: {together[0]:.0%} are identified without dropout and {together[1]:.0%} with it. "
-        "Confusions are between neighboring positions. A trained model may do better than the nearest encoding. "
-        + (f"Similarity falls by a quarter within {half} positions, then slowly and in waves." if half else "")
-    )
+    falls = f" Similarity falls by a quarter within {half} positions, then slowly and in waves." if half else ""
+    return f"In the picture, dropout zeroes {numbers['zeros']:.1%} of the entries.{falls}"
 
 
-EXPERIMENT = Experiment("position-picture", "Positional encoding as a picture", CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment(
+    "position-picture", "Positional encoding as a picture", __doc__, CLAIMS, measure, judge, draw, explain
+)

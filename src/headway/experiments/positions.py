@@ -1,12 +1,18 @@
 """Sinusoidal against learned positions, within the lengths of training and beyond; also rotary and no positions.
 
 The paper (3.5) found nearly identical results with learned vectors (table 3, row E: 25.7 against 25.8 BLEU), and chose
-sinusoids because they may extrapolate to longer sequences. Learned vectors for longer positions exist here
-(``max_length`` 512) but were never trained. Rotary positions (Su et al. 2021) rotate queries and keys of
-self-attention.
+sinusoids because they may extrapolate to longer sequences. A sinusoid has a value everywhere, but the model has never
+seen the values beyond the longest row of training. Learned vectors exist there (up to 512 positions) but are still
+random: they were never trained. Rotary positions (Su et al. 2021) rotate queries and keys of self-attention. Without
+positions, the encoder sees a bag of words. The decoder can still infer its position, because the causal mask lets each
+position see one more token than the previous.
 
-Models train on rows of one to three joined sentences of Multi30k (``length_sweep.py``). The full form is 12 runs; the
-sentence-length experiment shares the 3 runs with sinusoids.
+Models train on rows of one to three joined sentences of Multi30k. Every point of the curves is the BLEU of the same
+test sentences; only how many are translated at once differs. In the shaded part, rows are longer than those of
+training. The full form is 12 runs; the sentence-length experiment shares the 3 runs with sinusoids.
+
+All models were trained for the same small number of steps. The result shows how fast a model learns to use its
+positions, not which positions are best after long training.
 """
 
 from __future__ import annotations
@@ -90,18 +96,6 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is compared and how to read the figure."""
-    return (
-        "Every point is the BLEU of the same test sentences; only how many are translated at once differs. In the "
-        f"shaded part, rows are longer than the {LONGEST_SEEN} sentences seen in training. A learned position beyond "
-        "the longest training row is still its random initial vector. A sinusoid has a value everywhere, but the model "
-        "has never seen those values either.\n\nWithout positions, the encoder sees a bag of words. The decoder can "
-        "still infer its position, because the causal mask lets each position see one more token than the previous."
-        "\n\nAll models were trained for the same small number of steps. The result shows how fast a model learns to "
-        "use its positions, not which positions are best after long training."
-    )
-
-
-TITLE = "Sinusoidal against learned positions"
-EXPERIMENT = Experiment("positions", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)
+EXPERIMENT = Experiment(
+    "positions", "Sinusoidal against learned positions", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
+)

@@ -1,12 +1,16 @@
 """Restricted self-attention (Vaswani et al. 2017, section 4; table 1, last row): what it saves and what it costs.
 
-Each position attends to a neighborhood of r positions. Time and memory of one attention layer with its projections,
-forward and backward, are measured against the length n: with all weights (the plain layer), as
-:mod:`headway.engine` computes unrestricted attention, and restricted. The layers take turns on the same input, and the
-shortest time of each counts. Memory is what is saved for the backward pass. A power of n is fitted to each.
+Each position attends to a neighborhood of r positions. Time and memory of one multi-head attention layer with its
+projections, forward and backward, are measured against the length n in three forms. The plain layer computes all
+weights. The accelerated one computes all pairs too, but uses PyTorch's fused operation from 1,024 tokens on, which
+stores no n x n matrix. The restricted one divides the sequence into blocks of queries, and each block meets only the
+keys of its neighborhood: r n d operations, no n x n matrix. The layers take turns on the same input, and the shortest
+time of each counts. Memory is what is saved for the backward pass. A power of n is fitted to each.
 
-The same Transformer is trained with windows of several sizes in encoder and decoder. The full form is 15 runs, three of
-which other experiments share.
+The same Transformer is trained with windows of several sizes in encoder and decoder. Each dot is one run. The full form
+is 15 runs, three of which other experiments share. Attention from the decoder to the source is never restricted, so a
+small window takes away context within a side, not the access to the source. A stack of blocks also sees further than
+one block: each adds half a window on either side.
 """
 
 from __future__ import annotations
@@ -129,19 +133,6 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is compared and how to read the figure."""
-    return (
-        f"The layer is multi-head attention with its projections. With a window of r = {WINDOW}, it divides the "
-        "sequence into blocks of queries, and each block meets only the keys of its neighborhood: r·n·d operations, no "
-        "n × n matrix of weights. Accelerated attention to all positions also stores no such matrix from 1,024 tokens "
-        "on, where it uses PyTorch's fused operation, but it still computes all pairs.\n\n"
-        "On the right the same Transformer is trained with windows of several sizes in encoder and decoder; each dot "
-        "is one training. Attention from the decoder to the source is never restricted, so a small window takes away "
-        "context within a side, not the access to the source. A stack of blocks also sees further than one block: "
-        "each adds half a window on either side."
-    )
-
-
-TITLE = "Restricted self-attention"
-EXPERIMENT = Experiment("restricted-attention", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)
+EXPERIMENT = Experiment(
+    "restricted-attention", "Restricted self-attention", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
+)

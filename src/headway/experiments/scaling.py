@@ -1,11 +1,20 @@
 """Why dot products are divided by sqrt(d_k) (Vaswani et al. 2017, section 3.2.1 and its footnote 4).
 
-Queries and keys are drawn from N(0, 1), as the footnote assumes. For each d_k, with and without the factor 1 /
-sqrt(d_k), we measure the variance of the scores q.k, the entropy of softmax(scores), and the Frobenius norm of the
-softmax's Jacobian dp/ds = diag(p) - p p^T. That norm bounds every gradient that passes back through the softmax.
+A score q.k is a sum of d_k products. If the components are drawn from N(0, 1), as the footnote assumes, each product
+has mean 0 and variance 1, so the score's variance is d_k and its typical size sqrt(d_k). exp() turns differences of
+scores into factors.
+
+Why is the gradient then small? The softmax's Jacobian is dp/ds = diag(p) - p p^T. Its entries are p_i (1 - p_i) and
+-p_i p_j. When one weight is nearly 1 and the others nearly 0, every entry is a product with a factor near 0, so little
+reaches queries and keys, whatever the loss asks for.
+
+For each d_k, with and without the factor 1 / sqrt(d_k), we measure the variance of the scores, the entropy of
+softmax(scores) (0: one key has all the weight), and the Frobenius norm of the Jacobian, which bounds every gradient
+that passes back through the softmax.
 
 The verdict uses the median over queries: occasionally two keys are nearly equal, and such queries have large gradients
-however sharp the softmax is, so the mean would hide what happens to the others.
+however sharp the softmax is, so the mean would hide what happens to the others. The band in the figure contains 80 % of
+the queries.
 """
 
 from __future__ import annotations
@@ -158,25 +167,4 @@ def draw(numbers: Numbers) -> Figure:
 _FLOOR = 1e-12  # gradients below it are drawn there
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain why the gradient is small."""
-    first, last = numbers["widths"][0], numbers["widths"][-1]
-    found = {kind: _means(numbers, kind) for kind in KINDS}
-    plain, scaled = ({what: each[-1] for what, each in found[kind].items()} for kind in KINDS)
-    lone, lone_scaled = (found[kind]["gradient"][0] for kind in KINDS)
-    return (
-        "A score q·k is a sum of d_k products, each of mean 0 and variance 1, so its variance is d_k and its typical "
-        f"size √d_k. Measured at d_k = {last}: the typical score is {math.sqrt(plain['variance']):.3g}, and "
-        f"{math.sqrt(scaled['variance']):.3g} with the scale; the weights' entropy is {plain['entropy']:.2f} nats, and "
-        f"{scaled['entropy']:.2f} with it (0: one key takes all). exp() is what turns differences of scores into "
-        "factors.\n\n"
-        "Why is the gradient small? The softmax's Jacobian is diag(p) − p pᵀ: its entries are p_i (1 − p_i) and "
-        "−p_i p_j. When one weight is nearly 1 and the others nearly 0, every entry is a product with a factor near 0, "
-        "so whatever the loss asks for, little reaches queries and keys. The median size of that matrix at d_k = "
-        f"{last} is {plain['gradient']:.2g} without the scale and {scaled['gradient']:.2g} with it; at d_k = {first} "
-        f"it is {lone:.2g} and {lone_scaled:.2g}. The band holds 80 % of the queries; a mean would be "
-        "ruled by the few that have two keys nearly equal."
-    )
-
-
-EXPERIMENT = Experiment("scaling", "Why divide by √d_k?", CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment("scaling", "Why divide by √d_k?", __doc__, CLAIMS, measure, judge, draw)

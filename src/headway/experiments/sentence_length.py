@@ -4,9 +4,16 @@ A recurrent encoder-decoder without attention passes a sentence on as one vector
 Bahdanau et al. (2015) let the decoder attend to all encoder states, because the vector seemed too small for long
 sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
 
-All three train on rows of one to three joined sentences of Multi30k (``length_sweep.py``) for the same number of steps.
-The full form is 9 runs; the positions experiment shares the Transformer's 3. The models differ in size: the report
-lists their weights.
+All three train on rows of one to three joined sentences of Multi30k for the same number of steps. Every point of the
+curves is the BLEU of the same test sentences; only how many are translated at once differs. A model that translates
+long rows as well as short ones has a flat line. In the shaded part, rows are longer than those of training. The full
+form is 9 runs; the positions experiment shares the Transformer's 3. The models differ in size, as the table shows.
+
+The bars show the share of its quality on single sentences that a model keeps, so that a model which is worse at every
+length is not mistaken for one that forgets. Black lines are 95 % intervals of the mean over seeds.
+
+Which model is better after so few steps is not which is better after long training: a Transformer needs more steps than
+recurrence with attention.
 """
 
 from __future__ import annotations
@@ -81,20 +88,6 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is compared and how to read the figure."""
-    sizes = ", ".join(f"{numbers['weights'][name]:,} ({name})" for name in NAMES)
-    return (
-        "Every point is the BLEU of the same test sentences; only how many are translated at once differs. A model "
-        "that translates long rows as well as short ones has a flat line. All models were trained on rows of one to "
-        f"{LONGEST_SEEN} sentences; rows in the shaded part are longer. The models have {sizes} weights."
-        "\n\nThe bars on the right show the share of its quality on single sentences that a model keeps, so that a "
-        "model which is worse at every length is not mistaken for one that forgets. Black lines are 95 % intervals of "
-        "the mean over seeds.\n\nAll models were trained for the same small number of steps. Which model is better "
-        "then is not which is better after long training: a Transformer needs more steps than recurrence with "
-        "attention."
-    )
-
-
-TITLE = "Quality against sentence length"
-EXPERIMENT = Experiment("sentence-length", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)
+EXPERIMENT = Experiment(
+    "sentence-length", "Quality against sentence length", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
+)

@@ -2,10 +2,15 @@
 
 At each step the model reads the last chosen token and returns a probability for every token of the vocabulary (Vaswani
 et al. 2017, section 3: "auto-regressive"). Greedy search takes the best token each time. Beam search keeps the four
-best prefixes (section 6.1), so it may take a second-best token that leads to a better whole.
+best prefixes (section 6.1), so it may take a second-best token that leads to a better whole: a choice can only be
+judged by what follows it.
 
 The test sentences are translated with one trained model per seed, or with the given model. Log-probabilities are
 compared without a length penalty, BLEU with the paper's (0.6).
+
+Each row of a table of tokens is one step of the example: on the left the token that is read, in the cells the five most
+probable next tokens with their probabilities, and framed the one that is chosen, which is read at the next step. The
+first token read is the begin symbol, and the end symbol ends the translation.
 """
 
 from __future__ import annotations
@@ -224,20 +229,24 @@ def explain(numbers: Numbers) -> str:
     if example["differ"]:
         gain = math.exp(example["beam"]["log"] - example["greedy"]["log"])
         away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
-        where = "It takes “{chosen}” after “{fed}”, only number {rank} there. ".format(**away[0]) if away else ""
+        where = "It takes “{chosen}” after “{fed}”, only number {rank} there.".format(**away[0]) if away else ""
         story = (
             f"Greedy search takes the best token at every step and ends with “{example['greedy']['text']}”. Beam "
-            f"search ends with “{example['beam']['text']}”, {gain:.2f} times as probable. {where}A choice can only be "
-            "judged by what follows it."
+            f"search ends with “{example['beam']['text']}”, {gain:.2f} times as probable. {where}"
         )
-    return (
-        f"The source, as the encoder reads it: {' · '.join(example['pieces'])}. The reference: "
-        f"“{example['reference']}”. Each row of a table is one step: on the left the token that is fed, in the cells "
-        "the five most probable next tokens with their probabilities, and framed the one that is chosen; it is fed "
-        "at the next step. The first token fed is the begin symbol, and the end symbol ends the translation.\n\n"
-        f"{story}"
-    )
+    pieces = " · ".join(example["pieces"])
+    return f"The source, as the encoder reads it: {pieces}. The reference: “{example['reference']}”. {story}"
 
 
-TITLE = "Decoding, step by step"
-EXPERIMENT = Experiment("step-by-step", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True)
+EXPERIMENT = Experiment(
+    "step-by-step",
+    "Decoding, step by step",
+    __doc__,
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    explain,
+    data=MULTI30K,
+    takes_model=True,
+)

@@ -2,13 +2,15 @@
 
 Warm-up. The paper (5.3) increases the learning rate over the first steps. Xiong et al. (2020) find that post-norm, the
 paper's order, needs this because its gradients near the output are large at the start, and that pre-norm does not. Both
-are trained with a warm-up over a quarter of all steps and without, to the same peak, with linear decay from there.
+are trained with a warm-up over a quarter of all steps and without, to the same peak, with linear decay from there. A
+training whose gradients are infinite in many consecutive steps is stopped, and counts as random guessing.
 
 Depth. The paper (3.1) puts a residual connection around each sub-layer. The usual explanation is that the gradient
-would otherwise vanish on its way to the first layer. He et al. (2016), who introduced residual connections, disagree:
-normalization keeps gradients alive, and deep stacks train badly all the same. Both are measured: the gradient of the
-first encoder block over depth before training, with layer norm and without, and a training without residual
-connections.
+would otherwise vanish on its way to the first layer: the deeper the stack, the more layers separate the two. He et al.
+(2016), who introduced residual connections, disagree: normalization keeps gradients alive, and deep stacks train badly
+all the same. Layer norm gives the output of every layer the same scale; without it, nothing keeps gradients from
+vanishing or exploding. A gradient that arrives need not be useful, so both are measured: the gradient of the first
+encoder block over depth before training, with layer norm and without, and a training without residual connections.
 
 The full form is 15 runs of 6 + 6 layers and 300 steps of 1,024 tokens; gradients take seconds. Each order has its own
 peak learning rate: at the other experiments' 0.003, post-norm of this depth does not train, with warm-up or without.
@@ -191,20 +193,6 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
     label(axes, "Gradient at the first layer", x, y, ticks=numbers["depths"])
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is compared and how to read the figure."""
-    failed = sum(row["failed"] for row in numbers["runs"])
-    gave_up = f" {failed} of the trainings stopped because their gradients were infinite in many consecutive steps."
-    return (
-        "Top: the training loss with a learning rate that rises over the first quarter of all steps, with one that "
-        "starts at its peak, and for post-norm also without residual connections."
-        f"{gave_up if failed else ''} Bottom left: the final losses.\n\nBottom right: gradients of untrained models. "
-        "The deeper the stack, the more layers separate the loss from the first encoder block. Both axes are "
-        "logarithmic. Layer norm gives the output of every layer the same scale; without it, nothing keeps gradients "
-        "from vanishing or exploding. That a gradient arrives does not mean that it is useful, which the training "
-        "without residual connections tests."
-    )
-
-
-TITLE = "Warm-up and residual connections"
-EXPERIMENT = Experiment("warmup-depth", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K)
+EXPERIMENT = Experiment(
+    "warmup-depth", "Warm-up and residual connections", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
+)

@@ -1,16 +1,21 @@
 """What heads attend to: cross-attention as word alignment, and the contribution of each head.
 
-Attention over the memory shows which source words are being translated (Bahdanau et al. 2015, 5.2.1). Nobody has
-aligned this text by hand, so the attention is compared with a dictionary that is counted from the training text. A
-source and a target word are linked if each is the other's best by the Dice coefficient,
+Attention over the memory shows which source words are being translated (Bahdanau et al. 2015, 5.2.1). In the maps of
+one pair, each row is the prediction of one target token, each column a source token, and brightness is the head's
+attention. Heads that align have one bright cell per row; others attend to the end of the sentence or to many tokens.
+
+Nobody has aligned this text by hand, so the attention is compared with a dictionary that is counted from the training
+text. A source and a target word are linked if each is the other's best by the Dice coefficient,
 
     dice(s, t) = 2 n(s, t) / (n(s) + n(t)),
 
-where n counts sentences. Such links are few but mostly correct. The baseline is the diagonal: the source word at the
-same relative position.
+where n counts sentences. Such links are few but mostly correct. The bars show how many of them each decoder layer's
+mean attention finds, and how many the baseline finds: the diagonal, which is the source word at the same relative
+position. Dots are seeds.
 
-A head is removed by setting its weights to zero; the loss in BLEU is its contribution (Michel et al. 2019). The full
-form uses the 3 runs of the common recipe, or the given model (``--model``), and 200 test sentences for each head.
+A head is removed by setting its weights to zero, and the test sentences are translated again. The loss in BLEU is its
+contribution (Michel et al. 2019): near 0, other heads can replace it. The full form uses the 3 runs of the common
+recipe, or the given model (--model), and 200 test sentences for each head.
 """
 
 from __future__ import annotations
@@ -234,9 +239,10 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     )
     links = [run["attention"][alignment.default_alignment_layer(len(run["attention"]))] for run in runs]
     found = difference(links, [run["diagonal"] for run in runs])
+    which = f"share of {runs[0]['links']} dictionary links that attention finds, minus that of the diagonal"
     lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
-        judge_greater(found, "share of dictionary links that attention finds, minus that of the diagonal"),
+        judge_greater(found, which),
         judge_greater(interval(cheap), f"share of heads whose removal costs less than {MAX_COST:g} BLEU", than=0.5),
         judge_greater(difference(memory, itself), lost),
     )
@@ -285,19 +291,14 @@ def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
     label(axes, "Words aligned correctly", "% of links found (dots: seeds)", "")
 
 
-def explain(numbers: Numbers) -> str:
-    """Explain what is shown and how to read it."""
-    runs = numbers["runs"]
-    return (
-        "Above, one pair: each row is the prediction of one target token, each column a source token, and the brighter "
-        "a cell, the more of the head's attention it has. Heads that align have one bright cell per row; others attend "
-        "to the end of the sentence or to many tokens.\n\nBelow, every head of the model is removed in turn and the "
-        "test sentences are translated again. A number near 0 means that other heads can replace this one. On the "
-        f"right, links between words ({runs[0]['links']} in the test sentences) which follow from counting in the "
-        "training text alone: the bars show how many of them each decoder layer's mean attention finds, and how many "
-        "the diagonal finds (the source word at the same relative position). Dots are seeds."
-    )
-
-
-TITLE = "What heads look at, and what they are worth"
-EXPERIMENT = Experiment("what-heads-see", TITLE, CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True)
+EXPERIMENT = Experiment(
+    "what-heads-see",
+    "What heads look at, and what they are worth",
+    __doc__,
+    CLAIMS,
+    measure,
+    judge,
+    draw,
+    data=MULTI30K,
+    takes_model=True,
+)
