@@ -41,6 +41,7 @@ WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
 KEYS, WIDTH = 8, 16  # keys per random example; WIDTH is the default d_k
 
+TITLE = "Attention in numbers"
 CLAIMS = (
     Claim("One query with one key is an identity: the value comes out unchanged.", "notebook, attention in numbers"),
     Claim("The new vector is mostly of itself (own weight .2992, another's .5329).", "notebook, attention in numbers"),
@@ -160,7 +161,7 @@ def _means(numbers: Numbers, kind: str) -> list[float]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the example's weights, how often the own weight exceeds one half, and a key's weight as it grows."""
-    picture, (example, own, growth) = panels("Attention in numbers", 1, 3, size=(16, 5.5))
+    picture, (example, own, growth) = panels(TITLE, 1, 3, size=(16, 5.5))
     texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
     style: Any = {"cell": lambda *_: {"fontsize": 15}, "dark": 0.6, "vmin": 0, "vmax": 1, "aspect": "equal"}
     heat_map(example, numbers["weights"], texts, rows=NAMES, columns=NAMES, **style)
@@ -170,9 +171,9 @@ def draw(numbers: Numbers) -> Figure:
         for kind in ("no projections", "random projections")
     }
     lines(own, WIDTHS, shares, marker="o")
-    own.set_xscale("log", base=2)
     own.set_ylim(-3, 103)
-    label(own, "Own weight above one half", "width d_k (units)", f"share of {KEYS} random vectors (%)", ticks=WIDTHS)
+    share = f"share of {KEYS} random vectors (%)"
+    label(own, "Own weight above one half", "width d_k (units)", share, log="x", ticks=WIDTHS)
     own.legend(loc="center right")
     kinds = {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}
     means = {words: _means(numbers, name) for name, words in kinds.items()}
@@ -198,4 +199,4 @@ def explain(numbers: Numbers) -> str:
     )
 
 
-EXPERIMENT = Experiment("attention-numbers", "Attention in numbers", __doc__, CLAIMS, measure, judge, draw, explain)
+EXPERIMENT = Experiment("attention-numbers", TITLE, __doc__, CLAIMS, measure, judge, draw, explain)

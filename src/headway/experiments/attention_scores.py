@@ -123,13 +123,10 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
     """Compare times round by round, since both functions saw the same load within a round."""
     ratios = comparison.median_interval([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
-    reason = (
+    return decide(
         f"additive attention takes {ratios} times as long as the paper's scaled dot product (median over rounds; "
         f"{MIN_TIME_RATIO:g} or more is much slower) and saves {memory:.3g} times as much memory for the backward pass "
-        f"({MIN_MEMORY_RATIO:g} or more counts)"
-    )
-    return decide(
-        reason,
+        f"({MIN_MEMORY_RATIO:g} or more counts)",
         supported=ratios.low > MIN_TIME_RATIO and memory > MIN_MEMORY_RATIO,
         refuted=ratios.high < MIN_TIME_RATIO or memory < MIN_MEMORY_RATIO,
     )
@@ -166,13 +163,5 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-EXPERIMENT = Experiment(
-    "attention-scores",
-    "Attention scores: how a query is compared with a key",
-    __doc__,
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    data=MULTI30K,
-)
+TITLE = "Attention scores: how a query is compared with a key"
+EXPERIMENT = Experiment("attention-scores", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)

@@ -22,6 +22,8 @@ from headway.inspection.picture_files import COLORS, MARKERS, PLOT
 
 Number = int | float
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 _STYLE: dict[str, Any] = {
     **PLOT,
     "font.size": 13,
@@ -79,12 +81,7 @@ def label(axes: Axes, title: str, x: str, y: str, *, log: str = "", ticks: Seque
 
 def _tick(value: float, _: object) -> str:
     exponent = round(math.log10(value)) if value > 0 else 0
-    return f"{value:,g}" if -3 <= exponent <= 4 else power_of_ten(exponent)
-
-
-def power_of_ten(exponent: int) -> str:
-    """Write a power of ten with a raised exponent."""
-    return "10" + str(exponent).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"{value:,g}" if -3 <= exponent <= 4 else "10" + str(exponent).translate(_RAISED)
 
 
 def lines(

@@ -57,11 +57,9 @@ def _by_heads(numbers: Numbers, key: str) -> dict[str, list[float]]:
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU and loss against the number of heads."""
     picture, (bleu, loss) = panels("One head against many, at equal size", columns=2, size=(12.0, 3.6))
-    for axes, key, title, x in (
-        (bleu, "bleu", "Quality (dots: seeds)", "BLEU of the test set (higher is better)"),
-        (loss, "loss", "Loss of the development set", "nats per target token (lower is better)"),
-    ):
-        strip_plot(axes, _by_heads(numbers, key), title, x)
+    strip_plot(bleu, _by_heads(numbers, "bleu"), "Quality (dots: seeds)", "BLEU of the test set (higher is better)")
+    title, x = "Loss of the development set", "nats per target token (lower is better)"
+    strip_plot(loss, _by_heads(numbers, "loss"), title, x)
     loss.set_yticks(loss.get_yticks(), [])
     return picture
 

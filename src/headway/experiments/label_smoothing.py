@@ -120,15 +120,13 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
         return judge_greater(difference(found[SMOOTHED], found[HARD]), f"{what}, smoothed minus not smoothed")
 
     worst = max(column(numbers["runs"], "identity_error"))
-    identity = (
-        f"over all tokens of the test set, the two sides differ by at most {worst:.1e} nats ({EXACT:g} is allowed)"
-    )
+    what = "over all tokens of the test set, the two sides differ by at most"
     return (
         compared("perplexity", "perplexity of the development set"),
         compared("entropy", "mean entropy of the predicted distributions, in nats"),
         compared("accuracy", "share of reference tokens that are the most probable"),
         compared("bleu", "BLEU"),
-        decide(identity, supported=worst < EXACT),
+        decide(f"{what} {worst:.1e} nats ({EXACT:g} is allowed)", supported=worst < EXACT),
     )
 
 
@@ -142,23 +140,15 @@ def draw(numbers: Numbers) -> Figure:
     peaks.legend(loc="upper left")
     peaks.set_ylim(top=1.3 * peaks.get_ylim()[1])
     label(peaks, "Confidence of the model", "probability of the most probable token", "% of all tokens")
-    for axes, key, title, x in (
-        (perplexity, "perplexity", "Perplexity (lower is better)", "perplexity of the development set"),
-        (bleu, "bleu", "BLEU (higher is better)", "BLEU of the test set"),
-    ):
-        values = {name.split(" (")[0]: each for name, each in by_variant(numbers["runs"], key).items()}
-        strip_plot(axes, values, title, x)
+    perplexities, scores = (
+        {name.split(" (")[0]: values for name, values in by_variant(numbers["runs"], key).items()}
+        for key in ("perplexity", "bleu")
+    )
+    strip_plot(perplexity, perplexities, "Perplexity (lower is better)", "perplexity of the development set")
+    strip_plot(bleu, scores, "BLEU (higher is better)", "BLEU of the test set")
     bleu.set_yticks(bleu.get_yticks(), [])
     return picture
 
 
-EXPERIMENT = Experiment(
-    "label-smoothing",
-    "Label smoothing: less confident, and better?",
-    __doc__,
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    data=MULTI30K,
-)
+TITLE = "Label smoothing: less confident, and better?"
+EXPERIMENT = Experiment("label-smoothing", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)

@@ -2,8 +2,8 @@
 
 Multiplications are counted while a layer runs. Sequential operations are the depth of autograd's graph. The longest
 path is the number of layers (recurrent: steps) after which the last output has a gradient with respect to the first
-input: what a gradient passes between the last position and the first, which is what matters for learning. Time covers a
-forward and a backward pass, memory what autograd saves for the latter.
+input. It matters for learning: a gradient passes through all of them between the last position and the first. Time
+covers a forward and a backward pass, memory what autograd saves for the latter.
 
 The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence if n < d. That
 is a claim about the operations of table 1's layer: the products of queries with keys and of weights with values, 2 n^2
@@ -160,20 +160,13 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
     )
 
 
-def _ratios(counts: list[dict[str, Any]], kind: str) -> dict[bool, list[float]]:
-    """Return the layer's multiplications over those of the recurrent layer, for n < d (True) and for n >= d."""
-    found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
-    pairs = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for _, n, d in found}
-    return {side: [ratio for (n, d), ratio in pairs.items() if (n < d) is side] for side in (True, False)}
-
-
 def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
-    ratios = _ratios(counts, kind)
-    reason = (
-        f"{words} takes {_range(ratios[True])} times the multiplications of the recurrent layer where n < d, "
-        f"{_range(ratios[False])} times elsewhere"
-    )
-    return decide(reason, supported=max(ratios[True]) < 1, refuted=min(ratios[True]) >= 1)
+    """Compare the layer's multiplications with those of the recurrent layer."""
+    found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
+    ratios = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for _, n, d in found}
+    below, above = ([ratio for (n, d), ratio in ratios.items() if (n < d) is side] for side in (True, False))
+    reason = f"{words} takes {_range(below)} times the multiplications of the recurrent layer where n < d, "
+    return decide(f"{reason}{_range(above)} times elsewhere", supported=max(below) < 1, refuted=min(below) >= 1)
 
 
 def _range(values: list[float]) -> str:
@@ -217,6 +210,7 @@ def draw(numbers: Numbers) -> Figure:
     picture, (time, faster, path, memory) = panels("What a layer costs (Table 1)", 2, 2, size=(16, 12.5))
     widths = sorted({row["d"] for row in numbers["times"]})
     width = widths[len(widths) // 2]
+    order = (*KINDS, "fused self-attention", "dilated convolution")
     times = {kind: {row["n"]: row[kind] for row in numbers["times"] if row["d"] == width} for kind in KINDS}
     kilobytes = {kind: {n: value / 1024 for n, value in each.items()} for kind, each in numbers["kept"].items()}
     for axes, values, title, unit in (
@@ -225,14 +219,11 @@ def draw(numbers: Numbers) -> Figure:
         (memory, kilobytes, "Memory of one sequence, d = 64", "saved for the backward pass (KiB)"),
     ):
         lengths = [int(n) for n in values[RECURRENT]]
-        lines(axes, lengths, {kind: list(each.values()) for kind, each in values.items()}, order=_LINES)
+        lines(axes, lengths, {kind: list(each.values()) for kind, each in values.items()}, order=order)
         label(axes, title, "length n (tokens)", unit, log="xy", ticks=lengths)
     _draw_faster(picture, faster, numbers["times"])
     shared_legend(picture, time, path, memory)
     return picture
-
-
-_LINES = (*KINDS, "fused self-attention", "dilated convolution")
 
 
 def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -161,10 +160,8 @@ def _turns(numbers: Numbers) -> dict[str, list[float]]:
 
 
 def _judge_ratios(numbers: Numbers) -> Verdict:
-    off = 0.0
-    for waves in numbers["wavelengths"].values():
-        ratios = [after / before for before, after in pairwise(waves)]
-        off = max(off, *(abs(ratio / ratios[0] - 1) for ratio in ratios))
+    ratios = [np.divide(waves[1:], waves[:-1]) for waves in numbers["wavelengths"].values()]
+    off = max(float(abs(each / each[0] - 1).max()) for each in ratios)
     reason = f"within each width, the ratio of neighboring wavelengths is constant to {off:.1g}"
     return decide(reason, supported=off < 1e-5)
 

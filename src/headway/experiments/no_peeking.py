@@ -1,10 +1,10 @@
 """No peeking: what a prediction may depend on (Vaswani et al. 2017, sections 3.1 and 3.2.3).
 
 A model with random weights reads a batch. Then one target token is replaced, and every logit is compared with its old
-value. Each square shows by how much the logits of one output (row) change when one target token (column) is replaced.
-The output at position i is computed from the tokens up to i and predicts token i + 1, so everything above the diagonal
-must be 0. This is why all positions can be trained at once: no prediction sees its answer. A model that peeks would
-learn to copy the answer, and would have nothing to copy when it translates.
+value. In the figure, each square shows by how much the logits of one output (row) change when one target token (column)
+is replaced. The output at position i is computed from the tokens up to i and predicts token i + 1, so everything above
+the diagonal must be 0. This is why all positions can be trained at once: no prediction sees its answer. A model that
+peeks would learn to copy the answer, and would have nothing to copy when it translates.
 
 Likewise, source and target are padded further, and no logit of a real position may change. Rounding differences may
 remain, because matrix products of another size add in another order.
@@ -148,13 +148,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     )
 
 
-def _sound(models: dict[str, dict[str, Any]], what: str) -> dict[str, float]:
-    """Return the largest change in each model that is not broken on purpose."""
-    return {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
-
-
 def _judge_leak(models: dict[str, dict[str, Any]], what: str, broken: str, words: str) -> Verdict:
-    sound = _sound(models, what)
+    sound = {name: max(each[what]) for name, each in models.items() if name not in (NO_CAUSAL, NO_PADDING)}
     worst = max(sound, key=sound.__getitem__)
     caught = min(models[broken][what])
     reason = (

@@ -1,6 +1,6 @@
 """Positional encoding as a picture, with and without dropout (Vaswani et al. 2017, sections 3.5 and 5.4).
 
-In the picture each row is a position, each column a dimension. On the left, sines and cosines have a period of 2 pi,
+In the picture each row is a position, each column a dimension. On the left, sines and cosines have a period of 2 pi, or
 6.3 positions. To the right the period grows until a column hardly changes over the rows shown (cosines stay near 1 and
 sines near 0, which gives the stripes). Fast columns distinguish neighbors, slow ones distinguish early from late
 positions, like the digits of a number.
@@ -36,6 +36,7 @@ LOSS = 0.1  # share of positions; losing more than dropout's share of entries is
 NEAR = 5  # positions; "nearly identified"
 KINDS = ("encoding alone", "embedding + encoding")
 
+TITLE = "Positional encoding as a picture"
 CLAIMS = (
     Claim("Every position has an encoding of its own.", f"{OURS}; paper, 3.5, takes it for granted"),
     Claim("How alike two encodings are depends on their distance alone.", f"{OURS}; follows from paper, 3.5"),
@@ -124,7 +125,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the encodings with and without dropout, similarity over distance, and identified positions over dropout."""
-    picture, (clean, dropped, likeness, told) = panels("Positional encoding as a picture", 2, 2, size=(16, 10.5))
+    picture, (clean, dropped, likeness, told) = panels(TITLE, 2, 2, size=(16, 10.5))
     titles = {"clean": "Without dropout", "dropped": f"With dropout of {PAPER_RATE}"}
     for axes, (name, title) in zip((clean, dropped), titles.items(), strict=True):
         image = heat_map(axes, numbers[name], cmap="RdBu", vmin=-1.12, vmax=1.12, interpolation="nearest")
@@ -151,6 +152,4 @@ def explain(numbers: Numbers) -> str:
     return f"In the picture, dropout zeroes {numbers['zeros']:.1%} of the entries.{falls}"
 
 
-EXPERIMENT = Experiment(
-    "position-picture", "Positional encoding as a picture", __doc__, CLAIMS, measure, judge, draw, explain
-)
+EXPERIMENT = Experiment("position-picture", TITLE, __doc__, CLAIMS, measure, judge, draw, explain)

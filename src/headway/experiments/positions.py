@@ -96,6 +96,5 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-EXPERIMENT = Experiment(
-    "positions", "Sinusoidal against learned positions", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
-)
+TITLE = "Sinusoidal against learned positions"
+EXPERIMENT = Experiment("positions", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)

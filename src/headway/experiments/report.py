@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
-from headway.experiments.experiment import Claim, ExperimentRecord, Verdict
+from headway.experiments.experiment import ExperimentRecord
 from headway.storage import atomic_write_text
 
 _LONG = 12  # longer tables are collapsed
@@ -36,7 +36,7 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
     page = html.from_string(template).render(
         style=style,
         records=records,
-        judged=_judged,
+        zip=zip,
         outcomes=[verdict.outcome for record in records for verdict in record.verdicts],
         marks=_MARKS,
         forms=sorted({str(record.how["form"]) for record in records}),
@@ -46,10 +46,6 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
         long=_LONG,
     )
     atomic_write_text(path, page)
-
-
-def _judged(record: ExperimentRecord) -> list[tuple[Claim, Verdict]]:
-    return list(zip(record.claims, record.verdicts, strict=True))
 
 
 def _column_kinds(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -38,6 +38,7 @@ SIZES = (16, 8, 4, 2)
 MIN_BLEU_DIFFERENCE = 1.0  # BLEU; seeds of one recipe differ by about that
 LINEAR, SQUARE = 1.25, 1.5  # powers of n: at most, and at least. The projections grow with n, attention with its square
 
+TITLE = "Restricted self-attention"
 CLAIMS = (
     Claim("Restricted to r positions, the time and memory of self-attention grow with n, not n².", "paper, table 1"),
     Claim(f"With r = {WINDOW}, quality stays: sentences have about 14 tokens, and blocks are stacked.", OURS),
@@ -105,13 +106,10 @@ def _judge_growth(costs: Costs) -> Verdict:
     powers = {name: (_power(costs[name], "ms"), _power(costs[name], "kib")) for name in (PLAIN, RESTRICTED)}
     longest = list(costs[PLAIN])[-1]
     ratios = [costs[name][longest]["ms"] / costs[RESTRICTED][longest]["ms"] for name in (PLAIN, FUSED)]
-    reason = (
+    return decide(
         "; ".join(f"{name}: time grows with n^{ms:.2f}, memory with n^{kib:.2f}" for name, (ms, kib) in powers.items())
         + f". At n = {longest} the restricted layer with r = {WINDOW} is faster by a factor of {ratios[0]:.2g}, and by "
-        f"{ratios[1]:.2g} than accelerated attention to all positions"
-    )
-    return decide(
-        reason,
+        f"{ratios[1]:.2g} than accelerated attention to all positions",
         supported=max(powers[RESTRICTED]) <= LINEAR and min(powers[PLAIN]) >= SQUARE,
         refuted=max(powers[RESTRICTED]) >= SQUARE,
     )
@@ -119,7 +117,7 @@ def _judge_growth(costs: Costs) -> Verdict:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw time and memory against n, and BLEU against r."""
-    picture, (time, memory, bleu) = panels("Restricted self-attention", columns=3, size=(16.0, 5.5))
+    picture, (time, memory, bleu) = panels(TITLE, columns=3, size=(16.0, 5.5))
     costs = numbers["costs"]
     lengths = [int(n) for n in costs[PLAIN]]
     for axes, key, title, unit in (
@@ -133,6 +131,4 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-EXPERIMENT = Experiment(
-    "restricted-attention", "Restricted self-attention", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
-)
+EXPERIMENT = Experiment("restricted-attention", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)

@@ -148,7 +148,7 @@ def draw(numbers: Numbers) -> Figure:
     widths, equal = numbers["widths"], math.log(numbers["keys"])
     for color, marker, kind in zip(("C1", "C0"), MARKERS, KINDS, strict=False):
         values = _means(numbers, kind)
-        low, middle, high = (np.maximum(values[name], _FLOOR) for name in ("low", "gradient", "high"))
+        low, middle, high = (np.maximum(values[name], 1e-12) for name in ("low", "gradient", "high"))  # above log 0
         for axes, each in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
             axes.plot(widths, each, color=color, marker=marker, label=f"scores {WORDS[kind]}")
         gradient.fill_between(widths, low, high, color=color, alpha=0.15)
@@ -162,9 +162,6 @@ def draw(numbers: Numbers) -> Figure:
         label(axes, title, "width d_k (units)", y, log=log, ticks=widths)
     shared_legend(picture, entropy)
     return picture
-
-
-_FLOOR = 1e-12  # gradients below it are drawn there
 
 
 EXPERIMENT = Experiment("scaling", "Why divide by √d_k?", __doc__, CLAIMS, measure, judge, draw)

@@ -33,6 +33,7 @@ FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with atte
 NAMES = (FIXED, ATTENDING, TRANSFORMER)
 MIN_SHARE_KEPT = 0.9  # "no deterioration": at least this share of the BLEU of single sentences
 
+TITLE = "Quality against sentence length"
 CLAIMS = (
     Claim("A fixed-length vector forgets long sentences; attention does not so much.", "Bahdanau et al. 2015, 1"),
     Claim("With attention, quality does not deteriorate with length.", "Bahdanau et al. 2015, 5.1"),
@@ -72,7 +73,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
 
 def draw(numbers: Numbers) -> Figure:
     """Draw BLEU over length, and the share that is kept."""
-    picture, (curves, kept) = panels("Quality against sentence length", columns=2, size=(13.0, 5.4))
+    picture, (curves, kept) = panels(TITLE, columns=2, size=(13.0, 5.4))
     length_curves(curves, numbers)
     for number, name in enumerate(NAMES):
         values = share_kept(numbers, name, LONGEST_SEEN, 1)
@@ -88,6 +89,4 @@ def draw(numbers: Numbers) -> Figure:
     return picture
 
 
-EXPERIMENT = Experiment(
-    "sentence-length", "Quality against sentence length", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
-)
+EXPERIMENT = Experiment("sentence-length", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)

@@ -229,24 +229,14 @@ def explain(numbers: Numbers) -> str:
     if example["differ"]:
         gain = math.exp(example["beam"]["log"] - example["greedy"]["log"])
         away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
-        where = "It takes “{chosen}” after “{fed}”, only number {rank} there.".format(**away[0]) if away else ""
-        story = (
-            f"Greedy search takes the best token at every step and ends with “{example['greedy']['text']}”. Beam "
-            f"search ends with “{example['beam']['text']}”, {gain:.2f} times as probable. {where}"
-        )
+        story = f"Beam search ends with a translation that is {gain:.2f} times as probable as that of greedy search."
+        if away:
+            story += " It takes “{chosen}” after “{fed}”, only number {rank} there.".format(**away[0])
     pieces = " · ".join(example["pieces"])
     return f"The source, as the encoder reads it: {pieces}. The reference: “{example['reference']}”. {story}"
 
 
+TITLE = "Decoding, step by step"
 EXPERIMENT = Experiment(
-    "step-by-step",
-    "Decoding, step by step",
-    __doc__,
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    explain,
-    data=MULTI30K,
-    takes_model=True,
+    "step-by-step", TITLE, __doc__, CLAIMS, measure, judge, draw, explain, data=MULTI30K, takes_model=True
 )

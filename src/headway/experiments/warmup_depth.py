@@ -26,14 +26,13 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
 from headway.errors import DivergenceError
 from headway.experiments.comparison import column, difference, interval, judge_greater, mean_with_spread, strip_plot
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
-from headway.experiments.figures import label, panels, power_of_ten
+from headway.experiments.figures import label, panels
 from headway.experiments.training import read_metrics, train_variant, vocabulary_size
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.blocks import Norm
@@ -48,6 +47,7 @@ DECADE = 1.0  # a gradient "vanishes" if its size loses more than this, as a pow
 VOCABULARY = 200  # vocabulary size of random sentences
 DRAWS = 8  # untrained models whose gradients are measured; they cost little, so more than seeds
 
+TITLE = "Warm-up and residual connections"
 CLAIMS = (
     Claim("Without warm-up, post-norm trains worse.", "Xiong et al. 2020, 3.2"),
     Claim("Pre-norm does as well without warm-up.", "Xiong et al. 2020, 4"),
@@ -128,13 +128,12 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     what = "loss of the development set in nats, without warm-up minus with"
     deepest = numbers["depths"][-1]
     harm = difference(loss["pre", COLD], loss["pre", WARM])
-    fine, worse = harm.high < NOTICEABLE, harm.low > NOTICEABLE
-    place = "is below" if fine else "is above" if worse else "contains"
+    pre = judge_greater(harm, f"pre-norm, {what}", than=NOTICEABLE).reason  # the claim is that it is not greater
     lost = f"powers of ten that the first block's gradient loses from depth 1 to {deepest} without residual connections"
     residual = "loss of the development set in nats, without residual connections minus with"
     return (
         judge_greater(difference(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", noticeable=NOTICEABLE),
-        decide(f"pre-norm, {what}: {harm}; the interval {place} {NOTICEABLE:g}", supported=fine, refuted=worse),
+        decide(pre, supported=harm.high < NOTICEABLE, refuted=harm.low > NOTICEABLE),
         judge_greater(interval(_decades_lost(numbers, "post")), f"{lost}, post-norm", than=DECADE),
         judge_greater(interval(_decades_lost(numbers, "none")), f"{lost} and without norm", than=DECADE),
         judge_greater(difference(loss["post", BARE], loss["post", WARM]), residual, noticeable=NOTICEABLE),
@@ -155,7 +154,7 @@ def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np
 
 def draw(numbers: Numbers) -> Figure:
     """Draw the training losses (one panel per norm), the final losses, and gradients over depth."""
-    picture, (post, pre, final, gradients) = panels("Warm-up and residual connections", 2, 2, size=(14.0, 9.5))
+    picture, (post, pre, final, gradients) = panels(TITLE, 2, 2, size=(14.0, 9.5))
     for norm, axes in (("post", post), ("pre", pre)):
         _draw_curves(axes, numbers, norm)
     pre.sharey(post)
@@ -184,15 +183,9 @@ def _draw_gradients(axes: Axes, numbers: Numbers) -> None:
             means = 10 ** _log_gradients(numbers, norm, residual=residual).mean(0)
             name = f"{'no ' if norm == 'none' else f'{norm}-'}norm, {'' if residual else 'no '}residual"
             axes.plot(numbers["depths"], means, style + dash, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(round(math.log10(value)))))
-    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.legend(fontsize=9, handlelength=4)
     x, y = "layers in encoder and in decoder", "gradient norm, first encoder block"
-    label(axes, "Gradient at the first layer", x, y, ticks=numbers["depths"])
+    label(axes, "Gradient at the first layer", x, y, log="xy", ticks=numbers["depths"])
 
 
-EXPERIMENT = Experiment(
-    "warmup-depth", "Warm-up and residual connections", __doc__, CLAIMS, measure, judge, draw, data=MULTI30K
-)
+EXPERIMENT = Experiment("warmup-depth", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K)

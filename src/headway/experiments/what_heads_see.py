@@ -167,12 +167,10 @@ def _dictionary(text: ExperimentCorpus) -> set[Pair]:
         if number >= 3
     }
     best: dict[tuple[int, str], tuple[float, str]] = {}  # by side and word
-    for (source, target), value in dice.items():
-        best[0, source] = max(best.get((0, source), (0.0, "")), (value, target))
-        best[1, target] = max(best.get((1, target), (0.0, "")), (value, source))
-    return {
-        (source, target) for source, target in dice if best[0, source][1] == target and best[1, target][1] == source
-    }
+    for pair, value in dice.items():
+        for side, word in enumerate(pair):
+            best[side, word] = max(best.get((side, word), (0.0, "")), (value, pair[1 - side]))
+    return {pair for pair in dice if best[0, pair[0]][1] == pair[1] and best[1, pair[1]][1] == pair[0]}
 
 
 def _words(text: str) -> list[str]:
@@ -291,14 +289,5 @@ def _draw_agreement(axes: Axes, runs: list[dict[str, Any]]) -> None:
     label(axes, "Words aligned correctly", "% of links found (dots: seeds)", "")
 
 
-EXPERIMENT = Experiment(
-    "what-heads-see",
-    "What heads look at, and what they are worth",
-    __doc__,
-    CLAIMS,
-    measure,
-    judge,
-    draw,
-    data=MULTI30K,
-    takes_model=True,
-)
+TITLE = "What heads look at, and what they are worth"
+EXPERIMENT = Experiment("what-heads-see", TITLE, __doc__, CLAIMS, measure, judge, draw, data=MULTI30K, takes_model=True)
