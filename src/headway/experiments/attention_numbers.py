@@ -3,8 +3,8 @@
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                  (Vaswani et al. 2017, equation 1)
 
 A well-known notebook lets three vectors attend to themselves (Q = K = V = X). It calls a result "mostly of itself"
-whose own weight is .2992, while another's is .5329. These two weights are enough to rebuild the example. The third is 1
-- .2992 - .5329 = .1679, and the logarithms of neighboring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
+whose own weight is .2992, while another's is .5329. These two weights are enough to rebuild the example. Weights add up
+to 1, so the third is .1679, and the logarithms of neighboring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
 .577. That fixes the three scores after their division by sqrt(d_k), up to a common term, but not d_k. As .577 is 1 /
 sqrt(3), one possibility is d_k = 3 with scores that differ by 1.
 
