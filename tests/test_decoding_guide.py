@@ -15,6 +15,7 @@ import headway
 from headway.cli import app
 from headway.decode import DecodingOptions, Sampling
 from headway.predict import Flag, Translator
+from headway.predict.calibration import MIN_TEXTS
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "decoding.md").read_text(encoding="utf-8")
 COMMANDS = re.findall(r"^    (headway .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)
@@ -30,6 +31,7 @@ def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.Te
     (folder / "input.de").write_text("das rote Haus\nein Baum\n", encoding="utf-8")
     for name in ("train.de", "train.en"):
         (folder / name).write_text("das rote Haus\nund ein Baum\n", encoding="utf-8")
+    (folder / "dev.de").write_text("ein Baum\n" * MIN_TEXTS, encoding="utf-8")
     (folder / "terms.tsv").write_text("Haus\tBaum\nrote\tgrüne|und\texact\n", encoding="utf-8")
     (folder / "input.jsonl").write_text(RECORD[0] + "\n", encoding="utf-8")
     return folder
