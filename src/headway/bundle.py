@@ -219,19 +219,10 @@ def read_config(folder: Path) -> BundleConfig:
     return BundleConfig(folder, task, model, labels, template, (source, target))
 
 
-def read_task(folder: Path) -> TaskConfig:
-    """Return the task of the model in ``folder``."""
-    return read_config(folder).task
-
-
 def own_template(tokenizer: TextTokenizer) -> SpecialTokenTemplate:
     """Return the special-token template of a model that Headway trained from random weights."""
     languages = {language_of(tag): tokenizer.tag_id(tag) for tag in tokenizer.tags}
-    return (
-        SpecialTokenTemplate(source_prefix=("target_language",), languages=languages)
-        if languages
-        else SpecialTokenTemplate()
-    )
+    return SpecialTokenTemplate(source_prefix=("target_language",) if languages else (), languages=languages)
 
 
 def _tokenizer_name(folder: Path, name: object) -> str:
@@ -257,11 +248,8 @@ def _labels(names: object) -> tuple[str, ...]:
 
 def _check_template(template: SpecialTokenTemplate, source: TextTokenizer, target: TextTokenizer) -> None:
     """Refuse token ids outside the vocabularies."""
-    languages = tuple(template.languages.values())
-    for slots, tokenizer in (
-        ((*template.source_prefix, *template.source_suffix, *languages), source),
-        (template.target_prefix, target),
-    ):
+    source_slots = *template.source_prefix, *template.source_suffix, *template.languages.values()
+    for slots, tokenizer in ((source_slots, source), (template.target_prefix, target)):
         for slot in slots:
             if isinstance(slot, int) and not 0 <= slot < tokenizer.vocab_size:
                 raise ValueError(f"framing: id {slot} is not in a vocabulary of {tokenizer.vocab_size:,} tokens")

@@ -41,7 +41,7 @@ from torch.nn import functional as F
 from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
 from headway.decode.protocol import SearchModel, StateT
-from headway.decode.ranking import Extensions, TokenScores, extend_best, extend_diverse, topk_ordered
+from headway.decode.ranking import Extensions, NextTokens, TokenScores, extend_best, extend_diverse, topk_ordered
 from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request, length_penalty, limit_of
 from headway.decode.sampling import draw, draw_keys
 from headway.errors import BundleError, ConfigError
@@ -50,21 +50,19 @@ _Array = npt.NDArray[Any]
 _NOTHING = -1  # padding of shorter hypotheses
 
 
+@dataclass(frozen=True)
 class _EndedRows:
     """The E rows whose hypotheses end in one step."""
 
-    def __init__(
-        self, tokens: Int[Tensor, "E T"], log_probs: Float[Tensor, "E T1"], natural: Bool[Tensor, " E"] | None
-    ) -> None:
-        self._tokens = tokens  # right-aligned
-        self._log_probs = log_probs  # of the tokens and of EOS
-        self._natural = natural  # whether the model itself would choose EOS; None if no row was forced to end
+    tokens: Int[Tensor, "E T"]  # right-aligned
+    log_probs: Float[Tensor, "E T1"]  # of the tokens and of EOS
+    natural: Bool[Tensor, " E"] | None  # whether the model itself would choose EOS; None if no row was forced to end
 
     @cached_property
     def arrays(self) -> tuple[_Array, _Array, _Array | None]:
         """The three tensors as arrays in host memory, copied at the first access."""
-        natural = None if self._natural is None else self._natural.numpy(force=True)
-        return self._tokens.numpy(force=True), self._log_probs.numpy(force=True), natural
+        natural = None if self.natural is None else self.natural.numpy(force=True)
+        return self.tokens.numpy(force=True), self.log_probs.numpy(force=True), natural
 
 
 @dataclass(frozen=True)
@@ -77,8 +75,8 @@ class _Ending:
     score: float
     coverage: float  # the part of the score that is the coverage penalty
     forced: bool  # ended by the length limit
-    unmet: tuple[int, ...] = ()
-    incomplete: bool = False  # an unmet constraint could still have been met
+    unmet: tuple[int, ...]
+    incomplete: bool  # an unmet constraint could still have been met
 
     @property
     def order(self) -> tuple[int, float]:
@@ -110,9 +108,7 @@ class _Beam:
         self.request = request
         self.limit = limit_of(request, options)
         self.draw_keys = draw_keys(request, options.sampling, groups) if options.sampling else []
-        self.constraints: Constraints | None = None
-        if request.include:
-            self.constraints = Constraints(request.include, banned, request.boundaries)
+        self.constraints = Constraints(request.include, banned, request.boundaries) if request.include else None
         self.length = 0  # tokens of each hypothesis so far
         self.finished: list[list[_Ending]] = [[] for _ in range(groups)]  # best first
         self.closed: set[int] = set()  # the groups that are done
@@ -225,7 +221,7 @@ class BeamSearch(Generic[StateT]):
             chosen, natural = self._extend_with_rules(step.logits().float(), step.allowed())
         else:
             found = step.top_k(self._top_k, (*self.banned, self.eos) if all_short else self.banned, self.eos)
-            candidates, natural = self._candidates(found.tokens, found.log_probs, found.log_probs, found.eos_log_prob)
+            candidates, natural = self._candidates(found, found.log_probs)
             chosen = self._extend(candidates)
         ended = (chosen.tokens == self.eos) & chosen.scores.isfinite()
         self._finish(chosen, ended, natural)
@@ -281,7 +277,7 @@ class BeamSearch(Generic[StateT]):
             count = min(self._top_k + int(self._nodes is not None), gains.size(1))
             values, tokens = topk_ordered(gains, count)
             own = log_probs.gather(1, tokens)
-        candidates, natural = self._candidates(tokens, values, own, log_probs[:, self.eos])
+        candidates, natural = self._candidates(NextTokens(tokens, own, log_probs[:, self.eos]), values)
         chosen = self._extend(candidates)
         if self._nodes is not None:
             constraints, left = [beam.constraints for beam in self.beams], [beam.left for beam in self.beams]
@@ -319,20 +315,16 @@ class BeamSearch(Generic[StateT]):
         return gains
 
     def _candidates(
-        self,
-        tokens: Int[Tensor, "R C"],
-        gains: Float[Tensor, "R C"],
-        log_probs: Float[Tensor, "R C"],
-        eos_log_prob: Float[Tensor, " R"],
+        self, found: NextTokens, gains: Float[Tensor, "R C"]
     ) -> tuple[TokenScores, Bool[Tensor, " R"] | None]:
         """Return the candidates (at the length limit EOS alone) and whether each row would choose EOS there."""
         shape = self.scores.shape
-        candidates = TokenScores(*(torch.unflatten(x, 0, shape) for x in (gains, log_probs, tokens)))
+        candidates = TokenScores(*(torch.unflatten(x, 0, shape) for x in (gains, found.log_probs, found.tokens)))
         full = [beam.left < 1 for beam in self.beams]
         if not any(full):
             return candidates, None
         natural = candidates.tokens.gather(3, candidates.gains.argmax(3, keepdim=True)).flatten() == self.eos
-        return candidates.only_eos(self.eos, torch.unflatten(eos_log_prob, 0, shape), self._tensor(full)), natural
+        return candidates.only_eos(self.eos, torch.unflatten(found.eos_log_prob, 0, shape), self._tensor(full)), natural
 
     def _extend(self, candidates: TokenScores) -> Extensions:
         """Choose the extensions of each group to consider, best first."""
@@ -389,10 +381,9 @@ class BeamSearch(Generic[StateT]):
         for row, (at, group, total, coverage, node) in enumerate(places):
             beam = self.beams[at]
             score = total / self._penalty(beam.length + 1) + coverage
-            ending = _Ending(ended, row, beam.length, score, coverage, forced=beam.left < 1)
-            if beam.constraints is not None:
-                unmet, incomplete = beam.constraints.unmet(node), beam.constraints.needed(node) > 0
-                ending = dataclasses.replace(ending, unmet=unmet, incomplete=incomplete)
+            unmet = beam.constraints.unmet(node) if beam.constraints else ()
+            incomplete = beam.constraints is not None and beam.constraints.needed(node) > 0
+            ending = _Ending(ended, row, beam.length, score, coverage, beam.left < 1, unmet, incomplete)
             beam.finished[group].append(ending)
 
     def _coverage_penalties(self) -> Float[Tensor, "B G W"]:

@@ -20,10 +20,12 @@ length limit is too short for all constraints one after the other.
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -101,11 +103,13 @@ class Constraints:
         phrases = [[one if isinstance(one, Phrase) else Phrase(one) for one in several] for several in include]
         self.include = [[one for one in several if not set(one.tokens) & set(forbidden)] for several in phrases]
         self.boundaries = boundaries
+        self._starts = defaultdict[int, int](int) if boundaries is None else boundaries.starts
+        self._separator = None if boundaries is None else boundaries.separator
         # The number of tokens that always suffices: a separator, so that the phrase continues no word, and the phrase.
         # Without a separator in the vocabulary, some phrases cannot be reached.
-        separator = int(boundaries is not None and boundaries.separator is not None)
+        longer = self._separator is not None
         self._shortest = [
-            min((len(one.tokens) + separator * bool(self._continued(one)) for one in several), default=0)
+            min((len(one.tokens) + (longer and bool(self._continued(one))) for one in several), default=0)
             for several in self.include
         ]
         start = _Progress(tuple((0,) * len(several) for several in self.include))
@@ -119,13 +123,11 @@ class Constraints:
         if (node, token) not in self._steps:
             now = self._progress[node]
             ends = 0 if self.boundaries is None else self.boundaries.ends[token]
-            progress = _Progress(
-                tuple(
-                    None if places is None else self._matched(several, places, now.ends, token)
-                    for several, places in zip(self.include, now.matched, strict=True)
-                ),
-                ends,
+            matched = tuple(
+                None if places is None else self._matched(several, places, now.ends, token)
+                for several, places in zip(self.include, now.matched, strict=True)
             )
+            progress = _Progress(matched, ends)
             if progress not in self._numbers:
                 self._numbers[progress] = len(self._progress)
                 self._progress.append(progress)
@@ -134,10 +136,7 @@ class Constraints:
 
     def after(self, tokens: Sequence[int]) -> int:
         """Return the node after a whole prefix."""
-        node = 0
-        for token in tokens:
-            node = self.step(node, token)
-        return node
+        return reduce(self.step, tokens, 0)
 
     def unmet(self, node: int) -> tuple[int, ...]:
         """Return the indices of the constraints that do not occur if the target ends here."""
@@ -181,9 +180,6 @@ class Constraints:
         """Whether an alternative is complete and waits for the next token to close it."""
         return any(place >> (len(one.tokens) - 1) for one, place in zip(self.include[constraint], places, strict=True))
 
-    def _starts(self, token: int) -> int:
-        return 0 if self.boundaries is None else self.boundaries.starts[token]
-
     def _continuations(self, node: int, constraint: int) -> list[tuple[int, int]]:
         """Return, for each way to complete an unmet constraint, the number of tokens and the first token."""
         now = self._progress[node]
@@ -195,17 +191,17 @@ class Constraints:
             ways += [(length - k, one.tokens[k]) for k in range(1, length) if place >> (k - 1) & 1]
             if not one.start & now.ends:
                 ways.append((length, one.tokens[0]))
-            if self._continued(one) & now.ends and self.boundaries and self.boundaries.separator is not None:
-                ways.append((length + 1, self.boundaries.separator))
+            if self._continued(one) & now.ends and self._separator is not None:
+                ways.append((length + 1, self._separator))
         return ways
 
     def _continued(self, phrase: Phrase) -> int:
         """Return the bits of the open words that a phrase would continue, or must not continue."""
-        return phrase.start | self._starts(phrase.tokens[0])
+        return phrase.start | self._starts[phrase.tokens[0]]
 
     def _lost(self, node: int, token: int) -> int:
         """Return the number of tokens needed by constraints that ``token`` makes unmet by continuing their words."""
-        if not self.open_end(node) & self._starts(token):
+        if not self.open_end(node) & self._starts[token]:
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))
         return sum(self._shortest[at] for at in after if at not in before)
@@ -216,7 +212,7 @@ class Constraints:
         found = []
         for one, place in zip(several, places, strict=True):
             last = len(one.tokens) - 1
-            if place >> last and not one.end & self._starts(token):
+            if place >> last and not one.end & self._starts[token]:
                 return None
             place = (place << 1) | (not one.start & ends)
             place &= sum(1 << k for k, own in enumerate(one.tokens) if own == token)
@@ -226,8 +222,7 @@ class Constraints:
         return tuple(found)
 
 
-@dataclass(frozen=True)
-class Extension:
+class Extension(NamedTuple):
     """An extension of a hypothesis of one sequence by one token; ``log_prob`` is the model's own."""
 
     score: float
@@ -237,13 +232,7 @@ class Extension:
 
 
 def allocate(
-    constraints: Constraints,
-    nodes: Sequence[int],
-    candidates: Sequence[Extension],
-    *,
-    count: int,
-    left: int,
-    eos: int,
+    constraints: Constraints, nodes: Sequence[int], candidates: Sequence[Extension], *, count: int, left: int, eos: int
 ) -> list[tuple[Extension, int]]:
     """Return the ``count`` candidates to keep, best first, each with its node.
 
@@ -288,26 +277,19 @@ def extend_constrained(
     grow by. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host, because it considers only a
     few candidates of the sequences that have constraints.
     """
-    count = chosen.scores.size(2)
-    names = ("scores", "parents", "tokens", "log_probs")
-    chosen = dataclasses.replace(chosen, **{name: getattr(chosen, name).clone() for name in names})
-    new_nodes = torch.zeros_like(chosen.tokens)
+    count, empty = chosen.scores.size(2), Extension(-math.inf, 0, eos, 0.0)
+    tensors = [x.clone() for x in (chosen.scores, chosen.parents, chosen.tokens, chosen.log_probs)]
+    tensors.append(torch.zeros_like(chosen.tokens))
     for at, own in enumerate(constraints):
         if own is None:
             continue
         before = nodes[at, 0].tolist()
         possible = _candidates(own, left[at], before, scores[at, 0], candidates, gains, log_probs, at)
         found = allocate(own, before, possible, count=width, left=left[at], eos=eos)
-        missing = count - len(found)
-        for target, values in (
-            (chosen.scores, [one.score for one, _ in found] + [-math.inf] * missing),
-            (chosen.parents, [one.parent for one, _ in found] + [0] * missing),
-            (chosen.tokens, [one.token for one, _ in found] + [eos] * missing),
-            (chosen.log_probs, [one.log_prob for one, _ in found] + [0.0] * missing),
-            (new_nodes, [node for _, node in found] + [0] * missing),
-        ):
-            target[at, 0] = torch.tensor(values, dtype=target.dtype, device=target.device)
-    return dataclasses.replace(chosen, nodes=new_nodes)
+        found += [(empty, 0)] * (count - len(found))
+        for x, values in zip(tensors, zip(*((*one, node) for one, node in found), strict=True), strict=True):
+            x[at, 0] = torch.tensor(values, dtype=x.dtype, device=x.device)
+    return Extensions(*tensors)
 
 
 def _candidates(
@@ -321,20 +303,16 @@ def _candidates(
     at: int,
 ) -> list[Extension]:
     """Return the best extensions of each hypothesis of sequence ``at``, and those that advance or close a phrase."""
-    tokens = [row.tolist() for row in candidates.tokens[at, 0]]
-    of_tokens = [
-        list(zip(*(x[at, 0, beam].tolist() for x in (candidates.gains, candidates.log_probs)), strict=True))
-        for beam in range(len(nodes))
-    ]
-    if left > 0:
-        for beam, node in enumerate(nodes):
-            row = at * len(nodes) + beam
-            wanted = sorted(constraints.forward(node)) + _closing(constraints, node, gains[row], len(nodes))
-            tokens[beam] += wanted
-            of_tokens[beam] += zip(gains[row, wanted].tolist(), log_probs[row, wanted].tolist(), strict=True)
     found: dict[tuple[int, int], Extension] = {}
-    for parent, score in enumerate(scores.tolist()):
-        for (gain, log_prob), token in zip(of_tokens[parent], tokens[parent], strict=True):
+    for parent, (node, score) in enumerate(zip(nodes, scores.tolist(), strict=True)):
+        parts = candidates.tokens, candidates.gains, candidates.log_probs
+        columns = [x[at, 0, parent].tolist() for x in parts]
+        if left > 0:
+            row = at * len(nodes) + parent
+            wanted = sorted(constraints.forward(node)) + _closing(constraints, node, gains[row], len(nodes))
+            more = wanted, gains[row, wanted].tolist(), log_probs[row, wanted].tolist()
+            columns = [before + after for before, after in zip(columns, more, strict=True)]
+        for token, gain, log_prob in zip(*columns, strict=True):
             if score + gain != -math.inf:
                 found.setdefault((parent, token), Extension(score + gain, parent, token, log_prob))
     return list(found.values())
@@ -346,7 +324,5 @@ def _closing(constraints: Constraints, node: int, gains: Float[Tensor, " V"], co
     if not end or constraints.boundaries is None:
         return []
     starts = torch.frombuffer(bytearray(constraints.boundaries.starts), dtype=torch.uint8).to(gains.device)
-    tokens: list[int] = topk_ordered(gains.masked_fill((starts & end) > 0, -torch.inf), min(count, len(gains)))[
-        1
-    ].tolist()
-    return tokens
+    allowed = gains.masked_fill((starts & end) > 0, -torch.inf)
+    return list(topk_ordered(allowed, min(count, len(gains)))[1].tolist())

@@ -16,7 +16,6 @@ W hypotheses each; groups are searched separately. Sampling and constraints make
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -147,25 +146,19 @@ class Extensions:
         """Return the ``count`` best of them."""
         scores, order = topk_ordered(self.scores, count)
         parents, tokens, log_probs = (x.gather(2, order) for x in (self.parents, self.tokens, self.log_probs))
-        return Extensions(
-            scores, parents, tokens, log_probs, None if self.nodes is None else self.nodes.gather(2, order)
-        )
+        nodes = None if self.nodes is None else self.nodes.gather(2, order)
+        return Extensions(scores, parents, tokens, log_probs, nodes)
 
 
 def extend_best(scores: Float[Tensor, "B G W"], candidates: TokenScores, count: int) -> Extensions:
     """Return the ``count`` best extensions of each group; if there are fewer, the rest have score -inf."""
     width = candidates.tokens.size(3)
-    totals, order = topk_ordered(
-        (scores.unsqueeze(3) + candidates.gains).flatten(2), min(count, scores.size(2) * width)
-    )
+    every = (scores.unsqueeze(3) + candidates.gains).flatten(2)
+    totals, order = topk_ordered(every, min(count, every.size(2)))
     if (missing := count - order.size(2)) > 0:
         totals, order = F.pad(totals, (0, missing), value=-torch.inf), F.pad(order, (0, missing))
-    return Extensions(
-        totals,
-        order // width,
-        candidates.tokens.flatten(2).gather(2, order),
-        candidates.log_probs.flatten(2).gather(2, order),
-    )
+    tokens, log_probs = (x.flatten(2).gather(2, order) for x in (candidates.tokens, candidates.log_probs))
+    return Extensions(totals, order // width, tokens, log_probs)
 
 
 def extend_diverse(
@@ -183,10 +176,10 @@ def extend_diverse(
     groups: list[Extensions] = []
     taken = candidates.tokens.new_empty(len(scores), 0)  # (B, N): the choices of earlier groups
     for group in range(scores.size(1)):
-        of_group = (x[:, group : group + 1] for x in (candidates.gains, candidates.log_probs, candidates.tokens))
-        own = TokenScores(*of_group)
-        times = (own.tokens.unsqueeze(-1) == taken.view(len(taken), 1, 1, 1, -1)).sum(-1)
-        own = dataclasses.replace(own, gains=own.gains - diversity * times)
+        every = candidates.gains, candidates.log_probs, candidates.tokens
+        gains, log_probs, tokens = (x[:, group : group + 1] for x in every)
+        times = (tokens.unsqueeze(-1) == taken.view(len(taken), 1, 1, 1, -1)).sum(-1)
+        own = TokenScores(gains - diversity * times, log_probs, tokens)
         found = extend_best(scores[:, group : group + 1], own, count)
         chosen = found.tokens.masked_fill(found.scores == -torch.inf, -1)[:, 0, :width]
         taken = torch.cat([taken, chosen], dim=1)

@@ -64,21 +64,12 @@ class BannedSequences:
 
     def __init__(self, sequences: Sequence[Sequence[tuple[int, ...]]], device: torch.device) -> None:
         most = max(map(len, sequences), default=0)
-        self.reach = max((len(one) - 1 for several in sequences for one in several), default=0)
-        heads = [[self._head(one) for one in several] for several in sequences]
-        never = [_NEVER] * max(self.reach, 1)
-        self.heads = torch.tensor(
-            [row + [never] * (most - len(row)) for row in heads], dtype=torch.long, device=device
-        )  # (B, P, K - 1)
-        self.last = torch.tensor(
-            [[one[-1] for one in several] + [_NOTHING] * (most - len(several)) for several in sequences],
-            dtype=torch.long,
-            device=device,
-        )
-
-    def _head(self, sequence: tuple[int, ...]) -> list[int]:
-        head = list(sequence[:-1])
-        return [_ANY] * (max(self.reach, 1) - len(head)) + head
+        longest = max((len(one) for several in sequences for one in several), default=0)
+        width = max(longest, 2)  # so that each sequence has a head
+        rows = [[[_ANY] * (width - len(one)) + [*one] for one in several] for several in sequences]
+        padded = [row + [[_NEVER] * width] * (most - len(row)) for row in rows]
+        table = torch.tensor(padded, dtype=torch.long, device=device).view(len(rows), most, width)
+        self.heads, self.last = table[:, :, :-1], table[:, :, -1]  # (B, P, K - 1) and (B, P)
 
     def ban(self, log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "R T"]) -> Float[Tensor, "R V"]:
         """Forbid every token that would complete a sequence."""

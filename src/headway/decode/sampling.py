@@ -51,12 +51,8 @@ def draw(
     places = noisy.argmax(2, keepdim=True)
     chosen = own.gather(2, places)
     none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN is kept, so that it is reported
-    return Extensions(
-        (scores + chosen.nan_to_num(nan=torch.nan, neginf=0.0)).masked_fill(none_left, -torch.inf),
-        torch.zeros_like(places),
-        tokens.gather(2, places),
-        chosen,
-    )
+    totals = (scores + chosen.nan_to_num(nan=torch.nan, neginf=0.0)).masked_fill(none_left, -torch.inf)
+    return Extensions(totals, torch.zeros_like(places), tokens.gather(2, places), chosen)
 
 
 def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float[Tensor, "*b C"]:

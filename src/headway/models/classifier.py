@@ -101,22 +101,13 @@ class EncoderClassifier(nn.Module):
         most = config.max_length + (config.pooling == "first")
         self.positions = make_positions(config.positions, config.d_model, most)
         self.word_dropout = Dropout(config.word_dropout)
-        self.embedding_dropout = Dropout(
-            config.dropout if config.embedding_dropout is None else config.embedding_dropout
-        )
-        self.convolution = (
-            ResidualConvolution(config.d_model, config.convolution, dropout=config.dropout)
-            if config.convolution
-            else None
-        )
+        d_model, dropout, width, pooling = config.d_model, config.dropout, config.convolution, config.pooling
+        self.embedding_dropout = Dropout(dropout if config.embedding_dropout is None else config.embedding_dropout)
+        self.convolution = ResidualConvolution(d_model, width, dropout=dropout) if width else None
         self.encoder = EncoderStack(
             config.encoder_layers, config if config.encoder_layers else config.model_copy(update={"norm": "none"})
         )
-        self.pooling = (
-            AttentionPooling(config.d_model)
-            if config.pooling == "attention"
-            else Pooling(config.pooling, config.d_model)
-        )
+        self.pooling = AttentionPooling(d_model) if pooling == "attention" else Pooling(pooling, d_model)
         self.pooled_dropout = Dropout(config.pooled_dropout)
         self.projection = linear(self.pooling.width, num_classes)
 

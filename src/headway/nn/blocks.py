@@ -38,12 +38,7 @@ Positions = Literal["sinusoidal", "learned", "rotary", "none"]
 
 Activation = Literal["relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"]
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
-_GATES: dict[str, Callable[[Tensor], Tensor]] = {
-    "glu": F.sigmoid,
-    "reglu": F.relu,
-    "geglu": F.gelu,
-    "swiglu": F.silu,
-}
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {"glu": F.sigmoid, "reglu": F.relu, "geglu": F.gelu, "swiglu": F.silu}
 
 
 # Fields whose defaults differ between models.
@@ -174,12 +169,7 @@ class FeedForward(nn.Module):
     """
 
     def __init__(
-        self,
-        d_model: int,
-        d_ff: int,
-        *,
-        activation: Literal["relu", "gelu", "silu"] = "relu",
-        dropout: float = 0.0,
+        self, d_model: int, d_ff: int, *, activation: Literal["relu", "gelu", "silu"] = "relu", dropout: float = 0.0
     ) -> None:
         super().__init__()
         self.inner = linear(d_model, d_ff)

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headway.nn.attention import observed
+from headway.nn.attention import masked_softmax, observed
 
 PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
 
@@ -69,11 +69,7 @@ class AttentionPooling(nn.Module):
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B D"]:
         """Return one vector per row."""
         scores = self.question(torch.tanh(self.inner(x))).squeeze(2)
-        if mask is None:
-            weights = scores.softmax(1)
-        else:
-            counts = mask.any(1, keepdim=True)
-            weights = scores.masked_fill(~mask & counts, -math.inf).softmax(1) * counts
+        weights = scores.softmax(1) if mask is None else masked_softmax(scores, mask)
         weights = observed(self, weights[:, None, None])
         pooled: Tensor = (weights.squeeze(1) @ x).squeeze(1)
         return pooled

@@ -263,14 +263,13 @@ class BahdanauDecoder(AttentionDecoder):
     def forward(self, y: Float[Tensor, "R T E"], state: RecurrentState) -> Float[Tensor, "R T _"]:
         """Apply the class's equations to each token."""
         layer = layers_of(self.layers)[0]
-        before, states, contexts, weights = state.layers[0], [], [], []
+        before, states, contexts = state.layers[0], [], []
         for of_y in layer.gates(y).unbind(1):
-            context, seen = self.attention(before[0].unsqueeze(1), state.memory)
+            context, weights = self.attention(before[0].unsqueeze(1), state.memory)
             before = layer.step(layer.gates(context.squeeze(1), of_y), before)
             states.append(before[0])
             contexts.append(context)
-            weights.append(seen)
-        state.weights = weights[-1].flatten(0, 2)
+        state.weights = weights.flatten(0, 2)
         state.layers = (before, *state.layers[1:])
         h, c = self.run(torch.stack(states, 1), state, first=1), torch.cat(contexts, 1)
         out: Tensor = self.readout(torch.cat([h, y, c], 2))
@@ -312,14 +311,13 @@ class LuongDecoder(AttentionDecoder):
             out, weights = self._attend(self.run(y, state), state.memory)
             state.weights = weights.reshape(*y.shape[:2], -1)[:, -1]
             return out
-        layer, outs, seen = layers_of(self.layers)[0], [], []
+        layer, outs = layers_of(self.layers)[0], []
         for of_y in layer.gates(y).unbind(1):
             h = self.step(layer.gates(state.fed, of_y), state)
             out, weights = self._attend(h.unsqueeze(1), state.memory)
             state.fed = out.squeeze(1)
             outs.append(out)
-            seen.append(weights)
-        state.weights = seen[-1].flatten(0, 2)
+        state.weights = weights.flatten(0, 2)
         return torch.cat(outs, 1)
 
     def _attend(self, h: Float[Tensor, "R T D"], memory: RecurrentMemory) -> tuple[Tensor, Tensor]:

@@ -16,11 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle
-from headway.models.classifier import EncoderClassifier
 from headway.nn.attention import record_attention
 from headway.nn.pooling import AttentionPooling
 from headway.predict.alignment import tokens_to_words
@@ -66,32 +65,21 @@ def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, 
     model = bundle.model
     ids = model.framed(source)[0].tolist()
     count = len(ids) if not model.config.masked else len(ids) - ids.count(PAD)
-    logit, values = _gradient_times_input(model, source, bundle.labels.index(label))
-    weights = _pooling_weights(model, source)
-    attention = [None] * count if weights is None else weights[:count].tolist()
-    shown = bundle.tokenizer.display(ids[:count])
-    tokens = tuple(map(Attribution, shown, values[:count].tolist(), attention))
-    inside = [token for token, index in zip(tokens, ids, strict=False) if index not in _SPECIAL]
-    return Explanation(label, probability, logit, tokens, _words(inside, joined=bundle.tokenizer.kind != "whitespace"))
-
-
-def _gradient_times_input(
-    model: EncoderClassifier, source: Int[Tensor, "1 S"], number: int
-) -> tuple[float, Float[Tensor, " S2"]]:
     with torch.enable_grad():
         embedded = model.embed_source(source).detach().requires_grad_()
-        logit = model.logits_of(embedded, source)[0, number]
+        logit = model.logits_of(embedded, source)[0, bundle.labels.index(label)]
         (gradient,) = torch.autograd.grad(logit, embedded)
-    return float(logit.detach()), (embedded.detach() * gradient).sum(2)[0].cpu()
-
-
-@torch.inference_mode()
-def _pooling_weights(model: EncoderClassifier, source: Int[Tensor, "1 S"]) -> Float[Tensor, " S2"] | None:
-    if not isinstance(model.pooling, AttentionPooling):
-        return None
-    with record_attention(model.pooling) as seen:
-        model(source)
-    return seen[0].flatten().cpu()
+    values = (embedded.detach() * gradient).sum(2)[0, :count].tolist()
+    attention: list[float | None] = [None] * count
+    if isinstance(model.pooling, AttentionPooling):
+        with torch.inference_mode(), record_attention(model.pooling) as seen:
+            model(source)
+        attention = seen[0].flatten()[:count].tolist()
+    shown = bundle.tokenizer.display(ids[:count])
+    tokens = tuple(map(Attribution, shown, values, attention))
+    inside = [token for token, index in zip(tokens, ids, strict=False) if index not in _SPECIAL]
+    words = _words(inside, joined=bundle.tokenizer.kind != "whitespace")
+    return Explanation(label, probability, logit.item(), tokens, words)
 
 
 def _words(tokens: Sequence[Attribution], *, joined: bool) -> tuple[Attribution, ...]:

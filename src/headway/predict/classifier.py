@@ -116,10 +116,9 @@ class Classifier:
         return attribute(self.bundle, ids, chosen, found.probabilities[chosen])
 
     def _classification(self, probabilities: list[float], truncated: bool) -> Classification:
-        best = max(range(len(probabilities)), key=probabilities.__getitem__)
-        return Classification(
-            self.labels[best], probabilities[best], dict(zip(self.labels, probabilities, strict=True)), truncated
-        )
+        by_label = dict(zip(self.labels, probabilities, strict=True))
+        best = max(by_label, key=by_label.__getitem__)
+        return Classification(best, by_label[best], by_label, truncated)
 
     @torch.inference_mode()
     def _probabilities(self, packed: Packed) -> NDArray[np.float32]:

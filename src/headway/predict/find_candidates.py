@@ -64,7 +64,8 @@ class CandidateFinder:
         found = [self._choose(part, each) for part, each in zip(parts, hypotheses, strict=True)]
         beam = self.options.beam_size
         if self.guard and self.options.sampling is None and self.options.n_best < beam:
-            few = [at for at, each in enumerate(hypotheses) if 0 < len(each) < beam and _is_flagged(found[at][0])]
+            flagged = [bool(each) and each[0].flags not in ((), ("fell_back",)) for each in found]
+            few = [at for at, each in enumerate(hypotheses) if flagged[at] and len(each) < beam]
             more = self.options.model_copy(update={"n_best": beam})
             for at, each in zip(few, search([parts[at].request for at in few], more), strict=True):
                 found[at] = self._choose(parts[at], each)
@@ -131,14 +132,13 @@ class CandidateFinder:
         if not hypotheses:
             return []
         if self.options.sampling is not None and part.terms:  # the samples that meet most entries come first
-            sampled = [self._candidate(part, each) for each in hypotheses]
-            order = sorted(range(len(sampled)), key=lambda at: len(_violations(sampled[at])))
-            hypotheses = [hypotheses[at] for at in order]
+            hypotheses = sorted(hypotheses, key=lambda each: len(_violations(self._candidate(part, each))))
         best = self._candidate(part, hypotheses[0])
         if not (self.guard and best.flags):
             return [best, *(self._candidate(part, each) for each in hypotheses[1:n_best])]
         every = [best, *(self._candidate(part, each) for each in hypotheses[1:])]
-        sound = next((each for each in every if _is_sound(each, best)), None)
+        # Without flags, and without a violation that the most probable one does not have.
+        sound = next((each for each in every if not each.flags and _violations(each) <= _violations(best)), None)
         if sound is not None:
             every = [replace(sound, flags=("fell_back",)), *(each for each in every if each is not sound)]
         return every[:n_best]
@@ -147,6 +147,9 @@ class CandidateFinder:
         tokenizer, forced = self.bundle.target_tokenizer, len(self.special.target_prefix)
         tokens, log_probs = hypothesis.tokens[forced:], hypothesis.token_log_probabilities[forced:]
         text, source = tokenizer.decode(tokens), part.source
+        terms = [
+            GlossaryTerm(term.source, term.targets, is_met(tokenizer, text, term.phrases)) for term in part.terms or ()
+        ]
         after_prefix = tokenizer.decode(hypothesis.tokens[len(part.request.prefix) :]) if source.banned else ""
         return Candidate(
             text=text,
@@ -160,15 +163,9 @@ class CandidateFinder:
                 finished=hypothesis.finished,
                 languages_differ=self.languages_differ,
             ),
-            unmet=()
-            if not source.include
-            else tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
+            unmet=tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
-            glossary=None
-            if part.terms is None
-            else tuple(
-                GlossaryTerm(term.source, term.targets, is_met(tokenizer, text, term.phrases)) for term in part.terms
-            ),
+            glossary=None if part.terms is None else tuple(terms),
         )
 
     def _searcher(self) -> _Search:
@@ -189,16 +186,6 @@ class CandidateFinder:
             max_tokens=self.max_tokens,
             max_sequences=max(1, _LOGITS_IN_MEMORY // (rows * tokenizer.vocab_size)),
         )
-
-
-def _is_flagged(candidate: Candidate) -> bool:
-    """Return whether a candidate has flags other than "fell_back"."""
-    return bool(set(candidate.flags) - {"fell_back"})
-
-
-def _is_sound(candidate: Candidate, best: Candidate) -> bool:
-    """Return whether a candidate has no flags, and violates no phrase that the most probable one satisfies."""
-    return not candidate.flags and _violations(candidate) <= _violations(best)
 
 
 def _violations(candidate: Candidate) -> set[tuple[str, str]]:

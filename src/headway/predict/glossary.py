@@ -15,9 +15,9 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from headway.data.readers import read_lines
 from headway.decode import Phrase
@@ -168,7 +168,7 @@ class Glossary:
 
 
 class ModelGlossary:
-    """A glossary with its target phrases in the tokens of a model. Made by :meth:`of`.
+    """A glossary with its target phrases in the tokens of a model. Made by :func:`model_glossary`.
 
     Args:
         glossary: The glossary.
@@ -180,8 +180,8 @@ class ModelGlossary:
     """
 
     def __init__(self, glossary: Glossary, tokenizer: TextTokenizer, max_tokens: int) -> None:
-        self._glossary, self._tokenizer = glossary, tokenizer
-        self._phrases: dict[GlossaryEntry, tuple[Phrase, ...]] = {}
+        self._glossary = glossary
+        self._tokens = cache(lambda entry: to_phrases(tokenizer, entry.phrases))
         pairs = [(entry, WordPhrase.parse(target).text) for entry in glossary.entries for target in entry.targets]
         problems: dict[GlossaryEntry, HeadwayError | None] = {}
         for (entry, target), ids in zip(pairs, tokenizer.encode_batch([text for _, text in pairs]), strict=True):
@@ -203,24 +203,15 @@ class ModelGlossary:
         if problem := next(filter(None, problems.values()), None):
             raise problem
 
-    @classmethod
-    def of(cls, glossary: Glossary, tokenizer: TextTokenizer, max_tokens: int | None) -> ModelGlossary:
-        """Return the glossary for a model, made once; no entry may be longer than 50 tokens or ``max_tokens``."""
-        return _model_glossary(glossary, cast(Any, tokenizer), min(_MAX_TOKENS, max_tokens or _MAX_TOKENS))
-
     def matches(self, text: str) -> list[tuple[GlossaryEntry, tuple[Phrase, ...]]]:
         """Return the entries that apply to a text, and for each the token sequences of which one must occur."""
         return [(entry, self._tokens(entry)) for entry in self._glossary.matches(text)]
 
-    def _tokens(self, entry: GlossaryEntry) -> tuple[Phrase, ...]:
-        if entry not in self._phrases:
-            self._phrases[entry] = to_phrases(self._tokenizer, entry.phrases)
-        return self._phrases[entry]
-
 
 @lru_cache(4)
-def _model_glossary(glossary: Glossary, tokenizer: Any, max_tokens: int) -> ModelGlossary:
-    return ModelGlossary(glossary, tokenizer, max_tokens)
+def model_glossary(glossary: Glossary, tokenizer: Any, max_tokens: int | None) -> ModelGlossary:
+    """Return the glossary for a model, made once; no entry may be longer than 50 tokens or ``max_tokens``."""
+    return ModelGlossary(glossary, tokenizer, min(_MAX_TOKENS, max_tokens or _MAX_TOKENS))
 
 
 def _parse_row(row: Sequence[str], where: str) -> GlossaryEntry:

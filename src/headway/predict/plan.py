@@ -16,7 +16,7 @@ from headway.decode.request import Request, check_request
 from headway.errors import ConfigError, DataError, HeadwayError, LengthError
 from headway.predict.glossary import GlossaryEntry, ModelGlossary
 from headway.predict.phrases import banned_ids, check_phrases, groups, include_phrases, prefix_ids, word_boundaries
-from headway.predict.results import Alignment, Candidate, Flag, GlossaryTerm, Source, Translation
+from headway.predict.results import Alignment, Candidate, Flag, Source, Translation
 from headway.predict.segment import Part, split_text
 from headway.text.base import EOS, TextTokenizer
 from headway.text.special_tokens import SpecialTokens
@@ -94,12 +94,9 @@ class RequestBuilder:
             return error
 
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
-        encode = self.bundle.source_tokenizer.encode
+        encode, extra = self.bundle.source_tokenizer.encode, self.special.source_extra
         parts, trailing_whitespace = split_text(
-            source.text,
-            self.language,
-            lambda text: len(encode(text)) + self.special.source_extra,
-            self.max_source_tokens,
+            source.text, self.language, lambda text: len(encode(text)) + extra, self.max_source_tokens
         )
         if source.include and len(parts) > 1:
             raise ConfigError(
@@ -142,9 +139,7 @@ class RequestBuilder:
 
     def _limit(self, source_length: int, prefix_length: int) -> int:
         """Return the maximum number of target tokens: as the options or the paper say, within the model's positions."""
-        limit = self.options.max_length
-        if limit is None:
-            limit = max(source_length, prefix_length) + MAX_EXTRA_TOKENS
+        limit = self.options.max_length or max(source_length, prefix_length) + MAX_EXTRA_TOKENS
         if self.max_positions is not None:
             limit = min(limit, self.max_positions - 1)
         if prefix_length > limit:
@@ -204,7 +199,7 @@ def _merge(plan: TranslationPlan, parts: list[Candidate]) -> Candidate:
             token_log_probabilities=tuple(each for part in parts for each in part.token_log_probabilities),
             ids=tuple(token for part in parts for token in part.ids),
             banned=tuple(dict.fromkeys(phrase for part in parts for phrase in part.banned)),
-            glossary=_concatenate_terms([part.glossary for part in parts]),
+            glossary=None if whole.glossary is None else tuple(term for part in parts for term in part.glossary or ()),
             alignment=_merge_alignments(plan, [part.alignment for part in parts if part.alignment is not None]),
         )
     text = "".join(part.before + each.text for part, each in zip(plan.parts, parts, strict=True))
@@ -219,12 +214,6 @@ def _concatenate(plan: TranslationPlan, tokens: Sequence[tuple[str, ...]]) -> tu
     """Return the tokens of all parts. The first token of a part gets the white space before it, to separate words."""
     spaced = ((part.before + own[0], *own[1:]) if own else () for part, own in zip(plan.parts, tokens, strict=True))
     return tuple(token for own in spaced for token in own)
-
-
-def _concatenate_terms(glossaries: Sequence[tuple[GlossaryTerm, ...] | None]) -> tuple[GlossaryTerm, ...] | None:
-    """Return the glossary terms of all parts, or None if there was no glossary."""
-    known = [terms for terms in glossaries if terms is not None]
-    return tuple(term for terms in known for term in terms) if known else None
 
 
 def _merge_alignments(plan: TranslationPlan, alignments: Sequence[Alignment]) -> Alignment | None:

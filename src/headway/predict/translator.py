@@ -21,7 +21,7 @@ from headway.nn.attention import attention_is_observed
 from headway.predict.alignment import alignment_module, to_word_alignment, tokens_to_words
 from headway.predict.calibration import Calibration, read_calibration
 from headway.predict.find_candidates import CandidateFinder
-from headway.predict.glossary import Glossary, ModelGlossary
+from headway.predict.glossary import Glossary, ModelGlossary, model_glossary
 from headway.predict.plan import RequestBuilder, TranslationPlan, encode_each, merge_parts
 from headway.predict.results import (
     Alternative,
@@ -119,17 +119,17 @@ class Translator(TextTranslator):
         if any(each._has_shortlist for each in translators):
             raise ConfigError("an ensemble averages over whole vocabularies; leave the shortlist out")
         for number, other in enumerate(translators[1:], start=2):
-            for side in ("source", "target"):
-                ours, theirs = (getattr(each.bundle, f"{side}_tokenizer") for each in (first, other))
+            for side, ours in first.bundle.tokenizers.items():
+                theirs = other.bundle.tokenizers[side]
                 if ours.fingerprint != theirs.fingerprint:
                     raise ConfigError(
                         f"model {number} of the ensemble has another {side} tokenizer than the first "
                         f"({theirs.vocab_size} and {ours.vocab_size} tokens); only models that were trained with the "
                         "same one can be averaged"
                     )
-            ours, theirs = _direction(first.bundle), _direction(other.bundle)
-            if ours and theirs and ours != theirs:
-                raise ConfigError(f"model {number} of the ensemble translates {theirs}, the first {ours}")
+            here, there = _direction(first.bundle), _direction(other.bundle)
+            if here and there and here != there:
+                raise ConfigError(f"model {number} of the ensemble translates {there}, the first {here}")
             if other.device != first.device:
                 raise ConfigError(f"model {number} of the ensemble is on {other.device}, the first on {first.device}")
         joined = copy.copy(first)
@@ -182,7 +182,9 @@ class Translator(TextTranslator):
             self._accelerated()
             found = finder.align(parts, found, self.alignment_layer)
         candidates = iter(found)
-        calibration = self._calibration_for(source_language, target_language)
+        calibration, wanted = self.calibration, (source_language, target_language)
+        if calibration and (calibration.source_language, calibration.target_language) != wanted:
+            calibration = None
         results: list[Translation | HeadwayError] = []
         for plan in plans:
             if isinstance(plan, HeadwayError):
@@ -260,12 +262,10 @@ class Translator(TextTranslator):
         """Return the word alignment of a candidate that was translated with ``alignment=True``."""
         if candidate.alignment is None:
             raise ConfigError("this candidate has no alignment; translate with alignment=True")
+        tokens = candidate.alignment.source_tokens, candidate.tokens
         (source_words, in_source), (target_words, in_target) = (
-            tokens_to_words(tokens, joined=tokenizer.kind != "whitespace")
-            for tokenizer, tokens in (
-                (self.bundle.source_tokenizer, candidate.alignment.source_tokens),
-                (self.bundle.target_tokenizer, candidate.tokens),
-            )
+            tokens_to_words(own, joined=tokenizer.kind != "whitespace")
+            for tokenizer, own in zip(self.bundle.tokenizers.values(), tokens, strict=True)
         )
         pairs = to_word_alignment(candidate.alignment.pairs, in_source, in_target)
         return WordAlignment(tuple(source_words), tuple(target_words), tuple(pairs))
@@ -295,13 +295,7 @@ class Translator(TextTranslator):
                 "divided among the phrases to include; take a beam_size of at least 2, without groups"
             )
         limits = [each for each in (options.max_length, positions and positions - 1) if each is not None]
-        return ModelGlossary.of(glossary, self.bundle.target_tokenizer, min(limits, default=None))
-
-    def _calibration_for(self, source_language: str | None, target_language: str | None) -> Calibration | None:
-        """Return the calibration, unless it is for other languages."""
-        found = self.calibration
-        languages = source_language, target_language
-        return found if found and (found.source_language, found.target_language) == languages else None
+        return model_glossary(glossary, self.bundle.target_tokenizer, min(limits, default=None))
 
 
 def _is_unlikely(

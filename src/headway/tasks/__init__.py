@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.bundle import read_task
+from headway.bundle import read_config
 from headway.config import apply_overrides, read_toml
 from headway.tasks.classification import ClassificationTask
 from headway.tasks.translation import TranslationTask
@@ -62,4 +62,4 @@ def load(folder: str | Path, **settings: Any) -> Any:
     Raises:
         BundleError: It is not a model folder, or a file in it is missing, damaged or foreign.
     """
-    return TASKS[read_task(Path(folder)).kind].predictor(Path(folder), **settings)
+    return TASKS[read_config(Path(folder)).task.kind].predictor(Path(folder), **settings)
