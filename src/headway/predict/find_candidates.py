@@ -163,7 +163,9 @@ class CandidateFinder:
                 finished=hypothesis.finished,
                 languages_differ=self.languages_differ,
             ),
-            unmet=tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
+            unmet=()
+            if not source.include
+            else tuple(phrases[0] for phrases in groups(source) if not is_met(tokenizer, text, phrases)),
             banned=tuple(phrase for phrase in source.banned if WordPhrase.parse(phrase).occurs_in(after_prefix)),
             glossary=None if part.terms is None else tuple(terms),
         )
