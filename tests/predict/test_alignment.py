@@ -30,7 +30,7 @@ def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, l
     """The second way: one token at a time, alone in its batch, recorded at the block. None is the last of 3."""
     model = make_translator(decoder_layers=3).bundle.model
     assert isinstance(model, Transformer)
-    together = attention_maps(model, SOURCES, TARGETS, bos=BOS, layer=layer)
+    together = attention_maps(model, SOURCES, TARGETS, layer=layer)
     for source, target, found in zip(SOURCES, TARGETS, together, strict=True):
         block = model.decoder.blocks[2 if layer is None else layer]
         with record_attention(block.get_submodule("cross_attention")) as seen:
@@ -53,7 +53,7 @@ def test_a_block_that_is_not_there(make_translator: Make, layer: int) -> None:
     with pytest.raises(
         ConfigError, match=rf"alignment layer {layer}: this model's decoder has 3 blocks; expected 0 to 2"
     ):
-        attention_maps(make_translator(decoder_layers=3).bundle.model, SOURCES, TARGETS, bos=BOS, layer=layer)
+        attention_maps(make_translator(decoder_layers=3).bundle.model, SOURCES, TARGETS, layer=layer)
 
 
 def test_the_hard_alignment_is_the_greatest_weight() -> None:

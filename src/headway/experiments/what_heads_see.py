@@ -202,7 +202,7 @@ def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tu
     """
     special = bundle.token_template.fill()
     sources, targets = zip(*((source, target[:-1]) for source, target in encode_pairs(bundle, pairs)), strict=True)
-    maps = alignment.attention_maps(bundle.model, sources, targets, bos=BOS, layer=layer)
+    maps = alignment.attention_maps(bundle.model, sources, targets, layer=layer)
     for source, target, weights in zip(sources, targets, maps, strict=True):  # special tokens are not words
         read = slice(len(special.source_prefix), len(source) - len(special.source_suffix))
         said = slice(len(special.target_prefix), None)

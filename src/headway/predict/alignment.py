@@ -21,17 +21,12 @@ from headway.models.registry import TranslationModel, architecture_of
 from headway.nn.attention import record_attention
 from headway.nn.embedding import pad_sequences
 from headway.predict.results import Alignment
-from headway.text.base import PAD
+from headway.text.base import BOS, PAD
 
 
 @torch.inference_mode()
 def attention_maps(
-    model: TranslationModel,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    *,
-    bos: int,
-    layer: int | None,
+    model: TranslationModel, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, layer: int | None
 ) -> list[Float[Tensor, "T S"]]:
     """Return, for each pair, the attention with which each target token was predicted, averaged over the heads.
 
@@ -39,14 +34,13 @@ def attention_maps(
         model: A model whose decoder attends to the source.
         sources: As the model reads them, EOS included.
         targets: Without BOS and EOS.
-        bos: The token that targets start from.
         layer: The decoder block, as :func:`alignment_module` counts them.
 
     Raises:
         ConfigError: The block does not exist, or the model has no attention.
     """
     with record_attention(alignment_module(model, layer)) as seen:
-        model.hidden(*(pad_sequences(rows, PAD, model.device) for rows in (sources, [[bos, *row] for row in targets])))
+        model.hidden(*(pad_sequences(rows, PAD, model.device) for rows in (sources, [[BOS, *row] for row in targets])))
     # Recurrent decoders may attend once per step.
     maps = torch.cat(seen, dim=2).float().mean(1).cpu()
     return [each[: len(target), : len(source)] for each, source, target in zip(maps, sources, targets, strict=True)]

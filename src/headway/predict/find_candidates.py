@@ -83,7 +83,7 @@ class CandidateFinder:
         alignments: dict[int, Alignment] = {}
         for batch in length_batches(sources, self.max_tokens, self.max_tokens):
             targets = [[*special.target_prefix, *flat[at][1].ids] for at in batch]
-            maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, bos=BOS, layer=layer)
+            maps = attention_maps(self.bundle.model, [sources[at] for at in batch], targets, layer=layer)
             for at, attention in zip(batch, maps, strict=True):
                 ids = flat[at][0].ids
                 own = attention[len(special.target_prefix) :, start : start + len(ids)]
