@@ -16,7 +16,7 @@ Each can also go without its residual connection, "x +", for experiments on what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, cast
 
@@ -328,7 +328,7 @@ class DecoderBlock(nn.Module):
 class _Stack(nn.Module):
     """Blocks one after the other. A norm ends pre-norm blocks, because their outputs are not normalized."""
 
-    def __init__(self, blocks: Iterable[nn.Module], config: BlockConfig) -> None:
+    def __init__(self, blocks: Sequence[nn.Module], config: BlockConfig) -> None:
         super().__init__()
         self.layer_dropout = config.layer_dropout
         self.blocks = nn.ModuleList(blocks)
@@ -351,7 +351,7 @@ class EncoderStack(_Stack):
     """N encoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, config: BlockConfig) -> None:
-        super().__init__((EncoderBlock(config) for _ in range(num_layers)), config)
+        super().__init__([EncoderBlock(config) for _ in range(num_layers)], config)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "#B #S S"] | None = None) -> Float[Tensor, "B S D"]:
         """Return the memory: one vector for each position."""
@@ -362,7 +362,7 @@ class DecoderStack(_Stack):
     """N decoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, config: BlockConfig) -> None:
-        super().__init__((DecoderBlock(config) for _ in range(num_layers)), config)
+        super().__init__([DecoderBlock(config) for _ in range(num_layers)], config)
         self.window = config.decoder_window
 
     def forward(
