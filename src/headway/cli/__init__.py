@@ -34,20 +34,9 @@ app = typer.Typer(
 )
 # In the order of the help. The command NAME is the function NAME in NAME.py; a Python keyword gets an underscore.
 COMMANDS = (
-    *("quickstart", "prepare", "train", "distill", "curves", "translate", "classify", "evaluate", "compare"),
-    *(
-        "shortlist",
-        "calibrate",
-        "score",
-        "rerank",
-        "alternatives",
-        "inspect",
-        "experiment",
-        "tokenize",
-        "average",
-        "export",
-    ),
-    *("info", "doctor", "schema", "import"),
+    *("quickstart", "prepare", "train", "distill", "curves"),
+    *("translate", "classify", "evaluate", "compare", "shortlist", "calibrate", "score", "rerank", "alternatives"),
+    *("inspect", "experiment", "tokenize", "average", "export", "info", "doctor", "schema", "import"),
 )
 _SOON_S = 0.01  # until a lost interrupt is repeated
 _SEARCHES = ("translate", "evaluate", "compare")  # these also take the options of decoding

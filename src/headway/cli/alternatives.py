@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from headway.cli import options
 from headway.cli.line_io import output_file
-from headway.cli.translate import load_translator_or_ensemble
+from headway.cli.translate import load_ensemble
 
 
 def alternatives(
@@ -33,9 +34,10 @@ def alternatives(
     less probable than all that are listed. "<eos>" ends the translation. Tokens are quoted, because a space may belong
     to a token.
     """
-    found = load_translator_or_ensemble(model, more).alternatives(
-        source, prefix, count=count, target_language=to, source_language=from_
-    )
+    from headway.predict import load_translator
+
+    translator = load_ensemble(partial(load_translator, model, precision="float32"), more, "float32")
+    found = translator.alternatives(source, prefix, count=count, target_language=to, source_language=from_)
     with output_file(None) as file:
         for each in found:
             if form == "json":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli import options
-from headway.cli.line_io import LineReader, Report, line_job, one_line, text_batches
+from headway.cli.line_io import LineReader, Report, one_line, process_lines, text_batches
 from headway.errors import HeadwayError
 
 if TYPE_CHECKING:
@@ -60,9 +61,10 @@ def classify(
 
     report = Report(name, on_error, lambda found: ["truncated"] * found.truncated)
     reader = LineReader(name, "text")
-    with line_job(batches, reader, report, what="classifying", source=source, output=output) as job:
-        for sources in job.sources():
-            job.write(classifier.classify_each([each.text for each in sources]), write)
+    lines = process_lines(batches, reader, report, write, what="classifying", source=source, output=output)
+    with closing(lines):
+        for sources, results in lines:
+            results += classifier.classify_each([each.text for each in sources])
 
 
 def label_line(found: Classification, why: Explanation | None = None) -> str:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli import options
 from headway.cli.classify import read_labeled_file
 from headway.cli.decoding import chosen_options
+from headway.cli.evaluate import translate_file
 from headway.cli.line_io import convert_all, input_lines, output_file
-from headway.cli.translate import load_translator_or_ensemble
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from headway.evaluate import ComparisonTable
-    from headway.predict import Translator
 
 
 def compare(
@@ -59,6 +57,7 @@ def compare(
     """
     from headway.decode.request import DecodingOptions
     from headway.evaluate import compare_labels, compare_translations
+    from headway.predict import load_translator
 
     if (reference is None) == (data is None):
         raise ConfigError("give the references with --reference F, or for classifiers labeled texts with --data F.tsv")
@@ -91,32 +90,17 @@ def compare(
                     f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
                     "for each line"
                 )
+        languages = {"target_language": to, "source_language": from_}
         for system in models:
             assert source is not None
-            load = partial(load_translator_or_ensemble, system, None, precision=precision)
-            languages = {"target_language": to, "source_language": from_}
-            read[str(system)] = _translations_of(system, load, read[str(source)], source, workers, languages)
+            load = partial(load_translator, system, precision=precision)
+            found, _ = translate_file(load, read[str(source)], source, workers, languages, f"translating with {system}")
+            read[str(system)] = [each.text for each in found]
         outputs = {name: read[name] for name in names}
         metrics = metric or ("bleu", "chrf", "ter")
         table = compare_translations(outputs, references, metrics=metrics, trials=trials, **tests)
     with output_file(None) as file:
         file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if form == "json" else _as_text(table))
-
-
-def _translations_of(
-    system: Path,
-    load: Callable[[], Translator],
-    texts: Sequence[str],
-    source: Path,
-    workers: int,
-    languages: Mapping[str, Any],
-) -> list[str]:
-    from headway.predict import TranslatorPool
-
-    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
-        translate = partial(translator.translate_each, options=chosen_options(), **languages)
-        found = convert_all(texts, translate, what=f"translating with {system}", source=source, workers=workers)
-    return [each.text for each in found]
 
 
 def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:

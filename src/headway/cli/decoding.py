@@ -63,8 +63,9 @@ def _parameters() -> list[Any]:
     """Return the parameters that Typer makes from a function whose arguments are the fields."""
     from headway.decode.request import DecodingOptions, Sampling
 
-    fields = {name: field for name, field in DecodingOptions.model_fields.items() if name != "sampling"}
-    sample = Annotated[bool, typer.Option("--sample", help=_help("sampling"), rich_help_panel=_PANEL)]
+    fields = dict(DecodingOptions.model_fields)
+    help_text = fields.pop("sampling").description
+    sample = Annotated[bool, typer.Option("--sample", help=help_text, rich_help_panel=_PANEL)]
     signature = [
         *(_parameter(name, field) for name, field in fields.items()),
         inspect.Parameter("sample", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=sample),
@@ -78,12 +79,6 @@ def _parameters() -> list[Any]:
     app = typer.Typer(add_completion=False)
     app.command()(search)
     return list(typer.main.get_command(app).params)
-
-
-def _help(name: str) -> str:
-    from headway.decode.request import DecodingOptions
-
-    return DecodingOptions.model_fields[name].description or ""
 
 
 def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Parameter:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,11 +17,11 @@ from headway.cli import options
 from headway.cli.classify import label_line, read_labeled_file
 from headway.cli.decoding import chosen_options
 from headway.cli.line_io import Report, convert_all, input_lines, input_name, one_line, output_file
-from headway.cli.translate import load_translator_or_ensemble, translation_flags
+from headway.cli.translate import load_ensemble, translation_flags
 from headway.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from headway.predict import Translator
+    from headway.predict import Translation, Translator
 
 
 def evaluate(
@@ -52,7 +52,9 @@ def evaluate(
     """
     from headway.bundle import read_config
     from headway.decode.request import DecodingOptions
+    from headway.evaluate import evaluate as score
     from headway.models.registry import architecture_of
+    from headway.predict import load_translator
 
     of_translation: dict[str, object] = {
         "--source": source, "--reference": reference, "--metric": metric, "--to": to, "--from": from_, "--with": more,
@@ -66,45 +68,26 @@ def evaluate(
     }[predicts]
     if wrong := [name for name, value in other.items() if value]:
         raise ConfigError(f"{wrong[0]} does not apply: {model} is a model that {does}; evaluate it with {wants}")
-    if predicts == "tokens":
-        if source is None or reference is None:
-            raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
-        load = partial(load_translator_or_ensemble, model, more, precision=precision, shortlist=shortlist)
-        _evaluate_translator(load, source, reference, output, metric, form, workers, to, from_)
+    search = chosen_options()  # refuses wrong options before a model is loaded
+    if predicts == "label":
+        if data is None:
+            raise ConfigError(f"{model} is a model that {does}; give labeled texts with {wants}")
+        if search != DecodingOptions() or precision != "float32":
+            raise ConfigError(f"{model} is a model that {does}, without a search; leave its options out")
+        _evaluate_classifier(model, data, fields, confusion, output, form)
         return
-    if data is None:
-        raise ConfigError(f"{model} is a model that {does}; give labeled texts with {wants}")
-    if chosen_options() != DecodingOptions() or precision != "float32":
-        raise ConfigError(f"{model} is a model that {does}, without a search; leave its options out")
-    _evaluate_classifier(model, data, fields, confusion, output, form)
-
-
-def _evaluate_translator(
-    load: Callable[[], Translator],
-    source: Path,
-    reference: Path,
-    output: Path | None,
-    metric: list[str] | None,
-    form: options.Form,
-    workers: int,
-    to: str | None,
-    from_: str | None,
-) -> None:
-    from headway.evaluate import evaluate as score
-    from headway.predict import TranslatorPool
-
-    search = chosen_options()
+    if source is None or reference is None:
+        raise ConfigError(f"{model} is a model that {does}; give a test set with {wants}")
+    first = partial(load_translator, model, precision=precision, shortlist=shortlist)
+    load = partial(load_ensemble, first, more, precision)
+    languages = {"target_language": to, "source_language": from_}
     sources, references = list(input_lines(source)), list(input_lines(reference))
     if len(sources) != len(references):
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} has {len(references):,}; "
             "expected a reference for each source"
         )
-    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
-        begin = time.perf_counter()
-        translate = partial(translator.translate_each, options=search, target_language=to, source_language=from_)
-        found = convert_all(sources, translate, what="translating", source=source, workers=workers)
-        seconds = time.perf_counter() - begin
+    found, seconds = translate_file(load, sources, source, workers, languages, "translating")
     report = Report(input_name(source), "stop", translation_flags, "headway translate --format json")
     report.add(found)
     hypotheses = [each.text for each in found]
@@ -118,6 +101,21 @@ def _evaluate_translator(
         print(*scores, sep="\n")
         typer.echo(f"{len(sources):,} sentences translated in {seconds:.1f} s", err=True)
     report.finish()
+
+
+def translate_file(
+    load: Callable[[], Translator], texts: list[str], source: Path, workers: int, languages: dict[str, Any], what: str
+) -> tuple[list[Translation], float]:
+    """Translate the ``texts`` of a file as the command's options say; return the translations and the seconds.
+
+    ``languages`` are the language arguments of ``Translator.translate_each``. Progress is shown as ``what``.
+    """
+    from headway.predict import TranslatorPool
+
+    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
+        begin = time.perf_counter()
+        translate = partial(translator.translate_each, options=chosen_options(), **languages)
+        return convert_all(texts, translate, what=what, source=source, workers=workers), time.perf_counter() - begin
 
 
 def _evaluate_classifier(

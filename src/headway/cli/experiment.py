@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.experiments import NAMES
+from headway.errors import ConfigError, HeadwayError
+from headway.experiments import NAMES, load_experiment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,6 @@ def experiment(
     """
     import traceback
 
-    from headway.errors import ConfigError, HeadwayError
-    from headway.experiments import load_experiment
     from headway.experiments.experiment import Settings, run_experiment
     from headway.experiments.report import write_report
 
@@ -86,9 +85,6 @@ def experiment(
 
 def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
     """Refuse options that no chosen experiment uses."""
-    from headway.errors import ConfigError
-    from headway.experiments import load_experiment
-
     for option, value, takes in (("--data", data, "data"), ("--model", model, "takes_model")):
         if value is None:
             continue

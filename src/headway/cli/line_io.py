@@ -7,10 +7,10 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
-from io import BufferedIOBase, TextIOBase
+from io import BufferedIOBase
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -143,72 +143,43 @@ def show_progress(what: str, source: Path | None, *, prints: bool = False) -> It
 Result = TypeVar("Result")
 
 
-@contextmanager
-def line_job(
+def process_lines(
     batches: Iterable[Sequence[bytes | str]],
     reader: LineReader,
     report: Report,
+    lines_of: Callable[[int, Source | HeadwayError, Any], str],
     *,
     what: str,
     source: Path | None,
     output: Path | None,
-) -> Iterator[LineJob]:
-    """Open the output for the lines of an input, show progress, and report at the end.
+) -> Generator[tuple[list[Source], list[Any]], None, None]:
+    """Yield the lines of each batch that could be read, and an empty list, which the caller fills with their results.
+
+    There must be one result or error for each line. They are written, in the order of the lines, when the caller asks
+    for the next batch. After an error in the caller, close the generator; the output then stays as it was.
 
     Args:
         batches: The lines of the input.
         reader: Parses them.
         report: Counts the results, and raises or reports the errors of lines.
+        lines_of: Formats the output for a line, given its number, its source and its result. If the line could not be
+            read, its error takes the place of both.
         what: Name of the job, for the progress.
         source: The input file; None for standard input.
         output: The output file; None for standard output.
     """
     with show_progress(what, source, prints=output is None) as advance, output_file(output) as file:
-        yield LineJob(batches, reader, report, cast("TextIOBase", file), advance)
+        for batch in batches:
+            first, found = report.lines + 1, list[Any]()
+            lines = reader.sources(batch, first)
+            yield [line for line in lines if not isinstance(line, HeadwayError)], found
+            remaining = iter(found)
+            results = [line if isinstance(line, HeadwayError) else next(remaining) for line in lines]
+            report.add(results)
+            file.writelines(map(lines_of, count(first), lines, results))
+            file.flush()
+            advance(len(results), sum(map(len, batch)) + len(batch))
     report.finish()
-
-
-class LineJob:
-    """Reads lines batch by batch, and writes what becomes of them in the same order (see :func:`line_job`)."""
-
-    def __init__(
-        self,
-        batches: Iterable[Sequence[bytes | str]],
-        reader: LineReader,
-        report: Report,
-        file: TextIOBase,
-        advance: Callable[[int, int], None],
-    ) -> None:
-        self._batches, self._reader, self._report, self._file, self._advance = batches, reader, report, file, advance
-        self._lines: list[Source | HeadwayError] = []  # of the current batch
-        self._bytes = 0
-
-    def sources(self) -> Iterator[list[Source]]:
-        """Yield the lines of each batch that could be read; :meth:`write` must follow before the next batch."""
-        for batch in self._batches:
-            self._lines = self._reader.sources(batch, self._report.lines + 1)
-            self._bytes = sum(map(len, batch)) + len(batch)
-            yield [line for line in self._lines if not isinstance(line, HeadwayError)]
-
-    def write(
-        self,
-        converted: Iterable[Result | HeadwayError],
-        lines_of: Callable[[int, Source | HeadwayError, Result | HeadwayError], str],
-    ) -> None:
-        """Write the results of the current batch.
-
-        Args:
-            converted: One result or error for each line that could be read.
-            lines_of: Formats the output for a line, given its number, its source and its result. If the line could not
-                be read, its error takes the place of both.
-        """
-        found = iter(converted)
-        results = [line if isinstance(line, HeadwayError) else next(found) for line in self._lines]
-        first = self._report.lines + 1
-        self._report.add(results)
-        self._file.writelines(map(lines_of, count(first), self._lines, results))
-        self._file.flush()
-        self._advance(len(results), self._bytes)
 
 
 def convert_all(

@@ -6,17 +6,15 @@ import json
 import math
 from collections.abc import Iterator
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from headway.cli import options
 from headway.cli.line_io import input_lines, output_file
 from headway.errors import ConfigError, DataError
-
-if TYPE_CHECKING:
-    from headway.predict import Ranked
 
 
 def rerank(
@@ -55,6 +53,9 @@ def rerank(
         raise ConfigError("give either one or more model folders, or --mbr")
     if best and form == "json":
         raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
+    from headway.decode import DecodingOptions
+    from headway.predict import load_translator, rank_by_agreement, rank_by_models
+
     lists = list(_lists(candidates, every_line=best))
     if mbr:
         for_models = {"--weight": weight or None, "--source": source, "--length-penalty": length_penalty}
@@ -62,30 +63,41 @@ def rerank(
             raise ConfigError(
                 f"{given[0]} is for models, but --mbr compares the candidates with each other; leave it out"
             )
-        ranked = _by_agreement(lists)
+        ranked = [rank_by_agreement(texts, scores) for _, scores, texts in lists]
     elif source is None:
         raise ConfigError("models need the source text; give its file with --source")
     else:
-        languages = {"target_language": to, "source_language": from_}
-        ranked = _by_models(lists, models or [], source, weight, length_penalty, languages)
+        sources, folders = list(input_lines(source)), models or []
+        for number, _, _ in lists:
+            if not 1 <= number <= len(sources):
+                raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
+        ranked = rank_by_models(
+            [load_translator(model) for model in folders],
+            [sources[number - 1] for number, _, _ in lists],
+            [texts for _, _, texts in lists],
+            weights=weight or [1.0] * len(folders),
+            alpha=DecodingOptions().length_penalty if length_penalty is None else length_penalty,
+            target_language=to,
+            source_language=from_,
+        )
     with output_file(output) as file:
-        for (number, _), texts in zip(lists, ranked, strict=True):
+        for (number, _, _), found in zip(lists, ranked, strict=True):
             if form == "json":
-                rows = [{"text": each.text, "score": each.score} for each in texts]
+                rows = [{"text": each.text, "score": each.score} for each in found]
                 file.write(json.dumps({"line": number, **rows[0], "candidates": rows}, ensure_ascii=False) + "\n")
             elif best:
-                file.write(texts[0].text + "\n")
+                file.write(found[0].text + "\n")
             else:
-                file.writelines(f"{number}\t{each.score:.4f}\t{each.text}\n" for each in texts)
+                file.writelines(f"{number}\t{each.score:.4f}\t{each.text}\n" for each in found)
 
 
-Row = tuple[float, str]  # score and text
+def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[float], list[str]]]:
+    """Yield the number of each source line with the scores and the texts of its candidates.
 
-
-def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[Row]]]:
-    """Yield the number and the candidates of each source line. With ``every_line`` no line may be without."""
+    With ``every_line`` no source line may be without candidates.
+    """
     before: int | None = None
-    for expected, (number, rows) in enumerate(groupby(_rows(path), key=lambda row: row[0]), start=1):
+    for expected, (number, rows) in enumerate(groupby(_rows(path), key=itemgetter(0)), start=1):
         if before is not None and number < before:
             raise DataError(f"{path}: candidates for line {number} come after those for {before}; sort -n -s -k 1,1")
         if every_line and number != expected:
@@ -94,7 +106,8 @@ def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[Row]]]:
                 "line for each source line, counted from 1"
             )
         before = number
-        yield number, [(score, text) for _, score, text in rows]
+        _, scores, texts = zip(*rows, strict=True)
+        yield number, list(scores), list(texts)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
@@ -110,34 +123,3 @@ def _rows(path: Path) -> Iterator[tuple[int, float, str]]:
                 f"--n-best writes them; got {line[:40]!r}"
             ) from None
         yield number, score, text
-
-
-def _by_agreement(lists: list[tuple[int, list[Row]]]) -> list[list[Ranked]]:
-    from headway.predict import rank_by_agreement
-
-    return [rank_by_agreement([text for _, text in rows], [score for score, _ in rows]) for _, rows in lists]
-
-
-def _by_models(
-    lists: list[tuple[int, list[Row]]],
-    models: list[Path],
-    source: Path,
-    weights: list[float] | None,
-    alpha: float | None,
-    languages: dict[str, str | None],
-) -> list[list[Ranked]]:
-    from headway.decode import DecodingOptions
-    from headway.predict import load_translator, rank_by_models
-
-    sources = list(input_lines(source))
-    for number, _ in lists:
-        if not 1 <= number <= len(sources):
-            raise DataError(f"a candidate is for line {number}, but {source} has {len(sources):,} lines")
-    return rank_by_models(
-        [load_translator(model) for model in models],
-        [sources[number - 1] for number, _ in lists],
-        [[text for _, text in rows] for _, rows in lists],
-        weights=weights or [1.0] * len(models),
-        alpha=DecodingOptions().length_penalty if alpha is None else alpha,
-        **languages,
-    )

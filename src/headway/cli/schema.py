@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Json = dict[str, Any]
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -32,9 +35,7 @@ def recipe_schema() -> Json:
     """Return the JSON Schema of a recipe. Rules between keys (such as num_heads divides d_model) are not in it."""
     from headway.train.recipe import Recipe
 
-    whole = _cleaned(Recipe.model_json_schema(), nullable=False)
-    whole["properties"]["model"] = _model(whole["$defs"], "model")
-    return {"$schema": _DIALECT, **whole, "title": "Headway recipe"}
+    return _schema_of(Recipe, "Headway recipe", nullable=False)
 
 
 def bundle_schema() -> Json:
@@ -62,11 +63,10 @@ def bundle_schema() -> Json:
         )  # fmt: skip
         framing: SpecialTokenTemplate = SpecialTokenTemplate()
 
-    whole = _cleaned(ConfigFile.model_json_schema(), nullable=True)
+    whole = _schema_of(ConfigFile, "Headway model folder: config.json", nullable=True)
     for name in ("labels", "framing"):
         del whole["properties"][name]["default"]  # a file without the key has no value
-    whole["properties"]["model"] = _model(whole["$defs"], "model")
-    return {"$schema": _DIALECT, **whole, "title": "Headway model folder: config.json"}
+    return whole
 
 
 def glossary_schema() -> Json:
@@ -86,8 +86,8 @@ def glossary_schema() -> Json:
     return {"$schema": _DIALECT, "title": "Headway glossary", "type": "array", "items": row}
 
 
-def _model(definitions: Json, key: str) -> Json:
-    """Return the schema of a model's section: one of the architectures.
+def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> Json:
+    """Return the schema of a configuration whose key ``model`` has the section of one of the architectures.
 
     ``kind`` may be left out for the architecture that is the default of a task. The parser also accepts ``preset``
     instead of the sizes that it stands for.
@@ -95,17 +95,19 @@ def _model(definitions: Json, key: str) -> Json:
     from headway.models.registry import ARCHITECTURES
     from headway.tasks import TASKS
 
+    whole = _cleaned(config.model_json_schema(), nullable=nullable)
     defaults = {task.recipe_type.default_model for task in TASKS.values()}
-
     options: list[Json] = []
     for kind, architecture in ARCHITECTURES.items():
         name = architecture.config.__name__
         if architecture.presets:
-            definitions[name]["properties"]["preset"] = {
+            whole["$defs"][name]["properties"]["preset"] = {
                 "enum": sorted(architecture.presets), "description": "Sizes that this name stands for."
             }  # fmt: skip
         options.append({"$ref": f"#/$defs/{name}"} | ({} if kind in defaults else {"required": ["kind"]}))
-    return {"anyOf": options, "description": f"The {key}: one architecture and its options."}
+    description = "The model: one architecture and its options."
+    whole["properties"]["model"] = {"anyOf": options, "description": description}
+    return {"$schema": _DIALECT, **whole, "title": title}
 
 
 def _cleaned(node: Any, *, nullable: bool) -> Any:

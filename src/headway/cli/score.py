@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ import typer
 
 from headway.cli import options
 from headway.cli.line_io import input_lines, output_file, show_progress
-from headway.cli.translate import load_translator_or_ensemble
+from headway.cli.translate import load_ensemble
 from headway.errors import DataError, HeadwayError
 
 _BATCH_PAIRS = 2048  # read ahead, so that pairs of similar length are scored together
@@ -39,7 +40,9 @@ def score(
 
     Texts are not split. The probability of the EOS token is included; --tokens shows it last.
     """
-    translator = load_translator_or_ensemble(model, more)
+    from headway.predict import load_translator
+
+    translator = load_ensemble(partial(load_translator, model, precision="float32"), more, "float32")
     done, counted, total = 0, 0, 0.0
     pairs = _pairs(source, target)
     with show_progress("scoring", source, prints=output is None) as advance, output_file(output) as file:

@@ -6,8 +6,8 @@ import gc
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,11 +17,11 @@ import typer
 
 from headway.cli import options
 from headway.cli.decoding import chosen_options
-from headway.cli.line_io import LineReader, Report, line_job, one_line, text_batches
+from headway.cli.line_io import LineReader, Report, one_line, process_lines, text_batches
+from headway.errors import ConfigError, HeadwayError
 
 if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
-    from headway.errors import HeadwayError
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
 _UNMET_SHOWN = 5  # glossary entries
@@ -102,8 +102,7 @@ def translate(
 
         if precision in ("auto", "int8") and workers == 1:
             start_compiling()  # before PyTorch is imported
-        from headway.errors import ConfigError
-        from headway.predict import Glossary, TranslatorPool
+        from headway.predict import Glossary, TranslatorPool, load_translator
 
     search = chosen_options()
     name, batches = text_batches(text, source, workers)
@@ -112,34 +111,36 @@ def translate(
     if alignment_layer is not None and not alignment:
         raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
     terms = None if glossary is None else Glossary.load(glossary)
-    load = partial(
-        load_translator_or_ensemble,
+    first = partial(
+        load_translator,
         model,
-        more,
         max_source_tokens=max_source_tokens,
         guard=guard,
         alignment_layer=alignment_layer,
         precision=precision,
         shortlist=shortlist,
     )
+    load = partial(load_ensemble, first, more, precision)
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
     report = Report(name, on_error, translation_flags)
-    used = _GlossaryReport()
-    with (
-        TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator,
-        line_job(batches, reader, report, what="translating", source=source, output=output) as job,
-    ):
+    used: Counter[tuple[str, bool]] = Counter()
+    with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
         writer = _Writer(translator, form, listed=search.n_best > 1 and not mbr)
-        for sources in job.sources():
-            found = translator.translate_each(
-                sources, search, target_language=to, source_language=from_, alignment=alignment, glossary=terms
-            )
-            if mbr:
-                found = [_by_agreement(each, search) for each in found]
-            if terms is not None:
-                used.add(found)
-            job.write(found, writer.lines)
-    used.print()
+        lines = process_lines(batches, reader, report, writer.lines, what="translating", source=source, output=output)
+        with closing(lines):
+            for sources, results in lines:
+                results += translator.translate_each(
+                    sources, search, target_language=to, source_language=from_, alignment=alignment, glossary=terms
+                )
+                if mbr:
+                    results[:] = [_by_agreement(each, search) for each in results]
+                used.update(
+                    (f"{term.source} -> {'|'.join(term.targets)}", term.met)
+                    for each in results
+                    if not isinstance(each, HeadwayError)
+                    for term in each.glossary or ()
+                )
+    _report_terms(used)
 
 
 @contextmanager
@@ -159,28 +160,13 @@ def without_garbage_collection() -> Iterator[None]:
         gc.enable()
 
 
-def load_translator_or_ensemble(
-    model: Path,
-    more: Sequence[Path] | None,
-    *,
-    max_source_tokens: int | None = None,
-    guard: bool = True,
-    alignment_layer: int | None = None,
-    precision: options.Precision = "float32",
-    shortlist: bool = False,
+def load_ensemble(
+    load: Callable[[], Translator], more: Sequence[Path] | None, precision: options.Precision
 ) -> Translator:
-    """Load a model folder, or an ensemble of several."""
+    """Return the translator that ``load`` loads or, with the model folders ``more``, an ensemble of all models."""
     from headway.predict import Translator, load_translator
 
-    first = load_translator(
-        model,
-        max_source_tokens=max_source_tokens,
-        guard=guard,
-        alignment_layer=alignment_layer,
-        precision=precision,
-        shortlist=shortlist,
-    )
-    return Translator.ensemble([first, *(load_translator(other, precision=precision) for other in more or ())])
+    return Translator.ensemble([load(), *(load_translator(other, precision=precision) for other in more or ())])
 
 
 def translation_flags(found: Translation) -> list[str]:
@@ -194,31 +180,16 @@ def translation_flags(found: Translation) -> list[str]:
     return [*best.flags, *(name for name, found in names.items() if found)]
 
 
-class _GlossaryReport:
-    """Counts the glossary entries that applied, and reports on standard error which of them were not met."""
-
-    def __init__(self) -> None:
-        self._applied = 0
-        self._unmet: Counter[str] = Counter()
-
-    def add(self, found: Sequence[Translation | HeadwayError]) -> None:
-        """Count the entries that applied to the next texts."""
-        from headway.errors import HeadwayError
-
-        for each in found:
-            terms = () if isinstance(each, HeadwayError) else each.glossary or ()
-            self._applied += len(terms)
-            self._unmet.update(f"{term.source} -> {'|'.join(term.targets)}" for term in terms if not term.met)
-
-    def print(self) -> None:
-        """Report the totals, if any entry applied."""
-        if not self._applied:
-            return
-        met = self._applied - self._unmet.total()
-        worst = [f"{term} ({count:,}x)" for term, count in self._unmet.most_common(_UNMET_SHOWN)]
-        rest = ["..."] if len(self._unmet) > _UNMET_SHOWN else []
-        details = f"; not met: {', '.join(worst + rest)}" if worst else ""
-        print(f"headway: glossary terms met: {met:,} of {self._applied:,}{details}", file=sys.stderr)
+def _report_terms(used: Counter[tuple[str, bool]]) -> None:
+    """Report on standard error how many glossary terms were met and which were not; ``used`` counts (term, met)."""
+    if not used:
+        return
+    unmet = Counter({term: count for (term, met), count in used.items() if not met})
+    worst = [f"{term} ({count:,}x)" for term, count in unmet.most_common(_UNMET_SHOWN)]
+    rest = ["..."] if len(unmet) > _UNMET_SHOWN else []
+    details = f"; not met: {', '.join(worst + rest)}" if worst else ""
+    met = used.total() - unmet.total()
+    print(f"headway: glossary terms met: {met:,} of {used.total():,}{details}", file=sys.stderr)
 
 
 def _by_agreement(translation: Translation | HeadwayError, search: DecodingOptions) -> Translation | HeadwayError:
@@ -236,8 +207,6 @@ class _Writer:
 
     def lines(self, number: int, _: Source | HeadwayError, found: Translation | HeadwayError) -> str:
         """Return the output for line ``number`` of the input, with line ends; for an error an empty line."""
-        from headway.errors import HeadwayError
-
         if self._form == "json":
             whole = {"error": str(found)} if isinstance(found, HeadwayError) else self._as_dict(found)
             return json.dumps(whole, ensure_ascii=False) + "\n"
