@@ -132,18 +132,11 @@ def _truncate(packed: Packed, side: SideSpec) -> Packed:
 
 def _add_special_tokens(packed: Packed, side: SideSpec, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the tokens of all rows with their prefixes and suffixes, and the row lengths."""
-    lengths = packed.lengths + len(side.prefix_ids) + len(side.suffix_ids)
-    ends = np.cumsum(lengths)
-    tokens = np.empty(int(lengths.sum()), dtype)
-    is_text = np.ones(len(tokens), bool)
-    starts = ends - lengths
-    special = [(starts + offset, token) for offset, token in enumerate(side.prefix_ids)]
-    special += [(ends - len(side.suffix_ids) + offset, token) for offset, token in enumerate(side.suffix_ids)]
-    for positions, token in special:
-        tokens[positions] = token
-        is_text[positions] = False
-    tokens[is_text] = packed.ids
-    return tokens, lengths
+    counts, rows = (len(side.prefix_ids), len(side.suffix_ids)), len(packed.lengths)
+    ends = np.cumsum(packed.lengths)
+    positions = np.repeat(np.stack([ends - packed.lengths, ends], 1), counts, axis=1)  # row by row, as np.insert needs
+    special = np.tile(np.array(side.prefix_ids + side.suffix_ids, dtype), rows)
+    return np.insert(packed.ids.astype(dtype), positions.ravel(), special), packed.lengths + sum(counts)
 
 
 def save_chunk(chunk: Chunk, path: Path) -> None:

@@ -23,24 +23,19 @@ _FIELDS = ("label", "text")
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """Encodes a label as one token, ``repeats`` times: once for each stored segmentation of its text."""
+    """Encodes a label as one token, once for each of the stored segmentations of its text."""
 
     labels: tuple[str, ...]
-    repeats: int = 1
+    num_segmentations: int = 1
 
     @property
     def vocab_size(self) -> int:
         """The number of ids: the classes and padding."""
         return len(self.labels) + 1
 
-    @property
-    def num_segmentations(self) -> int:
-        """The number of rows for each label."""
-        return self.repeats
-
     def encode(self, texts: Sequence[str]) -> Packed:
         """Return the token of each label."""
-        ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.repeats)
+        ids = np.array([self._ids[text] for text in texts], np.uint32).repeat(self.num_segmentations)
         return Packed(ids, np.ones(len(ids), np.int64))
 
     @cached_property

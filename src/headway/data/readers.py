@@ -224,7 +224,15 @@ def _read_csv(path: Path, fields: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for number, line in enumerate(read_lines(path), start=1):
         where = f"{path}, line {number}"
-        record = _parse_object(line, where, names)
+        if not line.strip():
+            raise DataError(f"{where}: blank; expected one JSON object on every line")
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not valid JSON ({error}); expected one JSON object on every line") from None
+        if not isinstance(record, dict):
+            example = json.dumps(dict.fromkeys(names, "..."), ensure_ascii=False)
+            raise DataError(f"{where}: JSON, but not an object; expected for example {example}")
         for name in names:
             if name not in record:
                 raise DataError(f"{where}: field {name!r} is missing; {spelling_hint(name, record)}")
@@ -236,19 +244,6 @@ def _read_jsonl(path: Path, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]
         except UnicodeEncodeError:
             raise DataError(f"{where}: a \\u escape is half of a surrogate pair, which is not a character") from None
         yield texts
-
-
-def _parse_object(line: str, where: str, names: tuple[str, ...]) -> dict[str, object]:
-    if not line.strip():
-        raise DataError(f"{where}: blank; expected one JSON object on every line")
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not valid JSON ({error}); expected one JSON object on every line") from None
-    if not isinstance(record, dict):
-        example = json.dumps(dict.fromkeys(names, "..."), ensure_ascii=False)
-        raise DataError(f"{where}: JSON, but not an object; expected for example {example}")
-    return record
 
 
 def _count(number: int, noun: str) -> str:

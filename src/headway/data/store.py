@@ -35,7 +35,7 @@ from pydantic import Field
 
 from headway.config import Config
 from headway.errors import DataError
-from headway.storage import atomic_write, atomic_write_folder
+from headway.storage import atomic_write_folder, atomic_write_text
 
 SIDES = ("source", "target")
 
@@ -94,6 +94,7 @@ class TokenStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
+        self.format: int = header["format"]
         self.counts = FilterCounts(*dict(header["counts"]).values())  # by position: older stores say "cut"
         self.fingerprint: str = header["fingerprint"]
         self.num_segmentations: int = header["segmentations"]
@@ -102,6 +103,12 @@ class TokenStore:
 
     def __len__(self) -> int:
         return (len(self._offsets["source"]) - 1) // self.num_segmentations
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the token files have the lengths that the offsets imply; after a power cut they may not."""
+        last = len(self._offsets["source"]) - 1
+        return all(self._offsets[side].read([(last, last + 1)])[0] == self.num_tokens(side) for side in SIDES)
 
     def num_tokens(self, side: str) -> int:
         """Return the number of tokens in all rows of one side, end symbols included."""
@@ -147,19 +154,10 @@ class _Array:
 def open_store(folder: Path, key: str) -> TokenStore | None:
     """Open the store in ``folder`` if it is complete and its fingerprint is ``key``; otherwise return None."""
     try:
-        header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
-        fits = header["format"] == _FORMAT and header["fingerprint"] == key
-        complete = fits and all(_is_complete(folder, side, header["dtype"]) for side in SIDES)
-        return TokenStore(folder) if complete else None
+        store = TokenStore(folder)
+        return store if store.format == _FORMAT and store.fingerprint == key and store.is_complete else None
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-
-
-def _is_complete(folder: Path, side: str, dtype: str) -> bool:
-    """Whether the token file has the length that the offsets imply; after a power cut it may not."""
-    offsets = _Array(folder / f"{side}.offsets", "int64")
-    (tokens,) = offsets.read([(len(offsets) - 1, len(offsets))])
-    return bool((folder / f"{side}.tokens").stat().st_size == tokens * np.dtype(dtype).itemsize)
 
 
 def join_chunks(
@@ -228,6 +226,5 @@ class ContentHashes:
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
         if settled:
             self._known[name] = [stat.st_size, stat.st_mtime_ns, digest]
-            with atomic_write(self._memory) as aside:
-                aside.write_text(json.dumps(self._known, indent=2) + "\n", encoding="utf-8")
+            atomic_write_text(self._memory, json.dumps(self._known, indent=2) + "\n")
         return digest

@@ -17,7 +17,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -62,7 +62,7 @@ _SPARE = 1.03  # factor of pairs to draw, because ambiguous sources are dropped 
 # Raised by Babel if a locale lacks the data of a form, or does not support a field of it.
 _NOT_IN_LOCALE = (LookupError, ValueError, AttributeError, TypeError, NotImplementedError)
 
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def build_corpus(
         target_language: Another CLDR locale.
         size: Number of training pairs (slightly fewer if a language lacks some forms).
         seed: Random seed.
-        progress: Called with the current category, the number of pairs built so far, and the total.
+        progress: Called with the current category and the number of pairs drawn so far.
 
     Raises:
         ConfigError: A locale is unknown, both are the same, or ``size`` is not positive.
@@ -111,14 +111,11 @@ def build_corpus(
         raise ConfigError(f"size = {size}: expected at least 1 training pair")
     shares = {category: share for category, (share, _) in _FORMS.items()}
     num_train, num_dev = _apportion(size, shares), _apportion(_DEV_PAIRS, dict.fromkeys(shares, 1))
-    wanted = {name: int(_SPARE * (num_train[name] + num_dev[name] + _TEST_PAIRS_PER_CATEGORY)) + 1 for name in shares}
-    builder, done, total = _Builder(source, target), 0, sum(wanted.values())
+    builder = _Builder(source, target, progress or (lambda category, done: None))
     found: dict[str, tuple[list[BuiltinPair], list[BuiltinPair]]] = {}
-    for category, count in wanted.items():
-        report = partial(_report, progress, category, done, total)
-        found[category] = builder.draw(category, count, Random(f"{seed}/{category}"), report)
-        done += count
-        report(count)
+    for category in shares:
+        wanted = int(_SPARE * (num_train[category] + num_dev[category] + _TEST_PAIRS_PER_CATEGORY)) + 1
+        found[category] = builder.draw(category, wanted, Random(f"{seed}/{category}"))
     rng = Random(f"{seed}/split")
     unseen = builder.unseen(rng)
     train: list[BuiltinPair] = []
@@ -157,17 +154,9 @@ def _locale(name: str) -> Locale:
 
 def _apportion(total: int, shares: dict[str, int]) -> dict[str, int]:
     """Return integers in proportion to ``shares`` whose sum is ``total``."""
-    result, given, seen, whole = {}, 0, 0, sum(shares.values())
-    for name, share in shares.items():
-        seen += share
-        result[name] = total * seen // whole - given
-        given += result[name]
-    return result
-
-
-def _report(progress: Progress | None, category: str, before: int, total: int, more: int) -> None:
-    if progress:
-        progress(category, min(before + more, total), total)
+    whole = sum(shares.values())
+    bounds = pairwise(total * seen // whole for seen in accumulate(shares.values(), initial=0))
+    return {name: end - start for name, (start, end) in zip(shares, bounds, strict=True)}
 
 
 def _look(text: str) -> str:
@@ -178,14 +167,12 @@ def _look(text: str) -> str:
 class _Builder:
     """Makes pairs, and remembers all sources, so that no source is ambiguous or in two splits."""
 
-    def __init__(self, source: Locale, target: Locale) -> None:
-        self.source, self.target = source, target
+    def __init__(self, source: Locale, target: Locale, progress: Progress) -> None:
+        self.source, self.target, self.progress = source, target, progress
         self.targets: dict[str, str] = {}  # source, with plain spaces -> target
         self.ambiguous: set[str] = set()
 
-    def draw(
-        self, category: str, wanted: int, rng: Random, report: Callable[[int], None]
-    ) -> tuple[list[BuiltinPair], list[BuiltinPair]]:
+    def draw(self, category: str, wanted: int, rng: Random) -> tuple[list[BuiltinPair], list[BuiltinPair]]:
         """Return the anchors of a category and about ``wanted`` pairs less, from all forms with equal probability."""
         forms = self._fair(_FORMS[category][1]())
         anchored = [(form, value) for form in forms for value in form.anchors]
@@ -201,7 +188,8 @@ class _Builder:
             if pair := self._new_pair(form.write, form.draw(rng), category):
                 drawn.append(pair)
                 if len(drawn) % 500 == 0:
-                    report(len(drawn))
+                    self.progress(category, len(self.targets))
+        self.progress(category, len(self.targets))
         return anchors, drawn
 
     def _fair(self, forms: list[Form]) -> list[Form]:
