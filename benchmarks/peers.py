@@ -232,7 +232,7 @@ def begin_peer(name: str, preset: str, data: Path, workdir: Path, threads: int, 
         workdir / f"{name}.log",
         threads,
         sizes(recipe),
-        prepared.source_tokenizer.vocab_size,
+        prepared.tokenizers.source.vocab_size,
         keep_freed_memory=settings.keep_freed_memory,
     )
 
@@ -260,7 +260,7 @@ def write_tokens(prepared: Prepared, workdir: Path) -> Path:
         return folder
     assert prepared.dev is not None
     with atomic_write_folder(folder) as aside:
-        write_lines(aside / "vocabulary", map(str, range(NUM_SPECIAL, prepared.source_tokenizer.vocab_size)))
+        write_lines(aside / "vocabulary", map(str, range(NUM_SPECIAL, prepared.tokenizers.source.vocab_size)))
         for split, corpora in {"train": prepared.train, "val": prepared.dev}.items():
             batch = corpora.batch(np.arange(len(corpora)))
             for language, rows in {SOURCE: batch.source, TARGET: batch.target}.items():

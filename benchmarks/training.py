@@ -101,7 +101,7 @@ def begin_trainee(kind: str, precision: str, preset: str, place: Place, settings
         place.workdir / f"{kind}-{precision}.log",
         place.threads,
         sizes(setting),
-        prepared.source_tokenizer.vocab_size,
+        prepared.tokenizers.source.vocab_size,
         keep_freed_memory=settings.keep_freed_memory,
     )
 
@@ -238,7 +238,7 @@ def main(
         results = hold(
             preset,
             contestants(preset, place, with_peers=with_peers),
-            partial(peaks, sizes(setting), prepared.source_tokenizer.vocab_size, threads),
+            partial(peaks, sizes(setting), prepared.tokenizers.source.vocab_size, threads),
             rounds=rounds,
             seconds=seconds,
             sweep_seconds=sweep_seconds,

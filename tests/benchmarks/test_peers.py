@@ -36,7 +36,7 @@ def test_peers_read_headways_tokens_as_words(corpus: tuple[Recipe, Prepared, Pat
     _, prepared, workdir = corpus
     folder = peers.write_tokens(prepared, workdir)
     vocabulary = (folder / "vocabulary").read_text().splitlines()
-    assert len(set(vocabulary)) == prepared.source_tokenizer.vocab_size - 4  # every toolkit adds its own four marks
+    assert len(set(vocabulary)) == prepared.tokenizers.source.vocab_size - 4  # every toolkit adds its own four marks
     for language, lengths in {
         "de": prepared.train.lengths("source", 0),
         "en": prepared.train.lengths("target", 0),

@@ -22,11 +22,12 @@ from headway.interop.importing import import_huggingface
 from headway.models.registry import build_model
 from headway.predict import Translator
 from headway.tasks import parse_recipe, train
-from headway.tasks.translation import TranslationData, TranslationObjective, TranslationTask
+from headway.tasks.translation import TranslationObjective, TranslationTask
 from headway.train.fine_tuning import complete_recipe, load_start
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import to_device
+from headway.train.task import Prepared
 
 MAKERS: dict[str, Callable[[Path], Path]] = {"marian": marian, "m2m": m2m, "nllb": nllb, "bart": bart}
 LANGUAGES = {"m2m": ("de", "en"), "nllb": ("deu_Latn", "eng_Latn")}
@@ -63,7 +64,7 @@ def recipe(home: Path, family: str, corpus: dict[str, Any] | None = None, **sect
     return parse_recipe(whole, "test")
 
 
-def _prepare(recipe: Any, run: Path) -> TranslationData:
+def _prepare(recipe: Any, run: Path) -> Prepared:
     prepared = TranslationTask().prepare(complete_recipe(recipe, run), run, Listener())
     assert prepared is not None
     return prepared
@@ -137,8 +138,9 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         prepared = _prepare(recipe(home, "nllb", languages), tmp_path / name)
         batch = prepared.train.batch(next(iter(prepared.train.sequential(max_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
-        assert prepared.imported_template is not None
-        defaults = prepared.imported_template.source_language, prepared.imported_template.target_language
+        template = prepared.tokenizers.imported_template
+        assert template is not None
+        defaults = template.source_language, template.target_language
         assert defaults == tuple(languages.values() or LANGUAGES["nllb"])
     codes = Bundle.load(home / "nllb-headway").token_template.languages
     assert tokens["usual"] == ({codes["deu_Latn"]}, {codes["eng_Latn"]})

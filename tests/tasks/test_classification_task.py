@@ -257,8 +257,8 @@ def test_a_tokenizer_of_a_translation_run_is_not_reused(folder: Path) -> None:
         },
         "test",
     )
-    both = prepare(translating, folder / "run", Listener()).source_tokenizer
-    texts = prepare(recipe(folder), folder / "run", Listener()).source_tokenizer
+    both = prepare(translating, folder / "run", Listener()).tokenizers.source
+    texts = prepare(recipe(folder), folder / "run", Listener()).tokenizers.source
     assert both.vocab_size == texts.vocab_size + 2
 
 

@@ -122,7 +122,7 @@ class TestReuse:
         prepared = prepare(recipe(corpus), tmp_path / "run", heard)
         assert len(heard.messages) == 1
         assert heard.messages[0].startswith("train.de + train.en: 20 of 20 examples kept")
-        assert prepared.source_tokenizer.decode(sources(prepared)[0]) == GERMAN[0]
+        assert prepared.tokenizers.source.decode(sources(prepared)[0]) == GERMAN[0]
 
     @pytest.mark.parametrize(
         "changes",
@@ -148,12 +148,12 @@ class TestReuse:
     def test_another_tokenizer_of_equal_size_is_detected(self, corpus: Path, tmp_path: Path) -> None:
         run = tmp_path / "run"
         first = prepare(recipe(corpus), run, Listener())
-        own = first.source_tokenizer
+        own = first.tokenizers.source
         assert isinstance(own, Tokenizer)
         foreign = Tokenizer("bpe", own._tokens[::-1], own._merges)
         foreign.save(run / "tokenizer", "joint")
         after = prepare(recipe(corpus), run, Listener())
-        assert after.source_tokenizer.vocab_size == own.vocab_size
+        assert after.tokenizers.source.vocab_size == own.vocab_size
         assert sources(after) == [[*foreign.encode(text), EOS] for text in GERMAN] != sources(first)
 
     def test_another_corpus_for_a_begun_run_is_refused(self, corpus: Path, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_vocabulary_is_trained_on_examples_spread_evenly_over_all_corpora(
 class TestTags:
     def test_each_source_begins_with_its_language_tag(self, corpus: Path, tmp_path: Path) -> None:
         prepared = prepare(both_ways(corpus), tmp_path / "run", Listener())
-        tokenizer = prepared.source_tokenizer
+        tokenizer = prepared.tokenizers.source
         assert tokenizer.tags == ("<2de>", "<2en>")
         english, german = tokenizer.tag_id("<2en>"), tokenizer.tag_id("<2de>")
         expected = [[english, *tokenizer.encode(text), EOS] for text in GERMAN]
@@ -278,8 +278,8 @@ class TestTags:
     def test_with_two_vocabularies_the_source_has_the_tags(self, corpus: Path, tmp_path: Path) -> None:
         chosen = both_ways(corpus, tokenizer={"joint": False}, model={"tie": "target"})
         prepared = prepare(chosen, tmp_path / "run", Listener())
-        assert prepared.source_tokenizer.tags == ("<2de>", "<2en>")
-        assert prepared.target_tokenizer.tags == ()
+        assert prepared.tokenizers.source.tags == ("<2de>", "<2en>")
+        assert prepared.tokenizers.target.tags == ()
 
     def test_training_validation_translation_and_commands_use_tags(
         self, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -369,7 +369,7 @@ class TestTechniques:
     def test_bpe_dropout_varies_training_text_but_not_dev_text(self, corpus: Path, tmp_path: Path) -> None:
         chosen = recipe(corpus, data={"bpe_dropout": 0.3, "segmentations": 4})
         prepared = prepare(chosen, tmp_path / "run", Listener())
-        tokenizer, found = prepared.source_tokenizer, sources(prepared)
+        tokenizer, found = prepared.tokenizers.source, sources(prepared)
         assert prepared.train.num_segmentations == 4
         assert [tokenizer.decode(row) for row in found] == [text for text in GERMAN for _ in range(4)]
         assert len({tuple(row) for row in found[12:16]}) > 1
@@ -391,8 +391,8 @@ class TestStartFrom:
         given = bundle(tmp_path / "model")
         chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
         prepared = prepare(chosen, tmp_path / "run", Listener())
-        assert prepared.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
-        assert prepared.source_tokenizer is prepared.target_tokenizer
+        assert prepared.tokenizers.source.fingerprint == given.source_tokenizer.fingerprint
+        assert prepared.tokenizers.source is prepared.tokenizers.target
         run = tmp_path / "run"
         (run / "recipe.toml").write_text(
             to_toml(complete_recipe(chosen, run).as_dict()), encoding="utf-8"
@@ -401,7 +401,7 @@ class TestStartFrom:
         shutil.rmtree(tmp_path / "model")
         heard = Heard()
         again = prepare(chosen, tmp_path / "run", heard)
-        assert again.source_tokenizer.fingerprint == given.source_tokenizer.fingerprint
+        assert again.tokenizers.source.fingerprint == given.source_tokenizer.fingerprint
         assert len(heard.messages) == 1
 
     @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ class TestStartFrom:
     def test_missing_keys_are_taken_from_the_model(self, corpus: Path, tmp_path: Path) -> None:
         bundle(tmp_path / "model", split_digits=True)
         chosen = recipe(corpus, training={"start_from": str(tmp_path / "model")})
-        tokenizer = prepare(chosen, tmp_path / "run", Listener()).source_tokenizer
+        tokenizer = prepare(chosen, tmp_path / "run", Listener()).tokenizers.source
         assert isinstance(tokenizer, Tokenizer)
         assert tokenizer.split_digits
 
@@ -454,4 +454,4 @@ class TestStartFrom:
         bundle(tmp_path / "model", tags=["<2fr>", "<2en>", "<2de>"])
         chosen = both_ways(corpus, training={"start_from": str(tmp_path / "model")})
         prepared = prepare(chosen, tmp_path / "run", Listener())
-        assert sources(prepared)[0][0] == prepared.source_tokenizer.tag_id("<2en>") == 5
+        assert sources(prepared)[0][0] == prepared.tokenizers.source.tag_id("<2en>") == 5

@@ -163,15 +163,15 @@ class ClassificationTask:
         labels = _labels(recipe, preparation)
         if recipe.validation.metric != "loss":
             _read_dev(recipe)
-        source = preparation.tokenizers(read_labeled, (0,), self.kind).source
+        tokenizers = preparation.tokenizers(read_labeled, (0,), self.kind)
         model = cast("ClassifierConfig", recipe.model)
-        encode = partial(_encoding, source, tuple(labels), model.max_length, preparation.folder)
+        encode = partial(_encoding, tokenizers.source, tuple(labels), model.max_length, preparation.folder)
         datasets = preparation.datasets(encode, _ALL_BUT_EMPTY)
-        return None if datasets is None else ClassificationData(*datasets, source, labels)
+        return None if datasets is None else ClassificationData(*datasets, tokenizers, labels)
 
     def build_model(self, recipe: ClassificationRecipe, prepared: ClassificationData) -> EncoderClassifier:
         """Build the model, with one output per label."""
-        model = build_model(recipe.model, prepared.source_tokenizer.vocab_size, len(prepared.labels))
+        model = build_model(recipe.model, prepared.tokenizers.source.vocab_size, len(prepared.labels))
         return cast("EncoderClassifier", model)
 
     def objective(
@@ -203,7 +203,7 @@ class ClassificationTask:
         self, model: EncoderClassifier, recipe: ClassificationRecipe, prepared: ClassificationData
     ) -> ClassifierBundle:
         """Return the content of the model folder."""
-        return ClassifierBundle(recipe.task, model, prepared.source_tokenizer, tuple(prepared.labels))
+        return ClassifierBundle(recipe.task, model, prepared.tokenizers.source, tuple(prepared.labels))
 
     def calibrate(self, folder: Path, recipe: ClassificationRecipe) -> None:
         """Do nothing, because classifiers do not flag text of other domains."""

@@ -28,7 +28,10 @@ def recipe_reference() -> str:
         if name == "model":
             for kind, architecture in ARCHITECTURES.items():
                 lines += _section(f"[model] with kind = '{kind}'", architecture.config)
-                lines += _presets(kind)
+                if presets := architecture.presets:
+                    lines += ["", "`preset` selects the sizes of a known model; keys beside it take precedence:", ""]
+                    sizes = {name: [f"{key} {value}" for key, value in keys.items()] for name, keys in presets.items()}
+                    lines += [f"- `{name}`: {', '.join(shown)}" for name, shown in sizes.items()]
             continue
         sections = {kind: task.recipe_type.model_fields[name].annotation for kind, task in TASKS.items()}
         for kind, section in sections.items():
@@ -41,16 +44,6 @@ def recipe_reference() -> str:
             lines += _section("data.train = [{ ... }, ...] and data.dev = { ... }", Corpus)
             lines += _section("[data.filter]", FilterConfig)
     return "\n".join(lines) + "\n"
-
-
-def _presets(kind: str) -> list[str]:
-    presets = ARCHITECTURES[kind].presets or {}
-    if not presets:
-        return []
-    rows = [
-        f"- `{name}`: " + ", ".join(f"{key} {value}" for key, value in keys.items()) for name, keys in presets.items()
-    ]
-    return ["", "`preset` selects the sizes of a known model; keys beside it take precedence:", "", *rows]
 
 
 def _section(name: str, model: type[BaseModel]) -> list[str]:

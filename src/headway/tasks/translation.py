@@ -8,7 +8,7 @@ the two predictions is added to the loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -31,12 +31,11 @@ from headway.models.registry import TranslationModel, build_model
 from headway.text.base import EOS, TextTokenizer
 from headway.text.bpe_dropout import BPEDropoutEncoder
 from headway.text.corpus_encoder import CorpusEncoder
-from headway.text.special_tokens import SpecialTokenTemplate
-from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation, Tokenizers
+from headway.train.prepare import BpeDropout, CorpusEncoding, Preparation
 from headway.train.recipe import Recipe, ValidationConfig
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
-from headway.train.task import Objective, Prepared
+from headway.train.task import Objective, Prepared, Tokenizers
 
 if TYPE_CHECKING:
     from headway.predict import Translator
@@ -67,14 +66,6 @@ class TranslationRecipe(Recipe):
                 "each has its own vocabulary; set model.tie to 'target' or 'none'"
             )
         return self
-
-
-@dataclass(frozen=True)
-class TranslationData(Prepared):
-    """Data of a translation model. ``imported_template`` is the special-token template of an imported model, if any."""
-
-    target_tokenizer: TextTokenizer
-    imported_template: SpecialTokenTemplate | None = None
 
 
 class TranslationObjective(Objective):
@@ -126,20 +117,18 @@ class TranslationTask:
 
     def prepare(
         self, recipe: TranslationRecipe, run: Path, listener: Listener, shard: Shard | None = None
-    ) -> TranslationData | None:
+    ) -> Prepared | None:
         """Train the tokenizers and tokenize the corpora, or load both from the run folder."""
         preparation = Preparation(recipe, run, listener, shard)
         tokenizers = preparation.tokenizers(read_examples)
         encode = partial(_encoding, tokenizers, Path(recipe.data.folder))
         datasets = preparation.datasets(encode, recipe.data.filter)
-        if datasets is None:
-            return None
-        return TranslationData(*datasets, tokenizers.source, tokenizers.target, tokenizers.imported_template)
+        return None if datasets is None else Prepared(*datasets, tokenizers)
 
-    def build_model(self, recipe: TranslationRecipe, prepared: TranslationData) -> TranslationModel:
+    def build_model(self, recipe: TranslationRecipe, prepared: Prepared) -> TranslationModel:
         """Build the model; :class:`LengthError` if it has too few positions for the data."""
-        vocab_sizes = prepared.source_tokenizer.vocab_size, prepared.target_tokenizer.vocab_size
-        model = cast("TranslationModel", build_model(recipe.model, *vocab_sizes))
+        source, target = prepared.tokenizers.source, prepared.tokenizers.target
+        model = cast("TranslationModel", build_model(recipe.model, source.vocab_size, target.vocab_size))
         limit = model.max_length
         for name, dataset in {"training": prepared.train, "development": prepared.dev}.items():
             if dataset is not None and limit is not None and (longest := dataset.max_length) > limit:
@@ -150,9 +139,7 @@ class TranslationTask:
                 )
         return model
 
-    def objective(
-        self, model: TranslationModel, recipe: TranslationRecipe, prepared: TranslationData
-    ) -> TranslationObjective:
+    def objective(self, model: TranslationModel, recipe: TranslationRecipe, prepared: Prepared) -> TranslationObjective:
         """Return the label-smoothed cross-entropy with the recipe's settings."""
         return TranslationObjective(model, recipe.training.label_smoothing, recipe.training.r_drop)
 
@@ -172,10 +159,10 @@ class TranslationTask:
         )
         return [bleu([translation.text for translation in translations], [target for _, target in examples])]
 
-    def bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: TranslationData) -> Bundle:
+    def bundle(self, model: TranslationModel, recipe: TranslationRecipe, prepared: Prepared) -> Bundle:
         """Return the content of the model folder."""
-        tokenizers = prepared.source_tokenizer, prepared.target_tokenizer
-        return Bundle(recipe.task, model, *tokenizers, prepared.imported_template)
+        tokenizers = prepared.tokenizers
+        return Bundle(recipe.task, model, tokenizers.source, tokenizers.target, tokenizers.imported_template)
 
     def calibrate(self, folder: Path, recipe: TranslationRecipe) -> None:
         """Calibrate the flag ``unlikely`` on the development set, if that is large enough."""
@@ -199,7 +186,7 @@ class TranslationTask:
         if found is not None:
             write_calibration(found, folder)
 
-    def summary(self, recipe: TranslationRecipe, prepared: TranslationData) -> tuple[str, str]:
+    def summary(self, recipe: TranslationRecipe, prepared: Prepared) -> tuple[str, str]:
         """Return the model card's title and the size of the training data."""
         data = prepared.train
         sources, targets = data.num_tokens("source"), data.num_tokens("target")

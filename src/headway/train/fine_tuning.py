@@ -16,9 +16,10 @@ from headway.bundle import load_bundle, load_weights, named_weights, read_config
 from headway.config import read_toml, spelling_hint
 from headway.errors import ConfigError
 from headway.models.registry import Model
-from headway.train.prepare import Tokenizers, tokenizer_settings
+from headway.train.prepare import tokenizer_settings
 from headway.train.recipe import Recipe
 from headway.train.snapshot import checkpoint_folders
+from headway.train.task import Tokenizers
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 

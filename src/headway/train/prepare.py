@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 
-from headway.bundle import own_template, read_config
+from headway.bundle import read_config
 from headway.data.batching import PaddedBatch, TokenDataset
 from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.readers import Corpus, count_lines
@@ -33,30 +33,13 @@ from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.snapshot import checkpoint_folders
 from headway.train.stream import to_device
-from headway.train.task import Prepared, Task
+from headway.train.task import Prepared, Task, Tokenizers
 
 BpeDropout = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
 Read = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 
 _REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
 _NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # of tokenizer files, by tokenizer.joint
-
-
-@dataclass(frozen=True)
-class Tokenizers:
-    """The tokenizers of source and target, which may be one object.
-
-    ``imported_template`` is the special-token template of the imported model that training starts from, if any.
-    """
-
-    source: TextTokenizer
-    target: TextTokenizer
-    imported_template: SpecialTokenTemplate | None = None
-
-    @property
-    def token_template(self) -> SpecialTokenTemplate:
-        """The special-token template of a sentence."""
-        return self.imported_template or own_template(self.source)
 
 
 @dataclass(frozen=True)
@@ -79,16 +62,9 @@ class CorpusEncoding:
 class Preparation:
     """Builds the tokenizers and token stores of a run folder, or loads them from there."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        run: Path,
-        listener: Listener,
-        shard: Shard | None = None,
-        hashes: ContentHashes | None = None,
-    ) -> None:
+    def __init__(self, recipe: Recipe, run: Path, listener: Listener, shard: Shard | None = None) -> None:
         self.recipe, self.run, self.listener = recipe, run, listener
-        self.hashes = hashes or ContentHashes(run / "tokens" / "inputs.json")
+        self.hashes = ContentHashes(run / "tokens" / "inputs.json")
         self.folder = Path(recipe.data.folder)
         self._shard = shard or Shard()
 
@@ -206,14 +182,11 @@ class Preparation:
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
         """Make the corpora's language, if all have the same one, the default of the trained model."""
-        corpora = self.recipe.data.train
-        languages: dict[LanguageSide, set[str | None]] = {
-            "source_language": {corpus.source_language for corpus in corpora},
-            "target_language": {corpus.target_language for corpus in corpora},
-        }
-        defaults: dict[str, str | None] = {
-            side: next(iter(codes)) for side, codes in languages.items() if len(codes) == 1 and None not in codes
-        }
+        defaults = {}
+        for side in get_args(LanguageSide):
+            languages = {getattr(corpus, side) for corpus in self.recipe.data.train}
+            if len(languages) == 1 and None not in languages:
+                defaults[side] = languages.pop()
         return template.model_copy(update=defaults)
 
     def _check_tags(self, source: TextTokenizer) -> None:

@@ -16,24 +16,42 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from headway.bundle import AnyBundle
+from headway.bundle import AnyBundle, own_template
 from headway.data.batching import TokenDataset
 from headway.data.store_builder import Shard
 from headway.evaluate import Score
 from headway.models.registry import Model
 from headway.text.base import TextTokenizer
+from headway.text.special_tokens import SpecialTokenTemplate
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import TokenBatch
 
 
 @dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizers of source and target, which may be one object.
+
+    ``imported_template`` is the special-token template of the imported model that training starts from, if any.
+    """
+
+    source: TextTokenizer
+    target: TextTokenizer
+    imported_template: SpecialTokenTemplate | None = None
+
+    @property
+    def token_template(self) -> SpecialTokenTemplate:
+        """The special-token template of a sentence."""
+        return self.imported_template or own_template(self.source)
+
+
+@dataclass(frozen=True)
 class Prepared:
-    """Token stores and source tokenizer of a run. Tasks subclass it to add their own data."""
+    """Token stores and tokenizers of a run. Tasks subclass it to add their own data."""
 
     train: TokenDataset
     dev: TokenDataset | None
-    source_tokenizer: TextTokenizer
+    tokenizers: Tokenizers
 
 
 class Objective(nn.Module):
