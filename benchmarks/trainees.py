@@ -132,9 +132,9 @@ def train(
     for step, work in enumerate(stream, start=1):
         torch.manual_seed(step)
         total = 0.0
-        for batch in work.micro_batches:
+        for batch in work.micro_batches.values():
             with autocast(device, precision):
-                mean = loss(batch.tokens) / work.num_targets
+                mean = loss(batch) / work.num_targets
             torch.autograd.backward(mean)
             total += float(mean)
         take_step()
@@ -148,7 +148,7 @@ def lengths(work: StepBatches) -> tuple[list[int], list[int]]:
     """The sources' and the targets' tokens, end symbols included."""
     source: list[int] = []
     target: list[int] = []
-    for batch in (micro_batch.tokens for micro_batch in work.micro_batches):
+    for batch in work.micro_batches.values():
         rows, width = batch.shifted.shape
         source += (batch.source != PAD).sum(1).tolist()
         target += torch.bincount(batch.positions // width, minlength=rows).tolist()
@@ -171,7 +171,7 @@ def main(
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     keep_freed_memory()
     setting, prepared = prepare_corpus(data, workdir, preset, max_tokens, pool_size)
-    vocab_size = prepared.source_tokenizer.vocab_size
+    vocab_size = prepared.tokenizers.source.vocab_size
     stream = BatchStream(prepared.train, setting, choose_device("cpu"))
     torch.manual_seed(1)
     if kind == "plain":

@@ -37,7 +37,7 @@ from headway.train.loop import Result
 from headway.train.optim import learning_rate
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
-from headway.train.stream import BatchStream, MicroBatch, StepBatches, to_device
+from headway.train.stream import BatchStream, StepBatches, to_device
 from headway.train.task import Task
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four", "fünf": "five", "sechs": "six"}
@@ -397,7 +397,7 @@ def test_accumulated_micro_batches_equal_one_batch(corpus: Path, tmp_path: Path)
         chosen = recipe(corpus, {**no_dropout, "training": {"accumulate": accumulate, "steps": 1}, "data": no_dev})
         tokens = [to_device(batch, torch.device("cpu")) for batch in batches]
         targets = sum(batch.targets.numel() for batch in tokens)
-        step = StepBatches(tuple(map(MicroBatch, range(accumulate), tokens)), 0, targets, 0, 0)
+        step = StepBatches(dict(enumerate(tokens)), 0, targets, 0, 0)
         models: list[torch.nn.Module] = []
         start: list[torch.Tensor] = []
 

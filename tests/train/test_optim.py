@@ -25,7 +25,7 @@ from headway.train.optim import (
     learning_rate_warning,
     make_optimizer,
 )
-from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments
+from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 
 Kind = Literal["adam", "adafactor"]
 
@@ -215,7 +215,8 @@ def test_training_restored_from_a_checkpoint_continues_bit_for_bit(tmp_path: Pat
         give_gradients(model, seed)
         clip_and_step(optimizer)
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(Snapshot(Progress(step=2), named_weights(model), optimizer_moments(model, optimizer)))
+        tensors = prefixed_tensors(weights=named_weights(model), moments=optimizer_moments(model, optimizer))
+        checkpoints.save(Snapshot(Progress(step=2), tensors))
         found = checkpoints.find()
         assert found is not None
         load_snapshot(found[1], found[0], other, restored)

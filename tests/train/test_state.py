@@ -37,6 +37,7 @@ from headway.train.snapshot import (
     checkpoint_folders,
     load_snapshot,
     optimizer_moments,
+    prefixed_tensors,
     read_snapshot,
     write_snapshot,
 )
@@ -66,10 +67,10 @@ class Trainee:
             checkpoints.save(self.take(progress, **options))
         return folder / f"step-{progress.step}"
 
-    def take(self, progress: Progress, **options: Any) -> Snapshot:
+    def take(self, progress: Progress, ema: dict[str, Tensor] | None = None, **options: Any) -> Snapshot:
         """Return a snapshot of the current weights and moments."""
-        moments = optimizer_moments(self.model, self.optimizer)
-        return Snapshot(progress, named_weights(self.model), moments, **options)
+        weights, moments = named_weights(self.model), optimizer_moments(self.model, self.optimizer)
+        return Snapshot(progress, prefixed_tensors(weights=weights, moments=moments, ema=ema or {}), **options)
 
     def restore(self, folder: Path) -> Progress | None:
         snapshot = self.snapshot(folder)
@@ -141,11 +142,9 @@ def test_a_moving_average_and_a_score_are_restored(tmp_path: Path, trained: Trai
     trained.save(tmp_path, PROGRESS, ema=ema, score=-1 / 3, regular=False)
     snapshot = Trainee(99).snapshot(tmp_path)
     assert snapshot is not None
-    assert snapshot.ema is not None
-    assert snapshot.ema.keys() == ema.keys()
-    assert all(torch.equal(snapshot.ema[name], ema[name]) for name in ema)
+    assert equal_tensors(snapshot.of_kind("ema"), ema)
     assert (snapshot.score, snapshot.regular) == (-1 / 3, False)
-    assert equal_tensors(average_weights([tmp_path / "step-2"]), snapshot.weights)  # not the moving average
+    assert equal_tensors(average_weights([tmp_path / "step-2"]), snapshot.of_kind("weights"))  # not the moving average
 
 
 def equal_tensors(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -165,7 +164,7 @@ def test_a_checkpoint_without_score_or_checksum_of_its_state_still_loads(folder:
     other = Trainee(99)
     snapshot = other.snapshot(folder)
     assert snapshot is not None
-    assert (snapshot.progress, snapshot.score, snapshot.regular, snapshot.ema) == (PROGRESS, None, True, None)
+    assert (snapshot.progress, snapshot.score, snapshot.regular, snapshot.of_kind("ema")) == (PROGRESS, None, True, {})
     assert equal(other, trained)
 
 
@@ -225,8 +224,8 @@ class TestInTheBackground:
             assert checkpoint_folders(tmp_path) == [tmp_path / "step-2"]
         snapshot = read_snapshot(tmp_path / "step-2")
         assert snapshot.progress == Progress(step=2)
-        assert equal_tensors(snapshot.weights, before)
-        assert equal_tensors(snapshot.moments, moments)
+        assert equal_tensors(snapshot.of_kind("weights"), before)
+        assert equal_tensors(snapshot.of_kind("moments"), moments)
         assert not equal_tensors(before, named_weights(trained.model))
 
     def test_the_next_save_waits_and_reuses_the_memory(
@@ -239,8 +238,8 @@ class TestInTheBackground:
         checkpoints.save(trained.take(Progress(step=3)))
         assert (tmp_path / "step-2").is_dir()
         checkpoints.wait()
-        assert not equal_tensors(*(read_snapshot(tmp_path / f"step-{step}").weights for step in (2, 3)))
-        assert equal_tensors(read_snapshot(tmp_path / "step-3").weights, named_weights(trained.model))
+        assert not equal_tensors(*(read_snapshot(tmp_path / f"step-{step}").of_kind("weights") for step in (2, 3)))
+        assert equal_tensors(read_snapshot(tmp_path / "step-3").of_kind("weights"), named_weights(trained.model))
 
     @pytest.mark.skipif(sys.platform != "linux", reason="threads have no priorities of their own elsewhere")
     def test_the_writer_has_a_low_priority(

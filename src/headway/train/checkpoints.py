@@ -16,6 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -53,8 +54,8 @@ class Checkpoints:
     def __init__(self, folder: Path, *, keep: int, keep_best: int = 0) -> None:
         self._folder, self._keep, self._keep_best = folder, keep, keep_best
         self._buffers: dict[str, Tensor] = {}
-        self._writer: threading.Thread | None = None
-        self._error: Exception | None = None
+        self._writer = ThreadPoolExecutor(1, "checkpoint", _lower_priority)
+        self._pending: Future[None] | None = None
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -72,25 +73,15 @@ class Checkpoints:
     def save(self, snapshot: Snapshot) -> None:
         """Copy the snapshot now; write ``step-N`` and remove superseded checkpoints in the background."""
         self.wait()
-        copy = replace(
-            snapshot,
-            progress=replace(snapshot.progress),
-            weights=self._copied("weights", snapshot.weights),
-            moments=self._copied("moments", snapshot.moments),
-            ema=None if snapshot.ema is None else self._copied("ema", snapshot.ema),
-        )
-        # Not a daemon thread: the interpreter waits for it.
-        self._writer = threading.Thread(target=self._write, args=(copy, _copies_done()), name="checkpoint")
-        self._writer.start()
+        copy = replace(snapshot, progress=replace(snapshot.progress), tensors=self._copied(snapshot.tensors))
+        self._pending = self._writer.submit(self._write, copy, _copies_done())  # the interpreter waits for it
 
     def wait(self) -> None:
         """Wait for the save in progress, and raise its error."""
-        if self._writer is not None:
-            self._writer.join()
-            self._writer = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._pending is not None:
+            wait([self._pending])
+            pending, self._pending = self._pending, None
+            pending.result()
 
     def find(self) -> tuple[Path, Snapshot] | None:
         """Return the newest intact checkpoint and its content, or None if there are no checkpoints.
@@ -117,26 +108,21 @@ class Checkpoints:
             )
         return None
 
-    def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return copies in host memory. They are complete when the device has finished its queued work."""
         copies = {}
         for name, tensor in tensors.items():
-            key = f"{kind}/{name}"
-            buffer = self._buffers.get(key)
+            buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
                 buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-                self._buffers[key] = buffer
+                self._buffers[name] = buffer
             copies[name] = buffer.copy_(tensor.detach(), non_blocking=True)
         return copies
 
     def _write(self, snapshot: Snapshot, copied: torch.cuda.Event | None) -> None:
-        _lower_priority()
-        try:
-            if copied is not None:
-                copied.synchronize()
-            self._put(snapshot)
-        except Exception as error:
-            self._error = error
+        if copied is not None:
+            copied.synchronize()
+        self._put(snapshot)
 
     def _put(self, snapshot: Snapshot) -> None:
         """Write the copies, and remove superseded checkpoints."""

@@ -10,8 +10,8 @@ Process 0 does everything that happens once (preparing data, validating, writing
 decision that affects training is made by process 0 or by agreement, so that all processes make the same one.
 
 A sharded checkpoint has a folder ``shards`` of torch.distributed.checkpoint instead of safetensors files. Each process
-writes its own shards. Tensors are named as in the safetensors files, with the prefix ``weights/``, ``moments/`` or
-``ema/``. The metadata file is a pickle, so resume only from your own checkpoints. Model folders contain no pickle.
+writes its own shards. Tensors are named as in :class:`~headway.train.snapshot.Snapshot`. The metadata file is a pickle,
+so resume only from your own checkpoints. Model folders contain no pickle.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ class ShardedCheckpoints(Checkpoints):
         self._group = dist.new_group(backend="gloo")
         self._writers = World(world.device, self._group)
 
-    def _copied(self, kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return copies of this process's shards in host memory, as distributed tensors."""
         from torch.distributed.tensor import DTensor, Shard
 
@@ -275,7 +275,7 @@ class ShardedCheckpoints(Checkpoints):
             for name, tensor in tensors.items()
         }
         local = {name: shard.to_local() if isinstance(shard, DTensor) else shard for name, shard in shards.items()}
-        copies = super()._copied(kind, local)
+        copies = super()._copied(local)
         for name, shard in shards.items():
             if isinstance(shard, DTensor):
                 size, stride = shard.shape, shard.stride()
@@ -291,14 +291,11 @@ class ShardedCheckpoints(Checkpoints):
 
         step = snapshot.progress.step
         path = self._folder / f"step-{step}"
-        kinds = {"weights": snapshot.weights, "moments": snapshot.moments, "ema": snapshot.ema or {}}
-        shards: dict[str, Any] = {
-            f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()
-        }
+        tensors: dict[str, Any] = snapshot.tensors
         try:
             with ExitStack() as stack:
                 aside = self._writers.on_main(lambda: stack.enter_context(atomic_write_folder(path)))
-                save(shards, storage_writer=FileSystemWriter(aside / SHARDS), process_group=self._group)
+                save(tensors, storage_writer=FileSystemWriter(aside / SHARDS), process_group=self._group)
 
                 def finish() -> None:
                     write_header(aside, snapshot)

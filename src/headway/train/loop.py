@@ -109,12 +109,12 @@ def train(
 
             batches = next(trainer.batches)
             total = torch.zeros((), device=world.device)
-            with explain_out_of_memory(max(BatchShape.of(batch.tokens) for batch in batches.micro_batches)):
-                for batch in batches.micro_batches:
-                    torch.manual_seed(_dropout_seed(recipe.training.seed, state.step, batch.index))
-                    with world.gradient_sync(objective, last=batch is batches.micro_batches[-1]):
+            with explain_out_of_memory(max(map(BatchShape.of, batches.micro_batches.values()))):
+                for index, batch in batches.micro_batches.items():
+                    torch.manual_seed(_dropout_seed(recipe.training.seed, state.step, index))
+                    with world.gradient_sync(objective, last=index == max(batches.micro_batches)):
                         with autocast(world.device, trainer.precision):
-                            loss = objective(batch.tokens)
+                            loss = objective(batch)
                         # A loss that is not finite makes its gradients NaN, so that all processes skip the step.
                         finite = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
                         (loss * finite * world.processes / batches.num_targets).backward()

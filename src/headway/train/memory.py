@@ -13,7 +13,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +139,9 @@ def estimate_memory(
     for each in shapes:
         saved = {}
         for rows in (each.rows,) if each.rows <= 3 else (2, 3):  # a single row has another memory layout
-            batch = _placeholder_batch(replace(each, rows=rows), device)
+            source = np.full((rows, each.source), UNK, np.int64)
+            target = np.ones((rows, each.target), np.int64)  # 1 is a token, or the first label
+            batch = to_device(PaddedBatch(source, target), device)
             with saved_activations(objective, precision) as tensors:
                 objective(batch)
             saved[rows] = sum(tensor.untyped_storage().nbytes() for tensor in tensors.values())
@@ -155,12 +157,6 @@ def estimate_memory(
         logits=min(shape.rows * shape.target, rows_at_a_time(device.type)[0]) * vocabulary * _LOGIT_BYTES,
         allocated=weights + ema + restored,
     )
-
-
-def _placeholder_batch(shape: BatchShape, device: torch.device) -> TokenBatch:
-    source = np.full((shape.rows, shape.source), UNK, np.int64)
-    target = np.ones((shape.rows, shape.target), np.int64)  # 1 is a token, or the first label
-    return to_device(PaddedBatch(source, target), device)
 
 
 @contextmanager

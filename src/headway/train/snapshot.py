@@ -8,6 +8,8 @@
 With sharded training, a folder ``shards`` replaces the first three (:mod:`headway.train.distributed`). Any number of
 processes can read either form.
 
+In memory a snapshot has one dictionary of tensors, whose keys begin with ``weights/``, ``moments/`` or ``ema/``.
+
 A checkpoint appears whole or not at all. Random numbers need no state: they are seeded by (seed, step, micro-batch).
 :mod:`headway.train.checkpoints` decides when checkpoints are written and which are kept.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -32,7 +34,8 @@ from headway.storage import atomic_write_folder, checksum
 
 FORMAT = 1
 SHARDS = "shards"
-_WEIGHTS, _MOMENTS, _EMA, _STATE = "model.safetensors", "optimizer.safetensors", "ema.safetensors", "state.json"
+_FILES = {"weights": "model.safetensors", "moments": "optimizer.safetensors", "ema": "ema.safetensors"}  # by kind
+_STATE = "state.json"
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 _DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionError, BundleError)
 
@@ -76,9 +79,8 @@ class Snapshot:
 
     Attributes:
         progress: The numbers of the training state.
-        weights: The weights by their public names.
-        moments: The optimizer's tensors; see :func:`optimizer_moments`.
-        ema: The moving average of the weights.
+        tensors: All tensors. A key is a kind ("weights", "moments", or "ema" for the moving average of the weights), a
+            slash, and the public name of a weight or a name of :func:`optimizer_moments`.
         score: The validation score of these weights, if they were validated; higher is better.
         regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
         counted: False if the snapshot was taken only for its score. It does not count as one of the newest, which are
@@ -86,12 +88,20 @@ class Snapshot:
     """
 
     progress: Progress
-    weights: dict[str, Tensor]
-    moments: dict[str, Tensor]
-    ema: dict[str, Tensor] | None = None
+    tensors: dict[str, Tensor]
     score: float | None = None
     regular: bool = True
     counted: bool = True
+
+    def of_kind(self, kind: str) -> dict[str, Tensor]:
+        """Return the tensors of one kind by their names."""
+        start = f"{kind}/"
+        return {key.removeprefix(start): tensor for key, tensor in self.tensors.items() if key.startswith(start)}
+
+
+def prefixed_tensors(**kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of all kinds in one dictionary, each name with its kind and a slash before it."""
+    return {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
 
 
 def optimizer_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -105,12 +115,9 @@ def optimizer_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
     """Write ``step-N`` into ``folder``, whole or not at all; :class:`OutputError` if it cannot be written."""
-    tensors = {_WEIGHTS: snapshot.weights, _MOMENTS: snapshot.moments}
-    if snapshot.ema is not None:
-        tensors[_EMA] = snapshot.ema
     with atomic_write_folder(folder / f"step-{snapshot.progress.step}") as aside:
-        for name, content in tensors.items():
-            write_weights(content, aside / name)
+        for kind in dict.fromkeys(key.partition("/")[0] for key in snapshot.tensors):
+            write_weights(snapshot.of_kind(kind), aside / _FILES[kind])
         write_header(aside, snapshot)
 
 
@@ -159,38 +166,32 @@ def read_snapshot(path: Path) -> Snapshot:
         if any(name.startswith(f"{SHARDS}/") for name in header["checksums"]):
             tensors = _read_shards(path / SHARDS)
         else:
-            files = {"weights": _WEIGHTS, "moments": _MOMENTS, "ema": _EMA}
-            tensors = {kind: read_weights(path / name) for kind, name in files.items() if name in header["checksums"]}
+            found = {kind: file for kind, file in _FILES.items() if file in header["checksums"]}
+            tensors = prefixed_tensors(**{kind: read_weights(path / file) for kind, file in found.items()})
         return Snapshot(
             progress=Progress(**{key: value for key, value in header["progress"].items() if key in known}),
-            weights=tensors["weights"],
-            moments=tensors["moments"],
-            ema=tensors.get("ema"),
+            tensors=tensors,
             score=header.get("score"),
             regular=header.get("regular", True),
             counted=header.get("counted", True),
         )
 
 
-def _read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Return whole tensors by their kind, from the shards of any number of processes."""
+def _read_shards(folder: Path) -> dict[str, Tensor]:
+    """Return whole tensors from the shards of any number of processes."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
 
     reader = FileSystemReader(folder)
-    flat = {
+    tensors = {
         name: torch.empty(each.size, dtype=each.properties.dtype)
         for name, each in reader.read_metadata().state_dict_metadata.items()
         if isinstance(each, TensorStorageMetadata)
     }
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: no_dist
-        load(flat, storage_reader=reader, no_dist=True)
-    tensors: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in flat.items():
-        kind, _, name = key.partition("/")
-        tensors.setdefault(kind, {})[name] = tensor
+        load(tensors, storage_reader=reader, no_dist=True)
     return tensors
 
 
@@ -211,14 +212,14 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Load the weights and moments of a snapshot into the model and its optimizer. Errors name ``origin``."""
-    load_weights(model, snapshot.weights, origin / _WEIGHTS)
+    load_weights(model, snapshot.of_kind("weights"), origin / _FILES["weights"])
     parameters = dict(model.named_parameters())
     counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
-    for name, tensor in snapshot.moments.items():
+    for name, tensor in snapshot.of_kind("moments").items():
         weight, _, key = name.rpartition("/")
         if (parameter := parameters.get(weight)) is None:
             raise CheckpointError(
-                f"{origin / _MOMENTS}: {name!r} belongs to no weight of this model; start over with --fresh"
+                f"{origin / _FILES['moments']}: {name!r} belongs to no weight of this model; start over with --fresh"
             )
         if key != "step" or counts_on_device:  # otherwise the host reads the counter at every step
             tensor = distribute_like(tensor, parameter) if tensor.dim() else tensor.to(parameter.device)
@@ -253,7 +254,7 @@ def average_weights(paths: list[Path]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     for path in paths:
         try:
-            weights = read_snapshot(path).weights
+            weights = read_snapshot(path).of_kind("weights")
         except DamageError as error:
             raise CheckpointError(f"{path} is damaged ({error}); remove that folder and run again") from None
         for name, tensor in weights.items():

@@ -15,7 +15,7 @@ from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import World
 from headway.train.optim import make_optimizer
 from headway.train.recipe import Recipe
-from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments
+from headway.train.snapshot import Progress, Snapshot, load_snapshot, optimizer_moments, prefixed_tensors
 from headway.train.stream import StepBatches
 
 
@@ -53,8 +53,8 @@ class TrainingState:
         if path is None or snapshot is None:
             return
         load_snapshot(snapshot, path, self.model, self.optimizer)
-        if self.ema is not None and snapshot.ema is not None:
-            self.ema.load(snapshot.ema, path)
+        if self.ema is not None and (average := snapshot.of_kind("ema")):
+            self.ema.load(average, path)
         self.progress = snapshot.progress
 
     @property
@@ -102,8 +102,9 @@ class TrainingState:
         self.saved_step = self.step
         if self._world.is_main or self._checkpoints.sharded:
             weights, moments = named_weights(self.model), optimizer_moments(self.model, self.optimizer)
-            ema = None if self.ema is None else self.ema.named_weights()
-            self._checkpoints.save(Snapshot(self.progress, weights, moments, ema, self.score, regular, counted))
+            ema = {} if self.ema is None else self.ema.named_weights()
+            tensors = prefixed_tensors(weights=weights, moments=moments, ema=ema)
+            self._checkpoints.save(Snapshot(self.progress, tensors, self.score, regular, counted))
 
     def _update_progress(self) -> None:
         progress, (_, targets, skipped, in_a_row) = self.progress, self._sums.tolist()

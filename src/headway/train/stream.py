@@ -66,26 +66,18 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
 
 
 @dataclass(frozen=True)
-class MicroBatch:
-    """One batch of a step. Its ``index`` among the micro-batches of the whole step seeds its dropout."""
-
-    index: int
-    tokens: TokenBatch
-
-
-@dataclass(frozen=True)
 class StepBatches:
     """This process's micro-batches of one step.
 
     Attributes:
-        micro_batches: The micro-batches.
+        micro_batches: The micro-batches by their index among those of the whole step, which seeds their dropout.
         num_sources: Number of real source tokens in the whole step, over all processes.
         num_targets: Number of real target tokens in the whole step, over all processes.
         epoch: Epoch of the next step, counted from 0.
         batch: First batch of the next step in its epoch, counted from 0.
     """
 
-    micro_batches: tuple[MicroBatch, ...]
+    micro_batches: dict[int, TokenBatch]
     num_sources: int
     num_targets: int
     epoch: int
@@ -131,7 +123,7 @@ class BatchStream:
         """Return the batches of the next step."""
         if self._device.index:  # a prefetching thread starts on GPU 0
             torch.cuda.set_device(self._device)
-        micro_batches = []
+        micro_batches = {}
         sources = targets = 0
         for index in range(self._recipe.training.accumulate):
             while self._batch >= len(self.plan):  # corpus weights below 1 can leave an epoch empty
@@ -143,8 +135,8 @@ class BatchStream:
             sources += int((batch.source != PAD).sum())
             targets += int((batch.target != PAD).sum())
             if index % self._processes == self._rank:
-                micro_batches.append(MicroBatch(index, to_device(batch, self._device)))
-        return StepBatches(tuple(micro_batches), sources, targets, self._epoch, self._batch)
+                micro_batches[index] = to_device(batch, self._device)
+        return StepBatches(micro_batches, sources, targets, self._epoch, self._batch)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
