@@ -134,12 +134,13 @@ def translate(
                 )
                 if mbr:
                     results[:] = [_by_agreement(each, search) for each in results]
-                used.update(
-                    (f"{term.source} -> {'|'.join(term.targets)}", term.met)
-                    for each in results
-                    if not isinstance(each, HeadwayError)
-                    for term in each.glossary or ()
-                )
+                if terms is not None:
+                    used.update(
+                        (f"{term.source} -> {'|'.join(term.targets)}", term.met)
+                        for each in results
+                        if not isinstance(each, HeadwayError)
+                        for term in each.glossary or ()
+                    )
     _report_terms(used)
 
 
