@@ -26,14 +26,14 @@ from headway.nn.embedding import pad_sequences
 # Half of the models are Transformers, which have the most options and the most fast forms.
 DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig)
 COMBINATIONS: list[Any] = [random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)]
-EACH_COMBINATION = pytest.mark.parametrize("config", COMBINATIONS, ids=[str(seed) for seed in range(100)])
+QUICK = 40  # combinations in the quick suite; the others are for `make test-all`
+EACH = [
+    pytest.param(config, id=str(seed), marks=[pytest.mark.slow] * (seed >= QUICK))
+    for seed, config in enumerate(COMBINATIONS)
+]
+EACH_COMBINATION = pytest.mark.parametrize("config", EACH)
 EACH_THAT_DECODES = pytest.mark.parametrize(
-    "config",
-    [
-        pytest.param(config, id=str(seed))
-        for seed, config in enumerate(COMBINATIONS)
-        if not isinstance(config, ClassifierConfig)
-    ],
+    "config", [each for each in EACH if not isinstance(each.values[0], ClassifierConfig)]
 )
 # The distance of log-probabilities from those of the plain float32 model, as a fraction of their spread. A missing bias
 # or mask changes them by 30 % and more; rounding has changed them by up to 4e-6, 2 % and 10 %.
