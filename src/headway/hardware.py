@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import platform
 import sys
 import time
@@ -62,6 +63,7 @@ def matmul_gflops(dtype: torch.dtype, device: torch.device) -> float:
     return best
 
 
+@functools.cache
 def keep_freed_memory() -> None:
     """Make glibc keep large freed blocks for later allocations instead of returning them to the system.
 
