@@ -132,7 +132,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
         return
     report, timers = sys.unraisablehook, list[threading.Timer]()
 
-    def notice(lost: sys.UnraisableHookArgs) -> None:
+    def on_unraisable(lost: sys.UnraisableHookArgs) -> None:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
             return
@@ -141,7 +141,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
         timers[-1].daemon = True
         timers[-1].start()
 
-    sys.unraisablehook = notice
+    sys.unraisablehook = on_unraisable
     try:
         yield
     finally:

@@ -131,13 +131,13 @@ def show_progress(what: str, source: Path | None, *, prints: bool = False) -> It
     with progress_bar(redirect_stdout=False, transient=True) as bar:
         task = bar.add_task(what, total=size, numbers="")
 
-        def advance(lines: int, read: int) -> None:
+        def count_lines(lines: int, read: int) -> None:
             nonlocal done
             done += lines
             rate = done / max(time.monotonic() - begin, 1e-3)
             bar.update(task, advance=read, numbers=f"{done:,} lines  {rate:,.0f} lines/s")
 
-        yield advance
+        yield count_lines
 
 
 Result = TypeVar("Result")
@@ -168,7 +168,7 @@ def process_lines(
         source: The input file; None for standard input.
         output: The output file; None for standard output.
     """
-    with show_progress(what, source, prints=output is None) as advance, output_file(output) as file:
+    with show_progress(what, source, prints=output is None) as count_lines, output_file(output) as file:
         for batch in batches:
             first, found = report.lines + 1, list[Any]()
             lines = reader.sources(batch, first)
@@ -178,7 +178,7 @@ def process_lines(
             report.add(results)
             file.writelines(map(lines_of, count(first), lines, results))
             file.flush()
-            advance(len(results), sum(map(len, batch)) + len(batch))
+            count_lines(len(results), sum(map(len, batch)) + len(batch))
     report.finish()
 
 
@@ -197,14 +197,14 @@ def convert_all(
         HeadwayError: A text cannot be converted; the message names the file and the number of the ``unit``.
     """
     found: list[Result] = []
-    with show_progress(what, source) as advance:
+    with show_progress(what, source) as count_lines:
         for start in range(0, len(texts), workers * _BATCH_LINES):
             batch = texts[start : start + workers * _BATCH_LINES]
             for number, each in enumerate(convert(batch), start=start + 1):
                 if isinstance(each, HeadwayError):
                     raise each.at(f"{input_name(source)}, {unit} {number}")
                 found.append(each)
-            advance(len(batch), sum(len(text.encode()) + 1 for text in batch))
+            count_lines(len(batch), sum(len(text.encode()) + 1 for text in batch))
     return found
 
 

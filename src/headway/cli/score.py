@@ -45,7 +45,7 @@ def score(
     translator = load_ensemble(partial(load_translator, model, precision="float32"), more, "float32")
     done, counted, total = 0, 0, 0.0
     pairs = _pairs(source, target)
-    with show_progress("scoring", source, prints=output is None) as advance, output_file(output) as file:
+    with show_progress("scoring", source, prints=output is None) as count_lines, output_file(output) as file:
         while batch := list(islice(pairs, _BATCH_PAIRS)):
             sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
             for each in translator.score_each(sources, targets, target_language=to, source_language=from_):
@@ -60,7 +60,7 @@ def score(
                 shown = zip((*each.tokens, "<eos>"), each.token_log_probabilities, strict=True)
                 detail = "\t" + " ".join(f"{json.dumps(name, ensure_ascii=False)}:{value:.4f}" for name, value in shown)
                 file.write(f"{each.log_probability:.4f}\t{len(each.tokens)}{detail if tokens else ''}\n")
-            advance(len(batch), sum(len(text.encode(errors="replace")) + 1 for text in sources))
+            count_lines(len(batch), sum(len(text.encode(errors="replace")) + 1 for text in sources))
     perplexity = math.exp(min(-total / max(counted, 1), 700.0))
     print(f"{done:,} pairs, perplexity {perplexity:.4g} over {counted:,} tokens, EOS included", file=sys.stderr)
 

@@ -117,7 +117,7 @@ def build_corpus(
         wanted = int(_SPARE * (num_train[category] + num_dev[category] + _TEST_PAIRS_PER_CATEGORY)) + 1
         found[category] = builder.draw(category, wanted, Random(f"{seed}/{category}"))
     rng = Random(f"{seed}/split")
-    unseen = builder.unseen(rng)
+    unseen = builder.unseen_name_pairs(rng)
     train: list[BuiltinPair] = []
     dev: list[BuiltinPair] = []
     test: list[BuiltinPair] = []
@@ -233,7 +233,7 @@ class _Builder:
             self.ambiguous.add(look)
         return None
 
-    def unseen(self, rng: Random) -> list[BuiltinPair]:
+    def unseen_name_pairs(self, rng: Random) -> list[BuiltinPair]:
         """Return names for the test set that no training pair contains."""
         candidates = unseen_names(self.source, self.target)
         rng.shuffle(candidates)

@@ -34,7 +34,7 @@ def _clock(skeleton: str, locale: Locale) -> str:
     return skeleton.replace("j", "h" if re.search("[hKabB]", pattern) else "H")
 
 
-def _write_both(style: Any, write_date: Write, time_style: Any, locale: Locale, moment: datetime) -> str:
+def _write_datetime(style: Any, write_date: Write, time_style: Any, locale: Locale, moment: datetime) -> str:
     """Join a date and a time by the locale's pattern for this style."""
     joint = str(dates.get_datetime_format(style, locale=locale)).replace("'", "")
     time = dates.format_time(moment, time_style, locale=locale)
@@ -66,7 +66,7 @@ def datetime_forms() -> list[Form]:
     """Days with times of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
     writers: dict[str, Write] = {style: localized(dates.format_date, style) for style in ("full", "long")}
     writers |= {"medium": partial(_write_skeleton, "yMMMEd"), "short": localized(dates.format_date, "short")}
-    joint = [partial(_write_both, *each, time_style) for each in writers.items() for time_style in ("short", "medium")]
+    joint = [partial(_write_datetime, *each, time_style) for each in writers.items() for time_style in ("short", "medium")]
     return [Form(write, _moment) for write in (*joint, partial(_write_skeleton, "Ejm"))]
 
 
