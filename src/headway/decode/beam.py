@@ -29,6 +29,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import Any, Generic
 
 import numpy as np
@@ -228,8 +229,9 @@ class BeamSearch(Generic[StateT]):
         chosen = dataclasses.replace(chosen, scores=chosen.scores.masked_fill(ended, -torch.inf))
         if self._considered > self.width:
             chosen = chosen.best(self.width)
-        finished = [(beam.key, self._hypotheses(beam)) for beam in self.beams if beam.done]
-        self._follow(chosen, _keep_places([at for at, beam in enumerate(self.beams) if not beam.done]))
+        done = [beam.done for beam in self.beams]
+        finished = [(beam.key, self._hypotheses(beam)) for beam in compress(self.beams, done)]
+        self._follow(chosen, _keep_places([at for at, is_done in enumerate(done) if not is_done]))
         return finished
 
     # From the model's prediction to extensions.
@@ -350,6 +352,8 @@ class BeamSearch(Generic[StateT]):
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
+        elif np.isfinite(scores[:, :, 0]).all() and not any(any(beam.finished) for beam in self.beams):
+            return  # every group has only unfinished hypotheses
         # The best extension of each group that does not end; -inf if all of them do.
         first = has_ended.argmin(2, keepdims=True)
         unfinished = np.take_along_axis(np.where(has_ended, -np.inf, scores), first, 2)[:, :, 0].tolist()

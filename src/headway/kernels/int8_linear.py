@@ -75,7 +75,7 @@ class QuantizedLinear:
         self._arrays = *pack_weight(levels), np.pad(scale, padding), np.pad(bias, padding)
         self.addresses = tuple(array.ctypes.data for array in self._arrays)
         self.width = 4 * self._arrays[0].shape[1]
-        self._minimum, self._norm = np.float32(0 if relu else -np.inf), norm
+        self._minimum, self._norm = np.float32(0 if relu else -np.inf), norm or _NO_NORM
 
     def __call__(
         self, x: Float32[Array, "R K"], residual: Float32[Array, "R N"] | None = None
@@ -104,21 +104,16 @@ class QuantizedLinear:
         multiply(levels, scales, weight, init, scale, bias, self._minimum, out, last)
         if partial:
             out[:, -partial:] = last[:, :partial]
-        if residual is not None or self._norm is not None:
-            _add_and_normalize(out, residual, self._norm)
+        norm = self._norm
+        if residual is not None or norm is not _NO_NORM:
+            _residual_norm(out, _NO_RESIDUAL if residual is None else residual, norm.weight, norm.bias, norm.epsilon)
 
 
 def layer_norm(x: Float32[Array, "R D"], norm: LayerNormParams) -> Float32[Array, "R D"]:
     """Normalize each row to mean 0 and standard deviation 1, then scale and shift it."""
     out = x.copy()
-    _add_and_normalize(out, None, norm)
+    _residual_norm(out, _NO_RESIDUAL, norm.weight, norm.bias, norm.epsilon)
     return out
-
-
-def _add_and_normalize(x: Array, residual: Array | None, norm: LayerNormParams | None) -> None:
-    """Add a residual connection to ``x`` in place, then apply a layer norm."""
-    residual, norm = _NO_RESIDUAL if residual is None else residual, norm or _NO_NORM
-    _residual_norm(x, residual, norm.weight, norm.bias, norm.epsilon)
 
 
 def quantize_rows(x: Float32[Array, "R K"], width: int) -> tuple[UInt8[Array, "R K2"], Float32[Array, " R"]]:

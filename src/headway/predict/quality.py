@@ -16,6 +16,7 @@ copied
 
 from __future__ import annotations
 
+import operator
 import re
 import zlib
 from collections import Counter
@@ -77,10 +78,13 @@ def longest_run(tokens: Sequence[int]) -> int:
     """
     longest = min(len(tokens), 1)
     for n in range(1, min(LOOP_TOKENS, len(tokens) // 2) + 1):
-        matches = 0
-        for before, token in zip(tokens, tokens[n:], strict=False):
-            matches = matches + 1 if before == token else 0
-            longest = max(longest, matches // n + 1)
+        matches = list(map(operator.eq, tokens, tokens[n:]))
+        if sum(matches) < n * longest:
+            continue  # even if all matches were consecutive, the run would not be longer
+        consecutive = 0
+        for match in matches:
+            consecutive = consecutive + 1 if match else 0
+            longest = max(longest, consecutive // n + 1)
     return longest
 
 

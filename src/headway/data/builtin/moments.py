@@ -66,7 +66,7 @@ def datetime_forms() -> list[Form]:
     """Days with times of day: "Tue, Mar 4, 2025, 3:45 PM" - "Di., 4. März 2025, 15:45"."""
     writers: dict[str, Write] = {style: localized(dates.format_date, style) for style in ("full", "long")}
     writers |= {"medium": partial(_write_skeleton, "yMMMEd"), "short": localized(dates.format_date, "short")}
-    joint = [partial(_write_datetime, *each, time_style) for each in writers.items() for time_style in ("short", "medium")]
+    joint = [partial(_write_datetime, *each, time) for each in writers.items() for time in ("short", "medium")]
     return [Form(write, _moment) for write in (*joint, partial(_write_skeleton, "Ejm"))]
 
 
