@@ -208,7 +208,7 @@ class _TranslationCache:
         sources = list(dict.fromkeys(chunk.sources))
         bundle, limit = self._translator.bundle, self._max_length
         if bundle.model.max_length is not None:  # special tokens take some of the model's positions
-            limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_extra)
+            limit = min(limit, bundle.model.max_length - bundle.token_template.fill(**chunk.languages).source_overhead)
         lengths = map(len, bundle.source_tokenizer.encode_batch(sources))
         short = [source if length <= limit else "" for source, length in zip(sources, lengths, strict=True)]
         found = self._translator.translate(short, self._options, **chunk.languages)

@@ -20,7 +20,7 @@ from headway.data.readers import Corpus, read_examples
 from headway.data.store import FilterConfig, TokenStore
 from headway.data.store_builder import open_or_build
 from headway.text.base import EOS
-from headway.text.corpus_encoder import CorpusEncoder, Packed, id_bytes, pack
+from headway.text.corpus_encoder import CorpusEncoder, Packed, ids_to_bytes, pack
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 LENGTHS = st.lists(st.integers(1, 40), max_size=60)
@@ -30,7 +30,7 @@ class Numbers:
     vocab_size = 60_000
 
     def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([id_bytes([int(word) for word in text.split()]) for text in texts])
+        return pack([ids_to_bytes([int(word) for word in text.split()]) for text in texts])
 
 
 class Growing(Numbers):

@@ -19,7 +19,7 @@ from headway.data.encoding import EncodingSpec, SideSpec
 from headway.data.store import FilterConfig, FilterCounts, TokenStore
 from headway.data.store_builder import open_or_build
 from headway.errors import DataError, OutputError
-from headway.text.corpus_encoder import Packed, id_bytes, pack
+from headway.text.corpus_encoder import Packed, ids_to_bytes, pack
 
 END = 2
 
@@ -31,7 +31,7 @@ class Numbers:
         self.vocab_size = vocab_size
 
     def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([id_bytes([int(word) for word in text.split()]) for text in texts])
+        return pack([ids_to_bytes([int(word) for word in text.split()]) for text in texts])
 
 
 class Reversing(Numbers):
@@ -237,7 +237,7 @@ class Characters:
     vocab_size = 1 << 16
 
     def encode(self, texts: Sequence[str]) -> Packed:
-        return pack([id_bytes([ord(character) for character in text]) for text in texts])
+        return pack([ids_to_bytes([ord(character) for character in text]) for text in texts])
 
 
 def test_a_side_of_nothing_but_spaces_is_empty(tmp_path: Path) -> None:

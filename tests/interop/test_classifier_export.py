@@ -116,7 +116,7 @@ def test_unsupported_options_are_refused_by_name(form: str, name: str, tmp_path:
 
 
 def test_what_a_classifier_does_not_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="classifier cannot be exported to CTranslate2; supported are huggingface"):
+    with pytest.raises(ConfigError, match="classifier cannot be exported to CTranslate2; choose huggingface or onnx"):
         export_to("ctranslate2", made(), tmp_path / "out")
     with pytest.raises(ConfigError, match="a classifier has no languages"):
         export_to("onnx", made(), tmp_path / "out", target_language="en")
@@ -145,6 +145,6 @@ def test_the_cards_example_runs_on_the_exported_folder(tmp_path: Path) -> None:
 
 def test_a_graph_that_computes_something_else_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_graph, "_position_table", lambda graph, *_: graph.constant(torch.zeros(99, 16)))
-    with pytest.raises(BundleError, match="compute other logits than the model"):
+    with pytest.raises(BundleError, match="logits of the ONNX graphs differ from the model's"):
         export_to("onnx", made(), tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -189,7 +189,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle
 def test_imported_models_translate_alike(family: str, beam_size: int, imported: dict[str, tuple[Bundle, Path]]) -> None:
     bundle, folder = imported[family]
     special = bundle.token_template.fill()
-    sources = [special.source(ids) for ids in bundle.source_tokenizer.encode_batch(SENTENCES)]
+    sources = [special.add_to_source(ids) for ids in bundle.source_tokenizer.encode_batch(SENTENCES)]
     requests = [Request(source=tuple(ids), limit=LIMIT, prefix=special.target_prefix) for ids in sources]
     options = DecodingOptions(beam_size=beam_size, length_penalty=0)
     ours = search(bundle.model, requests, options, bos=BOS, eos=EOS, banned=(PAD, BOS, UNK))
@@ -243,13 +243,13 @@ def test_the_readmes_code_gives_the_same_text(
 @pytest.mark.parametrize(
     ("options", "quantization", "message"),
     [
-        ({"d_key": 5}, None, "d_key = 5 cannot be exported to CTranslate2; supported is d_model / num_heads"),
+        ({"d_key": 5}, None, "d_key = 5 cannot be exported to CTranslate2; supported: d_model / num_heads"),
         ({"d_value": 5}, None, "d_value = 5 cannot be exported"),
-        ({"norm": "none"}, None, "norm = 'none' cannot be exported to CTranslate2; supported is post, pre"),
-        ({"residual": False}, None, "residual = False cannot be exported to CTranslate2; supported is true"),
-        ({"score": "cosine"}, None, "score = 'cosine' cannot be exported to CTranslate2; supported is scaled_dot"),
-        ({"qk_projection": "hidden"}, None, "qk_projection = 'hidden' cannot be exported .*; supported is linear"),
-        ({"positions": "rotary"}, None, "positions = 'rotary' cannot be exported .*; supported is sinusoidal, learned"),
+        ({"norm": "none"}, None, "norm = 'none' cannot be exported to CTranslate2; supported: post, pre"),
+        ({"residual": False}, None, "residual = False cannot be exported to CTranslate2; supported: true"),
+        ({"score": "cosine"}, None, "score = 'cosine' cannot be exported to CTranslate2; supported: scaled_dot"),
+        ({"qk_projection": "hidden"}, None, "qk_projection = 'hidden' cannot be exported .*; supported: linear"),
+        ({"positions": "rotary"}, None, "positions = 'rotary' cannot be exported .*; supported: sinusoidal, learned"),
         ({"positions": "none"}, None, "positions = 'none' cannot be exported"),
         ({}, "int7", r"quantization 'int7'; did you mean 'int8'\?"),
     ],

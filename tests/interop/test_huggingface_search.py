@@ -56,7 +56,8 @@ def decided(family: str, seed: int = 1) -> Any:
     """
     model = drawn(family, seed)
     decoder = model.model.decoder
-    last_norm = decoder.layer_norm if FAMILIES[family].model["norm"] == "pre" else decoder.layers[-1].final_layer_norm
+    pre_norm = FAMILIES[family].model_options["norm"] == "pre"
+    last_norm = decoder.layer_norm if pre_norm else decoder.layers[-1].final_layer_norm
     output = decoder.output_projection if family == "fsmt" else model.lm_head
     with torch.no_grad():
         for name, weight in model.named_parameters():

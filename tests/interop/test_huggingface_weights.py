@@ -241,15 +241,15 @@ def test_each_side_has_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     apart = import_model(tmp_path)
     assert (len(apart.source_vocabulary), len(apart.target_vocabulary)) == (V + 1, V + 3)
     assert (apart.source_vocabulary.order[3], apart.target_vocabulary.order[3]) == (5, 7)
-    told = import_model(tmp_path, unknown=(8, 9))
+    told = import_model(tmp_path, unknown_ids=(8, 9))
     assert (told.source_vocabulary.order[3], told.target_vocabulary.order[3]) == (8, 9)
 
 
 def test_the_start_may_be_told(tmp_path: Path) -> None:
     saved(drawn("mbart", decoder_start_token_id=None), tmp_path)
-    with pytest.raises(BundleError, match="decoder_start_token_id = None: decoding must begin with some token"):
+    with pytest.raises(BundleError, match="decoder_start_token_id = None: expected the id of the token that decoding"):
         import_model(tmp_path)
-    assert import_model(tmp_path, start=33).target_vocabulary.order[:2] == (1, 33)
+    assert import_model(tmp_path, start_id=33).target_vocabulary.order[:2] == (1, 33)
     (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 34}')
     assert import_model(tmp_path).target_vocabulary.order[:2] == (1, 34)
 
@@ -302,29 +302,29 @@ def change(folder: Path, **values: Any) -> None:
 @pytest.mark.parametrize(
     ("family", "values", "message"),
     [
-        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids has \[3, 4\]: supported are lists of one token"),
-        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids has \['a'\]: supported are lists of one token"),
-        ("marian", {"bad_words_ids": 7}, "bad_words_ids has 7: supported are lists of one token"),
-        ("marian", {"model_type": "t5"}, r"'t5' is not supported; supported are marian \(MarianMT\), m2m_100"),
+        ("marian", {"bad_words_ids": [[3, 4]]}, r"bad_words_ids contains \[3, 4\]: only lists of one token id"),
+        ("marian", {"bad_words_ids": [["a"]]}, r"bad_words_ids contains \['a'\]: only lists of one token id"),
+        ("marian", {"bad_words_ids": 7}, "bad_words_ids contains 7: only lists of one token id"),
+        ("marian", {"model_type": "t5"}, r"'t5' is not supported; supported: marian \(MarianMT\), m2m_100"),
         ("marian", {"model_type": None}, "model_type = None is not supported"),
-        ("bart", {"architectures": ["BartForSequenceClassification"]}, "do not translate; supported for BART is"),
-        ("bart", {"normalize_before": True}, "normalize_before = true is not supported; supported for BART is false"),
+        ("bart", {"architectures": ["BartForSequenceClassification"]}, "expected BartForConditionalGeneration for BA"),
+        ("bart", {"normalize_before": True}, "normalize_before = true is not supported; expected false for BART"),
         ("marian", {"static_position_embeddings": False}, "static_position_embeddings = false is not supported"),
-        ("marian", {"activation_function": "gelu_new"}, "'gelu_new' is not supported; supported are relu, gelu"),
-        ("marian", {"decoder_ffn_dim": 7}, "encoder_ffn_dim = 24 and decoder_ffn_dim = 7: Headway's"),
+        ("marian", {"activation_function": "gelu_new"}, "activation_function = 'gelu_new': expected one of relu"),
+        ("marian", {"decoder_ffn_dim": 7}, "encoder_ffn_dim = 24 and decoder_ffn_dim = 7: Headway needs"),
         ("fsmt", {"decoder_attention_heads": 2}, "encoder_attention_heads = 4 and decoder_attention_heads = 2"),
         ("marian", {"encoder_layers": 0}, "encoder_layers = 0: expected a whole number of at least 1"),
         ("marian", {"d_model": 18}, "num_heads = 4 does not divide d_model = 18"),
         ("m2m_100", {"d_model": 15}, "d_model = 15 is not supported; M2M-100's sinusoids need an even number"),
         ("m2m_100", {"decoder_start_token_id": 1}, "decoder_start_token_id = 1 is the padding token"),
-        ("bart", {"pad_token_id": 2}, r"the pad and the end token are one \(id 2\)"),
-        ("bart", {"eos_token_id": [2, 5]}, r"eos_token_id = \[2, 5\]: expected one token's id"),
+        ("bart", {"pad_token_id": 2}, r"the pad and the end token are the same \(id 2\)"),
+        ("bart", {"eos_token_id": [2, 5]}, r"eos_token_id = \[2, 5\]: expected the id of one token"),
         ("bart", {"bos_token_id": 99}, "token id 99 is not in the vocabulary, whose ids are 0 to 39"),
         ("bart", {"pad_token_id": 99}, "the pad token's id 99 is not in the vocabulary, which has 40 tokens"),
-        ("marian", {"unk_token_id": None}, "which token stands for unknown text. expected <unk> in vocab.json"),
-        ("m2m_100", {"vocab_size": 41}, r"'model.shared.weight' has shape \[40, 16\]; config.json asks for \[41"),
-        ("bart", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, r"fc1.weight' has shape \[24, 16\], which does not fit"),
-        ("bart", {"max_position_embeddings": 9}, r"embed_positions.weight' has shape \[50, 16\], which does not fit"),
+        ("marian", {"unk_token_id": None}, "the unknown token is not defined; expected <unk> in vocab.json"),
+        ("m2m_100", {"vocab_size": 41}, r"'model.shared.weight' has shape \[40, 16\]; config.json requires \[41"),
+        ("bart", {"encoder_ffn_dim": 8, "decoder_ffn_dim": 8}, r"fc1.weight' has shape \[24, 16\], which does not"),
+        ("bart", {"max_position_embeddings": 9}, r"embed_positions.weight' has shape \[50, 16\], which does not match"),
         ("m2m_100", {"tie_word_embeddings": False}, "tensor 'lm_head.weight' is missing"),
         ("marian", {"dropout": 2}, "dropout = 2: input should be less than 1"),
     ],
@@ -351,7 +351,7 @@ def test_a_damaged_index_is_refused(weight_map: Any, tmp_path: Path) -> None:
 def test_a_bias_of_another_size_is_refused(tmp_path: Path) -> None:
     path = saved(drawn("bart"), tmp_path) / "model.safetensors"
     save_file({**load_file(path), "final_logits_bias": torch.zeros(1, 7)}, path)
-    with pytest.raises(BundleError, match=r"'final_logits_bias' has shape \[1, 7\]; config.json asks for \[1, 40\]"):
+    with pytest.raises(BundleError, match=r"'final_logits_bias' has shape \[1, 7\]; config.json requires \[1, 40\]"):
         import_model(tmp_path)
 
 
@@ -360,7 +360,7 @@ def test_positions_that_are_no_sinusoids_are_refused(tmp_path: Path) -> None:
     tensors = load_file(path)
     tensors["model.encoder.embed_positions.weight"][3, 4] += 0.1
     save_file(tensors, path)
-    with pytest.raises(BundleError, match=r"'model.encoder.embed_positions.weight' does not hold the sinusoids"):
+    with pytest.raises(BundleError, match=r"encoder.embed_positions.weight' does not contain this family's sinusoids"):
         import_model(tmp_path)
 
 

@@ -181,7 +181,7 @@ def test_languages_are_taken_over(folders: dict[str, Path], imported: dict[str, 
     bundle = imported["nllb"].bundle
     special = bundle.token_template.fill(source_language="rus_Cyrl", target_language="deu_Latn")
     names = token_names(bundle.source_tokenizer)
-    ids = special.source(bundle.source_tokenizer.encode("мир"))
+    ids = special.add_to_source(bundle.source_tokenizer.encode("мир"))
     assert [names[index] for index in ids] == tokenizer.convert_ids_to_tokens(tokenizer("мир").input_ids)
     assert [names[index] for index in special.target_prefix] == ["deu_Latn"]
     other = import_huggingface(folders["nllb"], source_language="eng_Latn", target_language="rus_Cyrl").bundle
@@ -196,7 +196,7 @@ def test_opus_models_of_several_targets_are_asked_by_a_code(tmp_path: Path) -> N
         warnings.simplefilter("ignore")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     names = token_names(bundle.source_tokenizer)
-    ids = bundle.token_template.fill(target_language="ron").source(bundle.source_tokenizer.encode("der Hund"))
+    ids = bundle.token_template.fill(target_language="ron").add_to_source(bundle.source_tokenizer.encode("der Hund"))
     expected = tokenizer.convert_ids_to_tokens(tokenizer(">>ron<< der Hund").input_ids)
     assert [names[index] for index in ids] == expected
     with pytest.raises(ConfigError, match=r"one must be chosen: none was given; give one of fra, ron "):
@@ -206,7 +206,7 @@ def test_opus_models_of_several_targets_are_asked_by_a_code(tmp_path: Path) -> N
     )
     export_to("huggingface", bundle, tmp_path / "hf", target_language="ron")
     readme = (tmp_path / "hf" / "README.md").read_text()
-    assert "The target's language stands before the text: `>>ron<< TEXT`." in readme
+    assert "Put the code of the target language before the text: `>>ron<< TEXT`." in readme
     asked = [f">>ron<< {text}" for text in SENTENCES]
     assert theirs(tmp_path / "hf", asked, 1) == ours(bundle, SENTENCES, 1, "ron")
 
@@ -222,7 +222,7 @@ def test_mbart_50_is_numbered_as_fairseq_does(tmp_path: Path) -> None:
     expected[1] = "<</s>>"  # the name of its own
     assert token_names(bundle.source_tokenizer) == expected
     special = bundle.token_template.fill()
-    ids = special.source(bundle.source_tokenizer.encode("der Hund"))
+    ids = special.add_to_source(bundle.source_tokenizer.encode("der Hund"))
     assert [expected[index] for index in ids] == ["de_DE", "▁der", "▁Hund", "</s>"]
     assert [expected[index] for index in special.target_prefix] == ["en_XX"]
 
@@ -248,9 +248,9 @@ def test_the_card_tells_where_the_model_is_from(folders: dict[str, Path], tmp_pa
     card = import_huggingface(folder).card
     for fact in ("opus-mt-de-en", "MarianMT", "License: cc-by-4.0", "from de to en", "sentencepiece"):
         assert fact in card
-    assert "names none" in import_huggingface(folders["marian"]).card
+    assert "not given in" in import_huggingface(folders["marian"]).card
     languages = import_huggingface(folders["nllb"]).card
-    assert "deu_Latn, eng_Latn, rus_Cyrl (where none is given: source deu_Latn, target eng_Latn)" in languages
+    assert "deu_Latn, eng_Latn, rus_Cyrl (default: source deu_Latn, target eng_Latn)" in languages
 
 
 def without(folder: Path, *names: str) -> None:
@@ -272,20 +272,20 @@ def edit(name: str, **changes: Any) -> Callable[[Path], None]:
         ("marian", lambda f: without(f, "config.json"), r"config\.json: missing; expected a folder with a"),
         ("marian", lambda f: (f / "config.json").write_text("["), r"config\.json: damaged"),
         ("marian", lambda f: (f / "config.json").write_text("[]"), r"config\.json: damaged \(expected a JSON object\)"),
-        ("marian", edit("config.json", model_type="t5"), r"model_type = 't5' is not supported; supported are marian"),
-        ("bart", edit("config.json", model_type="t5"), r"model_type = 't5' is not supported; supported are marian"),
-        ("marian", lambda f: without(f, "target.spm"), r"a marian folder has tokenizer\.json, or source\.spm, target"),
-        ("m2m", lambda f: without(f, "vocab.json"), r"a m2m_100 folder has tokenizer\.json, or sentencepiece\.bpe"),
-        ("bart", lambda f: without(f, "tokenizer.json"), r"a bart folder has tokenizer\.json, or vocab\.json and"),
+        ("marian", edit("config.json", model_type="t5"), r"model_type = 't5' is not supported; supported: marian"),
+        ("bart", edit("config.json", model_type="t5"), r"model_type = 't5' is not supported; supported: marian"),
+        ("marian", lambda f: without(f, "target.spm"), r"expected for marian: tokenizer\.json, or source\.spm, target"),
+        ("m2m", lambda f: without(f, "vocab.json"), r"expected for m2m_100: tokenizer\.json, or sentencepiece\.bpe"),
+        ("bart", lambda f: without(f, "tokenizer.json"), r"expected for bart: tokenizer\.json, or vocab\.json and"),
         ("bart", edit("config.json", model_type="fsmt"), r"model_type|supported"),
         ("marian", edit("config.json", model_type="fsmt", architectures=None), r"json, or vocab-src\.json, vocab-tgt"),
-        ("marian", lambda f: (f / "vocab.json").write_text('{"a": "b"}'), r"vocab\.json: expected an object of tokens"),
-        ("marian", lambda f: (f / "vocab.json").write_text('{"a": 1}'), r"no piece '<unk>' in it"),
-        ("bart", edit("tokenizer_config.json", unk_token="[U]"), r"no token '\[U\]' in it"),
+        ("marian", lambda f: (f / "vocab.json").write_text('{"a": "b"}'), r"vocab\.json: expected a JSON object"),
+        ("marian", lambda f: (f / "vocab.json").write_text('{"a": 1}'), r"does not contain the piece '<unk>'"),
+        ("bart", edit("tokenizer_config.json", unk_token="[U]"), r"does not contain the token '\[U\]'"),
         ("m2m", edit("tokenizer_config.json", language_codes="x"), r"language_codes = 'x'; known: m2m100, wmt21"),
-        ("fsmt", lambda f: (f / "merges.txt").write_text("t h 9\n\nd\n"), r"merges\.txt, line 3: expected two pieces"),
+        ("fsmt", lambda f: (f / "merges.txt").write_text("t h 9\n\nd\n"), r"merges\.txt, line 3: expected the two"),
         ("fsmt", lambda f: (f / "merges.txt").write_bytes(b"\xff \xfe\n"), r"merges\.txt: not UTF-8"),
-        ("fsmt", edit("tokenizer_config.json", langs=["de"]), r"langs = \['de'\]; expected the source's and the"),
+        ("fsmt", edit("tokenizer_config.json", langs=["de"]), r"langs = \['de'\]; expected the source and the"),
         ("nllb", edit("tokenizer.json", model={}), r"tokenizer\.json: not a fast tokenizer of Hugging Face "),
     ],
 )  # fmt: skip
@@ -320,7 +320,7 @@ def test_an_mbart_that_begins_with_a_language(tmp_path: Path) -> None:
     bundle = import_huggingface(folder, target_language="ru_RU").bundle
     names = token_names(bundle.source_tokenizer)
     assert names[1] == "ru_RU"
-    ids = bundle.token_template.fill().source(bundle.source_tokenizer.encode("der"))
+    ids = bundle.token_template.fill().add_to_source(bundle.source_tokenizer.encode("der"))
     assert [names[index] for index in ids] == ["▁der", "</s>", "de_DE"]
     assert bundle.task.target_language == "ru_RU"
 
@@ -330,7 +330,7 @@ def test_an_mbart_that_begins_with_a_language(tmp_path: Path) -> None:
     [
         ("opus", r"'opus': expected huggingface:FOLDER; the format comes first"),
         ("huggingfase:x", r"expected huggingface:FOLDER; did you mean 'huggingface'\?"),
-        ("huggingface:nowhere", r"nowhere: no such folder; expected one with a model's config\.json"),
+        ("huggingface:nowhere", r"nowhere: no such folder; expected a folder with a model's config\.json"),
     ],
 )
 def test_a_wrong_source_is_named(source: str, message: str) -> None:
@@ -339,7 +339,7 @@ def test_a_wrong_source_is_named(source: str, message: str) -> None:
 
 
 def test_languages_that_a_model_is_not_told_are_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code .*; it is told no language"):
+    with pytest.raises(ConfigError, match=r"target_language 'fr': not a language code .*; it does not choose this lan"):
         import_huggingface(folders["marian"], target_language="fr")
     with pytest.raises(ConfigError, match=r"source_language 'fr': .* known: deu_Latn, eng_Latn, rus_Cyrl"):
         import_huggingface(folders["nllb"], source_language="fr")
@@ -398,7 +398,7 @@ def test_an_exported_model_translates_as_headway(kind: str, options: dict[str, A
     export_to("huggingface", bundle, tmp_path / "hf", target_language=asked)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
     ids = [
-        bundle.token_template.fill(target_language=asked).source(row)
+        bundle.token_template.fill(target_language=asked).add_to_source(row)
         for row in bundle.source_tokenizer.encode_batch(TEXTS)
     ]
     assert tokenizer(TEXTS).input_ids == ids
@@ -438,10 +438,10 @@ def test_what_cannot_be_exported_is_named(imported: dict[str, Imported], tmp_pat
     own = Bundle(TaskConfig(), imported["marian"].bundle.model, tagged, tagged)
     cases: list[tuple[str, Bundle, dict[str, Any], str]] = [
         ("onxx", own, {}, r"format 'onxx'; did you mean 'onnx'\?"),
-        ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': for --to ctranslate2 alone"),
+        ("huggingface", own, {"quantization": "int8"}, r"quantization 'int8': only for --to ctranslate2; other"),
         ("huggingface", own, {}, r"one must be chosen: none was given; give one of en "),
-        ("onnx", own, {"target_language": "en"}, r"told languages at each call; leave them out"),
-        ("huggingface", imported["nllb"].bundle, {}, r"forced to begin with a language's code, which MarianMT has no"),
+        ("onnx", own, {"target_language": "en"}, r"an ONNX model's languages are chosen at each call; leave"),
+        ("huggingface", imported["nllb"].bundle, {}, r"must begin with a language code, which the MarianMT format"),
         ("huggingface", imported["bart"].bundle, {}, r"cannot be exported to Hugging Face"),
     ]
     for form, bundle, options, message in cases:
@@ -457,7 +457,7 @@ def test_an_option_that_no_format_lists_is_refused_unless_it_has_its_default(for
 
     bundle = headways("bpe")
     bundle.model.config = Extended.parse({**bundle.model.config.as_dict(), "clamp": 3}, "test")
-    with pytest.raises(ConfigError, match=r"^clamp = 3 cannot be exported to .*; supported is the default$"):
+    with pytest.raises(ConfigError, match=r"^clamp = 3 cannot be exported to .*; supported: the default$"):
         export_to(form, bundle, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
     bundle.model.config = Extended.parse(headways("bpe").model.config.as_dict(), "test")

@@ -159,7 +159,7 @@ def test_every_value_of_every_option_is_exported_or_refused_by_name(
         option = refused(form, unsupported)
         assert option is not None
         assert getattr(unsupported, option) != getattr(together[0], option), name
-        with pytest.raises(ConfigError, match=rf"^{option} = .* cannot be exported to .*; supported is "):
+        with pytest.raises(ConfigError, match=rf"^{option} = .* cannot be exported to .*; supported: "):
             export_to(form, made(unsupported), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -176,6 +176,6 @@ class WithNewOption(TransformerConfig):
 def test_a_new_option_is_refused_until_an_exporter_lists_it(supported: Supported) -> None:
     """With its default value, a model computes what it computed before the option existed."""
     refuse_unsupported(WithNewOption.preset("tiny"), "elsewhere", supported)
-    with pytest.raises(ConfigError, match=r"^window = 7 cannot be exported to elsewhere; supported is the default$"):
+    with pytest.raises(ConfigError, match=r"^window = 7 cannot be exported to elsewhere; supported: the default$"):
         refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", supported)
     refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", {**supported, "window": (None, 7)})

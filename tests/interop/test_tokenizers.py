@@ -326,8 +326,8 @@ TOLD = SpecialTokenTemplate(
 def test_a_frame_has_the_languages_chosen() -> None:
     special = TOLD.fill(target_language="en")
     assert special == SpecialTokens((4, 7), (EOS, 5), (5,))
-    assert special.source([9, 9]) == [4, 7, 9, 9, EOS, 5]
-    assert special.source_extra == 4
+    assert special.add_to_source([9, 9]) == [4, 7, 9, 9, EOS, 5]
+    assert special.source_overhead == 4
     assert TOLD.fill(source_language="en", target_language="de") == SpecialTokens((5, 7), (EOS, 4), (4,))
     assert SpecialTokenTemplate().fill() == SpecialTokens((), (EOS,), ())
     assert SpecialTokenTemplate.parse(TOLD.as_dict(), "test") == TOLD

@@ -42,10 +42,10 @@ def test_there_and_back_is_where_it_was(drawn: tuple[int, list[int], int]) -> No
     [
         ({"pad": 8}, "the pad token's id 8 is not in the vocabulary, which has 8 tokens"),
         ({"start": -1}, "the start token's id -1 is not in the vocabulary"),
-        ({"end": 6}, r"the pad and the end token are one \(id 6\); Headway needs two"),
-        ({"unknown": 6}, "the pad and the unknown token are one"),
-        ({"unknown": 0}, "the end and the unknown token are one"),
-        ({"unknown": 5}, "the start and the unknown token are one"),
+        ({"end": 6}, r"the pad and the end token are the same \(id 6\); Headway needs two"),
+        ({"unknown": 6}, "the pad and the unknown token are the same"),
+        ({"unknown": 0}, "the end and the unknown token are the same"),
+        ({"unknown": 5}, "the start and the unknown token are the same"),
     ],
 )
 def test_special_tokens_that_make_no_sense_are_explained(special: dict[str, int], message: str) -> None:

@@ -84,10 +84,10 @@ class TestReferenceForm:
     @pytest.mark.parametrize("form", [AS_WRITTEN, AS_CODED])
     def test_padded_and_cut_to_exactly_the_limit(self, form: dict[str, Any]) -> None:
         model = make(**form)
-        assert model.framed(rows(*TEXTS)).shape == (3, 9)
+        assert model.encoder_tokens(rows(*TEXTS)).shape == (3, 9)
         torch.testing.assert_close(model(rows(*TEXTS))[:1], model(rows(TEXTS[0] + [PAD] * 3)))
         long = torch.randint(4, VOCAB, (2, 14))
-        assert torch.equal(model.framed(long), long[:, :9])
+        assert torch.equal(model.encoder_tokens(long), long[:, :9])
         assert torch.equal(model(long), model(long[:, :9]))
 
     def test_the_readings_differ_in_norms(self) -> None:
@@ -114,7 +114,7 @@ class TestOnePosition:
     def test_it_is_that_of_the_whole_stack(self, changes: dict[str, Any], norm: str, layers: int) -> None:
         model = make(**{**changes, "norm": norm, "encoder_layers": layers, "score": "general"})
         source = rows(*TEXTS)
-        embedded, framed = model.embed_source(source), model.framed(source)
+        embedded, framed = model.embed_source(source), model.encoder_tokens(source)
         mask = framed != PAD if model.config.masked else None
         memory = model.encoder(embedded, None if mask is None else mask.unsqueeze(1))
         last = [5, 1, 3] if model.config.masked else [8, 8, 8]
@@ -146,16 +146,16 @@ class TestParts:
     def test_embedding_then_the_rest_is_forward(self) -> None:
         model = make(pooling="first")
         source = rows(*TEXTS)
-        assert torch.equal(model.logits_of(model.embed_source(source), source), model(source))
+        assert torch.equal(model.logits_from(model.embed_source(source), source), model(source))
 
     def test_first_reads_a_begin_symbol(self) -> None:
         model = make(pooling="first", encoder_layers=0, norm="none", positions="none")
-        assert model.framed(rows(*TEXTS))[:, 0].tolist() == [BOS] * 3
+        assert model.encoder_tokens(rows(*TEXTS))[:, 0].tolist() == [BOS] * 3
         expected = model.projection(model.embedding(torch.tensor([[BOS]])))[0]
         torch.testing.assert_close(model(rows(*TEXTS)), expected.expand(3, -1))
 
     def test_padding_and_begin_are_the_tokenizers(self) -> None:
-        assert (EncoderClassifier.pad, EncoderClassifier.begin) == (PAD, BOS)
+        assert (EncoderClassifier.pad, EncoderClassifier.bos) == (PAD, BOS)
 
     def test_options_of_the_blocks_arrive(self) -> None:
         """Each changes the function: the same weights where names are the same, other logits."""
@@ -233,7 +233,7 @@ class TestTraining:
 
 class TestRefusals:
     def test_unmasked_without_equal_lengths(self) -> None:
-        with pytest.raises(ConfigError, match=r"masked = false: padding then counts.*pad_to_max_length = true"):
+        with pytest.raises(ConfigError, match=r"masked = false: padding would count.*pad_to_max_length = true"):
             ClassifierConfig.parse({"masked": False}, "model")
 
     def test_heads(self) -> None:

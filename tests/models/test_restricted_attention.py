@@ -303,7 +303,7 @@ def test_no_export_ignores_a_window(form: str, name: str, tmp_path: Path) -> Non
     tokenizer = Tokenizer("characters", list("abcdefg"))
     config = TransformerConfig.parse({**SIZES, name: 3}, "test")
     bundle = Bundle(TaskConfig(), build_model(config, tokenizer.vocab_size, tokenizer.vocab_size), tokenizer, tokenizer)
-    with pytest.raises(ConfigError, match=f"{name} = 3 cannot be exported to .*; supported is the default"):
+    with pytest.raises(ConfigError, match=f"{name} = 3 cannot be exported to .*; supported: the default"):
         export_to(form, bundle, tmp_path / "out")
 
 
@@ -319,7 +319,7 @@ def test_a_classifier_pools_one_position_of_restricted_attention(pooling: str) -
     ).eval()
     source = random_tokens(2, 12)
     embedded = model.embed_source(source).detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(model.logits_of(embedded, source).square().sum(), embedded)
+    (gradient,) = torch.autograd.grad(model.logits_from(embedded, source).square().sum(), embedded)
     influences = gradient[0].any(1).tolist()
     expected = {"first": [True] * 2 + [False] * 11, "last": [False] * 10 + [True] * 2, "mean": [True] * 12}
     assert influences == expected[pooling]

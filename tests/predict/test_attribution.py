@@ -59,7 +59,7 @@ def test_it_is_the_slope_along_each_token(make_classifier: Make, pooling: str) -
             for sign in (-1, 1):
                 moved = embedded.clone()
                 moved[:, place] *= 1 + sign * step
-                logits.append(model.logits_of(moved, source)[0, number].item())
+                logits.append(model.logits_from(moved, source)[0, number].item())
             assert token.value == pytest.approx((logits[1] - logits[0]) / (2 * step), abs=1e-4)
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.text import corpus_encoder as corpus_encoder_module
-from headway.text.corpus_encoder import CorpusEncoder, Packed, single_spaced
+from headway.text.corpus_encoder import CorpusEncoder, Packed, split_if_single_spaced
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPUS = ["the quick brown fox's 12 foxes don't jump", "  der  schnelle\tFuchs 2024, 1.5 €", "привет мир 😀😀"] * 3
@@ -45,10 +45,10 @@ def test_agrees_with_the_tokenizer(texts: list[str]) -> None:
 
 
 def test_only_single_spaces_between_words_are_single_spaced() -> None:
-    assert single_spaced("a bc d") == ["a", "bc", "d"]
-    assert single_spaced("a") == ["a"]
+    assert split_if_single_spaced("a bc d") == ["a", "bc", "d"]
+    assert split_if_single_spaced("a") == ["a"]
     for text in ["", " ", " a", "a ", "a  b", "a\tb", "a\u00a0b", "a \t b"]:
-        assert single_spaced(text) is None
+        assert split_if_single_spaced(text) is None
 
 
 def test_forgets_when_there_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_each_token_has_its_most_probable_translations(seed: int) -> None:
     sources = [[dice.randint(4, 9) for _ in range(dice.randint(1, 5))] for _ in range(12)]
     targets = [[dice.randint(4, 11) for _ in range(dice.randint(0, 5))] for _ in range(12)]
     t = written_out(sources, targets, iterations=5)
-    table = translation_table(sources, targets, 12, 14, each=3)
+    table = translation_table(sources, targets, 12, 14, top_k=3)
     assert table.shape == (12, 3)
     for f in range(12):
         probabilities = sorted((p for (of, _), p in t.items() if of == f), reverse=True)

@@ -172,7 +172,7 @@ def model_folders(settings: Settings, text: ExperimentCorpus) -> list[Path]:
 def encode_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
     """Return the sources as token ids with special tokens."""
     special = bundle.token_template.fill()
-    return [special.source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
+    return [special.add_to_source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
 
 
 def encode_pairs(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:

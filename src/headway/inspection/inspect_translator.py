@@ -75,7 +75,7 @@ def inspect_translation(
             f"a target of {len(predicted)} tokens is longer than the {positions} positions that this model has "
             "learned; inspect its sentences one by one"
         )
-    read = special.source(source_ids)
+    read = special.add_to_source(source_ids)
     check_size(bundle.model, len(read), len(predicted))
 
     device = translator.device
@@ -110,7 +110,7 @@ def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> 
     if not source.strip():
         raise DataError("the source is blank: there is nothing to inspect; give a text")
     ids = translator.bundle.source_tokenizer.encode(source)
-    length, most = len(ids) + special.source_extra, translator.max_source_tokens
+    length, most = len(ids) + special.source_overhead, translator.max_source_tokens
     if length > most:
         raise LengthError(
             f"a source of {length} tokens is longer than the {most} that this model reads at once (it would be "

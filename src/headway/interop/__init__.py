@@ -1,1 +1,1 @@
-"""Read, write and run models of other toolkits."""
+"""Import, export and run models in the formats of other toolkits."""

@@ -1,10 +1,11 @@
 """Export to CTranslate2 (Klein et al., "The OpenNMT Neural Machine Translation Toolkit: 2020 Edition", section 5)
-through its own specification classes.
+through CTranslate2's specification classes.
 
-A shortlist becomes the file vmap.txt, which ``translate_batch(use_vmap=True)`` reads; a batch then shares one list.
+A shortlist is written as the file vmap.txt, which ``translate_batch(use_vmap=True)`` reads. All sentences of a batch
+then share one list.
 
-Positions are stored as a table, so every layout and offset of sinusoids is exact. The engine refuses sequences that are
-longer than the table. Vocabularies are lists of tokens in the order of ids.
+Positions are stored as a table, so sinusoids of every layout and offset are exported exactly. The engine refuses
+sequences that are longer than the table. Vocabularies are lists of tokens in the order of ids.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from headway.models.transformer import Transformer
 from headway.nn.positions import LearnedPositions
 from headway.text.base import BOS, EOS, PAD, UNK
 
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "sigmoid": "Sigmoid"}  # names of CTranslate2
-_PARTS = {  # part of a layer's specification: our modules of the block, stacked into one matrix
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH", "sigmoid": "Sigmoid"}  # CTranslate2's names
+_PARTS = {  # path in CTranslate2's specification of a layer: the block's modules whose weights are stacked there
     "self_attention.linear.0": ("attention.query", "attention.key", "attention.value"),
     "self_attention.linear.1": ("attention.output",),
     "self_attention.layer_norm": ("attention_residual.norm",),
@@ -71,8 +72,9 @@ def write_ctranslate2(
     Args:
         bundle: The model, trained by Headway or imported.
         folder: An existing folder.
-        quantization: Data type of the matrices, one of :func:`quantizations`. None means float32.
-        max_positions: Rows of the sinusoid table, which is the longest sequence that the engine accepts.
+        quantization: Data type of the weight matrices, one of :func:`quantizations`. None means float32.
+        max_positions: Number of rows of the sinusoid table, and so the length of the longest sequence that the engine
+            accepts.
         shortlist: The model's shortlist, if it has one.
 
     Raises:
@@ -81,7 +83,7 @@ def write_ctranslate2(
     """
     package = _package()
     if quantization is not None and quantization not in quantizations():
-        raise ConfigError(f"quantization {quantization!r}; {spelling_hint(quantization, quantizations())}")
+        raise ConfigError(f"unknown quantization {quantization!r}; {spelling_hint(quantization, quantizations())}")
     model = transformer_of(bundle, "CTranslate2")
     config = model.config
     refuse_unsupported(config, "CTranslate2", SUPPORTED)
@@ -107,9 +109,10 @@ def write_ctranslate2(
 
 
 def _vocabulary_map(shortlist: Shortlist, source: Sequence[str], target: Sequence[str]) -> str:
-    """Return one line per source token: the token, a tab, and its target tokens. An empty source token means always.
+    """Return one line per source token: the token, a tab, and its target tokens.
 
-    Names that contain spaces cannot be listed. They belong to special tokens, and the engine adds those that it needs.
+    A line with an empty source token lists the target tokens that are always allowed. Tokens whose names contain spaces
+    cannot be listed. They are special tokens, and the engine adds the ones that it needs.
     """
     rows = [("", shortlist.always), *zip(source, shortlist.table, strict=True)]
     lines = []
@@ -176,5 +179,5 @@ def _position_table(positions: Any, max_positions: int) -> Tensor:
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """Return a float32 copy on the CPU, because quantization works in place."""
+    """Return a float32 copy on the CPU, because CTranslate2 quantizes weights in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True)

@@ -1,4 +1,7 @@
-"""Export a model folder to another toolkit: weights, tokenizer and card, whole or not at all."""
+"""Export a model to the format of another toolkit: weights, tokenizer and model card.
+
+The folder is written completely or not at all.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +22,11 @@ from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer
 from headway.text.special_tokens import SpecialTokens
 
-Form = Literal["huggingface", "ctranslate2", "onnx"]
+ExportFormat = Literal["huggingface", "ctranslate2", "onnx"]
 
 
 def export_to(
-    form: str,
+    export_format: str,
     bundle: Bundle | ClassifierBundle,
     folder: Path,
     *,
@@ -32,43 +35,44 @@ def export_to(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> None:
-    """Write ``bundle`` for another toolkit; ``folder`` is replaced once everything is written.
+    """Export ``bundle`` to the format of another toolkit.
 
     Args:
-        form: "huggingface" (`transformers`), "ctranslate2" or "onnx".
+        export_format: "huggingface" (`transformers`), "ctranslate2" or "onnx".
         bundle: The model.
-        folder: The folder to write.
+        folder: The folder to write. An existing one is replaced when the export is complete.
         quantization: Data type of the weights in a CTranslate2 folder. None means float32.
         shortlist: The model's shortlist, if it has one. Only CTranslate2 supports it.
         source_language: The source language that the exported tokenizer passes to a multilingual model.
         target_language: The target language that the exported tokenizer passes to a multilingual model.
 
     Raises:
-        ConfigError: The other toolkit does not support an option of the model, or the model has no such language.
-        MissingPackageError: A package is missing.
+        ConfigError: The other toolkit does not support an option of the model, or the model does not have a given
+            language.
+        MissingPackageError: A package that the export needs is not installed.
     """
-    if form not in get_args(Form):
-        raise ConfigError(f"format {form!r}; {spelling_hint(form, get_args(Form))}")
-    if quantization is not None and form != "ctranslate2":
-        raise ConfigError(f"quantization {quantization!r}: for --to ctranslate2 alone; {form} is written in float32")
+    if export_format not in get_args(ExportFormat):
+        raise ConfigError(f"unknown format {export_format!r}; {spelling_hint(export_format, get_args(ExportFormat))}")
+    if quantization is not None and export_format != "ctranslate2":
+        raise ConfigError(f"quantization {quantization!r}: only for --to ctranslate2; other formats use float32")
     chooses_language = source_language is not None or target_language is not None
     if isinstance(bundle, ClassifierBundle):
         if chooses_language:
             raise ConfigError(
                 "a classifier has no languages to choose; leave --source-language and --target-language out"
             )
-        if form == "ctranslate2":
-            raise ConfigError("a classifier cannot be exported to CTranslate2; supported are huggingface and onnx")
-    if form == "onnx":
+        if export_format == "ctranslate2":
+            raise ConfigError("a classifier cannot be exported to CTranslate2; choose huggingface or onnx")
+    if export_format == "onnx":
         if chooses_language:
             raise ConfigError(
-                "an ONNX folder keeps Headway's tokenizer, which is told languages at each call; leave them out"
+                "an ONNX model's languages are chosen at each call; leave --source-language and --target-language out"
             )
         from headway.interop.onnx import export
 
         export(bundle, folder)
         return
-    toolkit = "CTranslate2" if form == "ctranslate2" else "Hugging Face `transformers`"
+    toolkit = "CTranslate2" if export_format == "ctranslate2" else "Hugging Face `transformers`"
     with atomic_write_folder(folder) as aside:
         if isinstance(bundle, ClassifierBundle):
             use, files = _write_huggingface_classifier(bundle, aside)
@@ -76,7 +80,7 @@ def export_to(
             special = bundle.token_template.fill(source_language=source_language, target_language=target_language)
             languages = (bundle.task.source_language, bundle.task.target_language)
             files = tokenizer_files(bundle.source_tokenizer, bundle.target_tokenizer, special, languages)
-            if form == "huggingface":
+            if export_format == "huggingface":
                 use = _write_huggingface(bundle, aside, special)
             else:
                 from headway.interop.ctranslate2 import write_ctranslate2
@@ -90,12 +94,12 @@ def export_to(
 
 
 def _write_huggingface_classifier(bundle: ClassifierBundle, folder: Path) -> tuple[str, dict[str, bytes]]:
-    """Write the model; return how to use it, and the tokenizer's files."""
+    """Write the model. Return the section of its card on how to use it, and the content of the tokenizer's files."""
     from headway.interop.huggingface import export_classifier
 
     files = tokenizer_files(bundle.tokenizer, bundle.tokenizer, SpecialTokens((), (EOS,), ()), ("", ""))
     if "tokenizer_config.json" not in files:
-        raise ConfigError(f"a {bundle.tokenizer.kind} tokenizer of a classifier cannot be exported to `transformers`")
+        raise ConfigError(f"a classifier with a {bundle.tokenizer.kind} tokenizer cannot be exported to `transformers`")
     settings = json.loads(files["tokenizer_config.json"]) | {"model_max_length": bundle.model.max_length}
     files["tokenizer_config.json"] = (json.dumps(settings, ensure_ascii=False) + "\n").encode()
     export_classifier(bundle, folder)
@@ -103,8 +107,8 @@ def _write_huggingface_classifier(bundle: ClassifierBundle, folder: Path) -> tup
 
 
 _HUGGINGFACE_CLASSIFIER = """
-`transformers` has no such architecture, so `modeling_headway.py` defines it. `trust_remote_code=True` runs that file:
-read it first if the folder is not your own.
+`transformers` does not have this architecture, so `modeling_headway.py` defines it. `trust_remote_code=True` runs this
+file; read it first if you did not create the folder yourself.
 
 ```python
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
@@ -118,13 +122,13 @@ print([model.config.id2label[index] for index in logits.argmax(1).tolist()])
 
 
 def _write_huggingface(bundle: Bundle, folder: Path, special: SpecialTokens) -> str:
-    """Write the model; return how to use it."""
+    """Write the model, and return the section of its card on how to use it."""
     from headway.interop.huggingface import export_model
 
     if special.target_prefix:
         raise ConfigError(
-            "the model's target is forced to begin with a language's code, which MarianMT has no place for; "
-            "it cannot be exported to Hugging Face"
+            "the model's targets must begin with a language code, which the MarianMT format does not support; "
+            "the model cannot be exported to Hugging Face"
         )
     export_model(transformer_of(bundle, "Hugging Face's MarianMT"), folder)
     return f"{_HUGGINGFACE}{_SIDES}{_language_note(bundle, special)}"
@@ -143,7 +147,10 @@ print(tokenizer.batch_decode(found, skip_special_tokens=True))
 
 
 def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: bool) -> str:
-    """Show how to translate with the folder, with a tokenizer of `transformers` if one fits, else SentencePiece."""
+    """Return the model card's section on how to translate with the folder.
+
+    The example uses the folder's `transformers` tokenizer if it has one, otherwise SentencePiece.
+    """
     source, target = token_names(bundle.source_tokenizer), token_names(bundle.target_tokenizer)
     forced = [target[index] for index in special.target_prefix]
     prefix = f", target_prefix=[{forced}]" if forced else ""
@@ -154,7 +161,7 @@ def _ctranslate2_use(bundle: Bundle, special: SpecialTokens, *, has_tokenizer: b
         write = "tokenizer.decode(tokenizer.convert_tokens_to_ids(found), skip_special_tokens=True)"
         if isinstance(
             bundle.source_tokenizer, MosesTokenizer
-        ):  # encodes with the source's ids, decodes with the target's
+        ):  # one tokenizer encodes with the source's ids and decodes with the target's
             read, write = f'[*tokenizer.tokenize("TEXT"), {source[EOS]!r}]', "tokenizer.convert_tokens_to_string(found)"
             notes = ""
         tokenizers = "transformers import AutoTokenizer"
@@ -179,15 +186,15 @@ print({write})
 
 
 def _language_note(bundle: Bundle, special: SpecialTokens) -> str:
-    """Explain how to choose the language, if the text itself contains its code."""
+    """Return a note on how to choose the target language if its code is part of the text, or an empty string."""
     tokenizer = bundle.source_tokenizer
     if not isinstance(tokenizer, SentencePieceTokenizer) or not special.source_prefix:
         return ""
     code = tokenizer.pieces[special.source_prefix[0]]
-    return f"\nThe target's language stands before the text: `{code} TEXT`.\n" if code.startswith(">>") else ""
+    return f"\nPut the code of the target language before the text: `{code} TEXT`.\n" if code.startswith(">>") else ""
 
 
 _SIDES = """
-Where the folder `target` is there, source and target have vocabularies of their own: decode with
+If there is a folder `target`, source and target have separate vocabularies. Then decode with the tokenizer
 `AutoTokenizer.from_pretrained("THIS_FOLDER", subfolder="target")`.
 """

@@ -1,4 +1,4 @@
-"""Import a model folder of another toolkit: weights, tokenizers, special tokens, and a model card."""
+"""Import a model folder from another toolkit: weights, tokenizers, special tokens, and a model card."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def import_from(source: str, *, source_language: str | None = None, target_langu
     folder = Path(path)
     if not folder.is_dir():
         raise ConfigError(
-            f"{folder}: no such folder; expected one with a model's config.json, weights and tokenizer files "
-            "(to get one: hf download NAME --local-dir FOLDER)"
+            f"{folder}: no such folder; expected a folder with a model's config.json, weights and tokenizer files "
+            "(to download one: hf download NAME --local-dir FOLDER)"
         )
     return import_huggingface(folder, source_language=source_language, target_language=target_language)
 
@@ -50,24 +50,24 @@ def import_huggingface(
 
     Args:
         folder: A folder with config.json, weights and tokenizer files.
-        source_language: Code of the default source language. None means the one that the folder names.
-        target_language: Code of the default target language. For an mBART whose config.json does not define the first
-            decoder token, this is the only target language.
+        source_language: Code of the default source language. None means the one that the folder defines.
+        target_language: Code of the default target language. For an mBART model whose config.json does not define the
+            first decoder token, this is the only target language.
 
     Raises:
         BundleError: The folder does not contain a model, or Headway does not support its model or tokenizer.
-        ConfigError: An unknown language; the message lists the known ones.
+        ConfigError: The model does not have a given language; the message lists its languages.
     """
-    checkpoint = read_checkpoint(folder)  # report an unsupported architecture before its tokenizer
+    checkpoint = read_checkpoint(folder)  # first, so that an unsupported model is reported before its tokenizer
     sides = read_tokenizer_files(folder, checkpoint["model_type"])
     asked: dict[LanguageSide, str | None] = {"source_language": source_language, "target_language": target_language}
     start = _start(checkpoint, sides, target_language)
-    found = import_model(folder, start=start, unknown=(sides.source.unknown, sides.target.unknown))
+    found = import_model(folder, start_id=start, unknown_ids=(sides.source.unknown_id, sides.target.unknown_id))
     if start is not None:
         asked["target_language"] = None
     template = _template(folder, found, sides, asked)
-    source = sides.source.tokenizer(found.source_vocabulary)
-    target = source if sides.target is sides.source else sides.target.tokenizer(found.target_vocabulary)
+    source = sides.source.make_tokenizer(found.source_vocabulary)
+    target = source if sides.target is sides.source else sides.target.make_tokenizer(found.target_vocabulary)
     task = TaskConfig(
         source_language=template.source_language or sides.source_language or _unnamed(template.source_languages),
         target_language=template.target_language
@@ -80,14 +80,17 @@ def import_huggingface(
 
 
 def _start(checkpoint: Checkpoint, sides: ForeignVocabularies, target_language: str | None) -> int | None:
-    """Return the first decoder token if it is a language code that the folder does not define."""
-    if checkpoint["model_type"] != "mbart" or checkpoint.generation("decoder_start_token_id") is not None:
+    """Return the first decoder token of an mBART model that does not define it: the target language's code.
+
+    None for other models.
+    """
+    if checkpoint["model_type"] != "mbart" or checkpoint.generation_setting("decoder_start_token_id") is not None:
         return None
     language = target_language or sides.target_language
     if language is None:
         raise ConfigError(
-            f"{checkpoint.path.parent}: decoding begins with the target language's code, and the folder does not say "
-            f"which; give one of {', '.join(sides.target.languages)} (target_language=, on the command line "
+            f"{checkpoint.path.parent}: decoding begins with the target language's code, which the folder does not "
+            f"define; give one of {', '.join(sides.target.languages)} (target_language=, on the command line "
             "--target-language)"
         )
     _check_language(language, "target_language", sides.target.languages)
@@ -96,16 +99,17 @@ def _start(checkpoint: Checkpoint, sides: ForeignVocabularies, target_language: 
 
 def _check_language(language: str, side: LanguageSide, known: Mapping[str, int]) -> None:
     if language not in known:
-        names = f"known: {', '.join(known)}" if known else "it is told no language; leave it out"
+        names = f"known: {', '.join(known)}" if known else "it does not choose this language; leave it out"
         raise ConfigError(f"{side} {language!r}: not a language code of this model; {names}")
 
 
 def _template(
     folder: Path, found: ImportedModel, sides: ForeignVocabularies, asked: dict[LanguageSide, str | None]
 ) -> SpecialTokenTemplate:
-    """Add the tokenizer's languages to the family's special tokens.
+    """Return the family's special-token template with the tokenizer's languages added.
 
-    OPUS-MT models with several targets want the target's code before the source, which only their vocabulary shows.
+    OPUS-MT models with several target languages expect the code of the target language before the source. Only their
+    vocabulary shows this.
     """
     template, languages = found.token_template, sides.source.languages
     if languages and found.family == "MarianMT":
@@ -113,14 +117,14 @@ def _template(
         template = template.model_copy(update={"source_prefix": prefix})
     for side, language in asked.items():
         if language is not None:
-            _check_language(language, side, sides.source.languages if side in template.languages_used else {})
-    if not template.languages_used:
+            _check_language(language, side, sides.source.languages if side in template.language_sides else {})
+    if not template.language_sides:
         return template
     if not languages:
-        raise BundleError(f"{folder}: the model is told its languages by tokens, and its tokenizer's files name none")
+        raise BundleError(f"{folder}: the model reads its languages from tokens, but its tokenizer files list none")
     only = next(iter(languages)) if len(languages) == 1 else None
     folder_says = {"source_language": sides.source_language, "target_language": sides.target_language}
-    update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in template.languages_used}
+    update: dict[str, Any] = {side: asked[side] or folder_says[side] or only for side in template.language_sides}
     ids = dict(zip(languages, found.source_vocabulary.to_headway_ids(languages.values()), strict=True))
     return template.model_copy(update=update | {"languages": ids})
 
@@ -130,7 +134,7 @@ def _unnamed(languages: tuple[str, ...]) -> str:
 
 
 def _license(folder: Path) -> str | None:
-    """Return the license that the folder's own model card names."""
+    """Return the license named in the folder's model card, or None."""
     try:
         text = (folder / "README.md").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -24,14 +24,14 @@ A {family} model with {_weights(bundle):,} weights, imported into Headway from t
 
 - Family: {family}
 - Folder: {name}
-- License: {license_name or "the folder's model card names none; look it up where the model is from"}
+- License: {license_name or "not given in the folder's model card; look it up where the model comes from"}
 
-Data, training and scores are those of the original: see its model card.
+For data, training and scores, see the model card of the original model.
 
 ## Conversion
 
-- Weights: taken over as they are, rows of the vocabulary in Headway's order (padding, begin, end, unknown, others).
-- Tokenizer: {source.kind}, {sizes}. Text never produces special tokens or language codes, unlike in the original.
+- Weights: unchanged; vocabulary rows in Headway's order (padding, begin, end, unknown, then all others).
+- Tokenizer: {source.kind}, {sizes}. Unlike in the original, encoding never yields special tokens or language codes.
 - Languages: {_languages(bundle)}
 
 ## Versions
@@ -40,16 +40,16 @@ Data, training and scores are those of the original: see its model card.
 """
 
 
-def exported_card(bundle: Bundle | ClassifierBundle, form: str, use: str) -> str:
-    """Return the card of a folder written for another toolkit; ``use`` shows how to use the model with it."""
+def exported_card(bundle: Bundle | ClassifierBundle, toolkit: str, usage: str) -> str:
+    """Return the card of a folder exported for ``toolkit``; ``usage`` is its section on how to use the model."""
     title, what = f"Translation from {bundle.task.source_language} to {bundle.task.target_language}", "A Transformer"
     if isinstance(bundle, ClassifierBundle):
         title, what = f"Text classification: {', '.join(bundle.labels)}", "An encoder"
     return f"""# {title}
 
-{what} with {_weights(bundle):,} weights, exported from Headway for {form}.
+{what} with {_weights(bundle):,} weights, exported from Headway for {toolkit}.
 
-{use.strip()}
+{usage.strip()}
 
 ## Versions
 
@@ -71,10 +71,10 @@ def _language_options(bundle: Bundle) -> str:
 def _languages(bundle: Bundle) -> str:
     template = bundle.token_template
     if not template.languages:
-        return "one for each side; the model is told none."
+        return "one source and one target language; the model does not choose between several."
     defaults = [("source", template.source_language), ("target", template.target_language)]
-    told = ", ".join(f"{side} {language}" for side, language in defaults if language)
-    return f"{', '.join(template.languages)}" + (f" (where none is given: {told})" if told else "")
+    listed = ", ".join(f"{side} {language}" for side, language in defaults if language)
+    return f"{', '.join(template.languages)}" + (f" (default: {listed})" if listed else "")
 
 
 def _versions() -> str:

@@ -1,14 +1,14 @@
 """ONNX export: a model folder that also runs in onnxruntime, without PyTorch.
 
     config.json, tokenizer files      as in every model folder
-    model.safetensors                 the weights in float32; the graphs point into it
+    model.safetensors                 the weights in float32, which the graphs refer to
     encoder.onnx, decoder_step.onnx   a Transformer (:mod:`headway.interop.onnx_graph` documents inputs and outputs)
     classifier.onnx                   a classifier: ``source`` (B, S) -> ``logits`` (B, C)
     README.md                         how to use the folder
 
-Headway still reads the folder. It runs an exported classifier with PyTorch; the graph is for programs that have only
-onnxruntime. For Transformers, :class:`OnnxModel` implements the search protocol, so every way of decoding works with
-the two sessions. Tensors become NumPy arrays and back only where they enter and leave the sessions.
+Headway can still load the folder. It runs an exported classifier with PyTorch: the graph is for programs that have only
+onnxruntime. For Transformers, :class:`OnnxModel` implements the search protocol, so every decoding method works with
+the two sessions. Tensors are converted to NumPy arrays and back only at the inputs and outputs of the sessions.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _FORMAT = 1  # version of the graphs' inputs and outputs, stored in their metadata
 _WEIGHTS, _ENCODER, _CLASSIFIER = "model.safetensors", "encoder.onnx", "classifier.onnx"
-STEP_FILE = "decoder_step.onnx"  # only folders with an exported Transformer have it
-SUPPORTED: Supported = {  # of Transformers and classifiers
+STEP_FILE = "decoder_step.onnx"  # exists only in folders with an exported Transformer
+SUPPORTED: Supported = {  # options of Transformers and of classifiers
     **COMMON,
     **dict.fromkeys(("d_key", "d_value", "max_length", "position_offset", "convolution"), ANY),
     **dict.fromkeys(("residual", "scale_embedding", "embedding_norm", "output_bias"), ANY),
@@ -58,38 +58,38 @@ SUPPORTED: Supported = {  # of Transformers and classifiers
     "tie": ("all", "target", "none"),
     "pooling": ("mean", "max", "mean_max", "first", "last", "attention"),
 }
-_LONGEST_HEADER = 100_000_000  # bytes, as in the safetensors library
-_TOLERANCE = 1e-3  # tolerance of a logit, relative to it and to the median; float32 rounding stays far below
+_LONGEST_HEADER = 100_000_000  # bytes; the limit of the safetensors library
+_TOLERANCE = 1e-3  # of a logit, relative to its size plus the median size; float32 rounding errors are far smaller
 
 
 def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
-    """Write ``bundle`` as an ONNX folder, whole or not at all.
+    """Export ``bundle`` to ONNX. The folder is written completely or not at all.
 
-    The graphs are run and compared with the model before the folder appears.
+    Before the folder appears, the graphs are run and their logits are compared with the model's.
 
     Args:
-        bundle: The model, on any device and in any precision; float32 is written.
+        bundle: The model, on any device and in any precision. Its weights are written in float32.
         folder: The folder to write; an existing one is replaced.
-        max_length: Longest sequence in tokens that the graphs of a Transformer accept with sinusoidal positions, whose
-            table is written out. Learned positions and classifiers have their own limit.
+        max_length: Maximum sequence length, in tokens, of a Transformer with sinusoidal positions: the graphs contain a
+            table of this length. Transformers with learned positions and classifiers have their own limit.
 
     Raises:
         MissingPackageError: onnx or onnxruntime is not installed.
         ConfigError: The graphs do not support an option of the model.
-        BundleError: The graphs compute other logits than the model.
+        BundleError: The logits of the graphs differ from the model's.
     """
     model = bundle.model if isinstance(bundle, ClassifierBundle) else transformer_of(bundle, "ONNX")
     refuse_unsupported(model.config, "ONNX", SUPPORTED)
     _require("onnx", "onnxruntime")
     if max_length < 2:
-        raise ConfigError(f"max_length = {max_length}: expected at least 2 tokens, one and the end symbol")
+        raise ConfigError(f"max_length = {max_length}: expected at least 2, for one token and the end symbol")
     limit = model.max_length or max_length
-    use = _classifier_use(limit) if isinstance(model, EncoderClassifier) else _use(limit)
+    usage = _classifier_usage(limit) if isinstance(model, EncoderClassifier) else _usage(limit)
     import onnx
 
     with atomic_write_folder(folder) as aside:
         floats: AnyBundle = replace(cast("Any", bundle), model=copy.deepcopy(bundle.model).float())
-        floats.save(aside, exported_card(bundle, "onnxruntime", use))
+        floats.save(aside, exported_card(bundle, "onnxruntime", usage))
         saved, (stored, signature) = load_bundle(aside).model, _stored_tensors(aside / _WEIGHTS)
         if isinstance(saved, EncoderClassifier):
             graphs, facts = {_CLASSIFIER: classifier_graph(saved, stored)}, {}
@@ -108,9 +108,10 @@ def export(bundle: AnyBundle, folder: Path, *, max_length: int = 1024) -> None:
 
 @dataclass
 class OnnxState:
-    """The state between decoding steps, for R rows of B sentences; prefixes are right-aligned in the tensors.
+    """The state between decoding steps, for R rows of B sentences. Prefixes are right-aligned in the tensors.
 
-    ``memory`` and ``prefix`` alternate keys and values, block by block: (B, H, S, .) and (R, H, T, .).
+    ``memory`` and ``prefix`` contain the keys of the first decoder block, its values, the keys of the second block, and
+    so on. Their shapes are (B, H, S, .) and (R, H, T, .).
     """
 
     memory_mask: Bool[Tensor, "B S"]
@@ -120,14 +121,15 @@ class OnnxState:
 
     @property
     def length(self) -> int:
-        """T."""
+        """The length T of the prefixes, including the masked columns of shorter ones."""
         return self.prefix[0].size(2)
 
 
 class OnnxModel:
-    """An exported model in onnxruntime, to be searched like any other (:class:`headway.decode.protocol.SearchModel`).
+    """An exported model that runs in onnxruntime and can be searched like any other model.
 
-    ``max_length`` is the longest sequence, in tokens with the end symbol, that its positions allow.
+    It implements :class:`headway.decode.protocol.SearchModel`. ``max_length`` is the maximum sequence length, in tokens
+    including the end symbol.
     """
 
     device = torch.device("cpu")
@@ -146,11 +148,12 @@ class OnnxModel:
 
     @classmethod
     def load(cls, folder: Path) -> OnnxModel:
-        """Open the two graphs, on the CPU, with as many threads as PyTorch uses.
+        """Load the two graphs of ``folder``, on the CPU, with as many threads as PyTorch uses.
 
         Raises:
             MissingPackageError: onnxruntime is not installed.
-            BundleError: Not such a folder, or something in it is missing, damaged, newer or of another export.
+            BundleError: The folder is not an ONNX export, or one of its files is missing, damaged, from a newer Headway
+                or from a different export.
         """
         _require("onnxruntime")
         paths = folder / _ENCODER, folder / STEP_FILE
@@ -160,7 +163,7 @@ class OnnxModel:
                     f"{path}: missing; expected a folder that `headway export MODEL --to onnx` wrote, with {_ENCODER}, "
                     f"{STEP_FILE} and {_WEIGHTS}"
                 )
-        _, signature = _stored_tensors(folder / _WEIGHTS)  # first: onnxruntime's own message would be less clear
+        _, signature = _stored_tensors(folder / _WEIGHTS)  # checked first, because onnxruntime's message is less clear
         encoder, step = map(open_session, paths)
         limits = (
             _checked_limit(path, session, signature) for path, session in zip(paths, (encoder, step), strict=True)
@@ -168,7 +171,7 @@ class OnnxModel:
         return cls(encoder, step, min(limits))
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> OnnxState:
-        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        """Encode the sources and start decoding, with ``beams`` rows per source."""
         return self._start(pad_sequences(sources, PAD, self.device), beams)
 
     def _start(self, source: Int[Tensor, "B S"], beams: int) -> OnnxState:
@@ -179,7 +182,7 @@ class OnnxModel:
         return OnnxState(mask, memory, positions, prefix)
 
     def admit(self, state: OnnxState, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
         new = self.start(sources, beams=len(state.positions) // max(1, len(state.memory_mask)))
         width = max(state.memory_mask.size(1), new.memory_mask.size(1))
         masks = [F.pad(each.memory_mask, (0, width - each.memory_mask.size(1))) for each in (state, new)]
@@ -190,7 +193,7 @@ class OnnxModel:
         state.prefix = [_joined(pair, before=length) for pair in zip(state.prefix, new.prefix, strict=True)]
 
     def step(self, state: OnnxState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next; the graphs do not report attention."""
+        """Append one token to each row and predict the next one. The result never contains attention weights."""
         self._check_length(state.length + 1)
         names = ["tokens", "positions", "memory_mask", *self._memory, *self._prefix]
         given = [tokens, state.positions, state.memory_mask, *state.memory, *state.prefix]
@@ -199,10 +202,10 @@ class OnnxModel:
         return Step(logits)
 
     def select(self, state: OnnxState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.positions = state.positions[rows]
         unused = 0
-        if sequences is not None:  # the longest rows may be among those removed
+        if sequences is not None:  # the longest rows may have been removed
             unused = state.length - (int(state.positions.max()) if len(rows) else 0)
             state.memory_mask = state.memory_mask[sequences]
             state.memory = [tensor[sequences] for tensor in state.memory]
@@ -217,20 +220,23 @@ class OnnxModel:
         if length > self.max_length:
             raise LengthError(
                 f"a sequence of {length} tokens is longer than the {self.max_length} positions of this ONNX export; "
-                "split the text, or export with a larger max_length where the model's positions are sinusoidal"
+                "split the text, or, if the model's positions are sinusoidal, export it again with a larger max_length"
             )
 
 
 def run_session(
     session: onnxruntime.InferenceSession, outputs: Sequence[str], names: Sequence[str], tensors: Sequence[Tensor]
 ) -> list[Tensor]:
-    """Run a graph with ``tensors`` as its inputs ``names``, and return its ``outputs``."""
+    """Run a graph with each of ``tensors`` as the input named in ``names``, and return its ``outputs``."""
     feed = {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)}
     return [torch.from_numpy(array) for array in session.run(list(outputs), feed)]
 
 
 def _joined(pair: tuple[Tensor, Tensor], *, before: int = 0, after: int = 0) -> Tensor:
-    """Concatenate along the batch, with dimension 2 padded to length ``before`` in front or ``after`` at the end."""
+    """Concatenate along the batch dimension.
+
+    Dimension 2 is padded first: in front to length ``before``, or at the end to length ``after``.
+    """
     return torch.cat([F.pad(x, (0, 0, max(before - x.size(2), 0), max(after - x.size(2), 0))) for x in pair])
 
 
@@ -258,21 +264,24 @@ def open_session(path: Path) -> onnxruntime.InferenceSession:
 
 
 def _checked_limit(path: Path, session: onnxruntime.InferenceSession, signature: str) -> int:
-    """Return the longest sequence, after checking that the graph fits this Headway and the weights beside it."""
+    """Return the maximum sequence length.
+
+    Before that, check that this version of Headway can read the graph, and that it belongs to the folder's weights.
+    """
     facts = session.get_modelmeta().custom_metadata_map
     try:
         version, limit = int(facts["headway.format"]), int(facts["headway.max_length"])
     except (KeyError, ValueError):
-        raise BundleError(f"{path}: not a graph of Headway's; expected what `headway export` writes") from None
+        raise BundleError(f"{path}: not a graph from Headway; expected a file that `headway export` wrote") from None
     if version > _FORMAT:
         raise BundleError(f"{path}: format {version} is newer than this Headway's {_FORMAT}; update Headway")
     if facts.get("headway.weights") != signature:
-        raise BundleError(f"{path}: written for other weights than {_WEIGHTS} beside it; export the model again")
+        raise BundleError(f"{path}: does not belong to the weights in {_WEIGHTS}; export the model again")
     return limit
 
 
 def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
-    """Return where a safetensors file stores each tensor, and a hash of its header.
+    """Return the location of each tensor in a safetensors file, and a hash of the file's header.
 
     The file starts with the length of the header (8 bytes, little-endian), then the JSON header, then the data.
     """
@@ -285,7 +294,7 @@ def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
             if name != "__metadata__":
                 first, end = tensor["data_offsets"]
                 if end > content:
-                    raise ValueError(f"{name} lies beyond its end")
+                    raise ValueError(f"tensor {name} ends after the end of the file")
                 stored[name] = StoredTensor(tuple(tensor["shape"]), path.name, 8 + len(header) + first, end - first)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BundleError(f"{path}: missing or damaged ({error}); export the model again") from None
@@ -294,7 +303,10 @@ def _stored_tensors(path: Path) -> tuple[dict[str, StoredTensor], str]:
 
 @torch.no_grad()
 def _compare(folder: Path, model: Transformer | EncoderClassifier, length: int) -> None:
-    """Refuse graphs that compute other logits than ``model``, because of an unsupported option or damaged weights."""
+    """Raise :class:`BundleError` if the graphs' logits differ from those of ``model``.
+
+    Causes are an option that the export does not support, or weights that are not finite.
+    """
     draws = torch.Generator().manual_seed(1)
     embedding = model.embedding if isinstance(model, EncoderClassifier) else model.source_embedding
     source = torch.randint(1, embedding.weight.size(0), (2, length), generator=draws)
@@ -308,32 +320,32 @@ def _compare(folder: Path, model: Transformer | EncoderClassifier, length: int) 
     difference, size = (expected - found).abs(), expected.abs()
     if not (difference <= _TOLERANCE * (size + size.median())).all():
         raise BundleError(
-            f"the ONNX graphs compute other logits than the model (differences up to {float(difference.max()):.2g}): "
-            "its weights are not finite, or it has an option that the export does not know; nothing was written"
+            f"the logits of the ONNX graphs differ from the model's (by up to {float(difference.max()):.2g}): "
+            "its weights are not finite, or it has an option that the export does not support; nothing was written"
         )
 
 
-def _use(limit: int) -> str:
-    """Explain for the model card how to translate with the folder."""
-    return f"""Keep the files together: both graphs (opset {OPSET}, float32) point into `{_WEIGHTS}`. Sequences
-have at most {limit} tokens.
+def _usage(limit: int) -> str:
+    """Return the model card's section on how to translate with the folder."""
+    return f"""Keep the files together: both graphs (opset {OPSET}, float32) read their weights from `{_WEIGHTS}`.
+Sequences have at most {limit} tokens.
 
     pip install 'headway[onnx]'
     headway translate THIS_FOLDER -i input.txt -o output.txt
 
 Without Headway:
 
-- `{_ENCODER}`, once a sentence: `source` (B, S), token ids that end in the end symbol (2), padded with 0; gives
-  `memory_mask` and, for each decoder block N, `memory_keys.N` and `memory_values.N`.
-- `{STEP_FILE}`, once a token: `tokens` (R), the newest of each row (1 at first), `positions` (R), how many came
-  before it, `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first, and what the encoder gave;
-  returns `logits` (R, V) of the next token and `keys.N`, `values.N`, the next step's prefixes. The R rows are the B
-  sentences' beams, equally many for each and neighbors; a row's prefix ends where the tensor ends."""
+- `{_ENCODER}` runs once per batch. Input: `source` (B, S), token ids that end with the end symbol (2), padded with 0.
+  Outputs: `memory_mask` and, for each decoder block N, `memory_keys.N` and `memory_values.N`.
+- `{STEP_FILE}` runs once per token. Inputs: `tokens` (R), the newest token of each row (1 at first); `positions` (R),
+  the number of tokens before it; `prefix_keys.N` and `prefix_values.N` (R, H, T, K), empty (T = 0) at first; and the
+  encoder's outputs. Outputs: `logits` (R, V) of the next token; `keys.N` and `values.N`, the prefixes of the next step.
+  Each sentence has the same number of rows (its beams), which are adjacent. Prefixes are aligned at the end."""
 
 
-def _classifier_use(max_length: int) -> str:
-    """Explain for the model card how to run the graph."""
-    return f"""Keep the files together: the graph (opset {OPSET}, float32) points into `{_WEIGHTS}`.
+def _classifier_usage(max_length: int) -> str:
+    """Return the model card's section on how to run the graph of a classifier."""
+    return f"""Keep the files together: the graph (opset {OPSET}, float32) reads its weights from `{_WEIGHTS}`.
 
 ```python
 import onnxruntime
@@ -343,7 +355,7 @@ session = onnxruntime.InferenceSession("THIS_FOLDER/{_CLASSIFIER}")
 logits = session.run(["logits"], {{"source": ids}})[0]
 ```
 
-`ids` (B, S), 64-bit integers: at most {max_length - 1} tokens of each text and the end symbol (2), padded on the right
-with 0. `logits` (B, C) are in the order of `labels` in `config.json`. Headway reads the folder, too:
+`ids` (B, S) are 64-bit integers: at most {max_length - 1} tokens of each text, then the end symbol (2), padded on the
+right with 0. `logits` (B, C) are in the order of `labels` in `config.json`. Headway can also load the folder:
 
     headway classify THIS_FOLDER -i input.txt -o output.txt"""

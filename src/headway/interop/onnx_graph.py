@@ -1,16 +1,17 @@
-"""A Transformer as two ONNX graphs (the encoder, and one cached decoder step), and a classifier as one.
+"""Build the ONNX graphs of a model: two for a Transformer (the encoder, and one cached decoder step), one for a
+classifier.
 
-The graphs are written node by node from the modules of a model, with the names of its weights, and read like the
-modules. (PyTorch's exporter was tried: it traces half a minute for a toy model of two blocks a side, and the time grows
-with the number of blocks.) The graphs contain no weights: each is an external tensor in the ``model.safetensors``
-beside them, so both graphs share one file and tied weights are stored once.
+The graphs are built node by node from the modules of a model, with the names of its weights, so the code here reads
+like the modules. (PyTorch's exporter was tried. It takes half a minute to trace a toy model with two encoder and two
+decoder blocks, and the time grows with the number of blocks.) The graphs contain no weights. Each weight is an external
+tensor in the ``model.safetensors`` beside them, so both graphs share one file and tied weights are stored once.
 
 Shapes: B sentences or texts, S source length, R = B * W rows (the W beams of a sentence are adjacent), T prefix length,
-H heads, K width of a query or key, U of a value, D model, V vocabulary, C classes, P pooled width. Inside, the residual
-stream is one matrix, (B * S, D) or (R, D).
+H heads, K width of a query or key per head, U width of a value per head, D model, V vocabulary, C classes, P pooled
+width. Inside the graphs, the residual stream is one matrix of shape (B * S, D) or (R, D).
 
-Prefixes are aligned at the end: a row that started later has its first columns masked, as ``positions`` tells.
-Appending is therefore one concatenation whatever the rows' lengths are.
+Prefixes are aligned at the end. A row that started later than others has masked columns in front, and ``positions``
+determines how many. Appending a token is therefore one concatenation, whatever the lengths of the rows.
 """
 
 from __future__ import annotations
@@ -70,14 +71,15 @@ def encoder_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_le
         shapes = _cache_shapes(graph, path, "sentences", "source_length")
         for value, (name, shape) in zip(heads, shapes.items(), strict=True):
             graph.output(value, f"memory_{name}.{layer}", _FLOAT, *shape)
-    return graph.model("encoder")
+    return graph.to_model_proto("encoder")
 
 
 def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], max_length: int) -> onnx.ModelProto:
     """Return the graph of one decoder step.
 
     Its inputs are ``tokens`` (R), ``positions`` (R), ``prefix_keys.N`` (R, H, T, K), ``prefix_values.N`` (R, H, T, U)
-    and the encoder's outputs. Its outputs are ``logits`` (R, V) and the next prefixes, ``keys.N`` and ``values.N``.
+    and the encoder's outputs. Its outputs are ``logits`` (R, V), and ``keys.N`` and ``values.N``, the prefixes of the
+    next step.
     """
     graph = OnnxGraph(model, stored)
     tokens, positions = graph.input("tokens", _INT, "rows"), graph.input("positions", _INT, "rows")
@@ -92,7 +94,7 @@ def decoder_step_graph(model: Transformer, stored: Mapping[str, StoredTensor], m
         x = _decoder_block(graph, layer, x, cache, sentences, prefix_mask, memory_mask)
     logits = _linear(graph, "projection", _norm(graph, "decoder.norm", x))
     graph.output(logits, "logits", _FLOAT, "rows", model.projection.out_features)
-    return graph.model("decoder_step")
+    return graph.to_model_proto("decoder_step")
 
 
 def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor]) -> onnx.ModelProto:
@@ -101,7 +103,7 @@ def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor
     source = graph.input("source", _INT, "texts", "source_length")
     texts = graph.op("Shape", source, start=0, end=1)
     source = _with_padding_and_begin(graph, model, source, texts)
-    # A model without masks lets padding count: no id is -1, so nothing is hidden.
+    # Without masks, padding counts like any other token. No id is -1, so nothing is hidden then.
     hidden_id = model.pad if config.masked else -1
     attends = graph.op("Not", graph.op("Equal", source, graph.constant(hidden_id)))
     mask = _padding_mask(graph, attends)
@@ -114,7 +116,7 @@ def classifier_graph(model: EncoderClassifier, stored: Mapping[str, StoredTensor
     shape = graph.op("Concat", texts, graph.constant([-1, config.d_model]), axis=0)
     pooled = _pooled(graph, config, graph.op("Reshape", x, shape), attends, mask)
     graph.output(_linear(graph, "projection", pooled), "logits", _FLOAT, "texts", model.num_classes)
-    return graph.model("classifier")
+    return graph.to_model_proto("classifier")
 
 
 class OnnxGraph:
@@ -131,28 +133,28 @@ class OnnxGraph:
         self._nodes: list[onnx.NodeProto] = []
         self._tensors: dict[str, onnx.TensorProto] = {}
         self._inputs: list[onnx.ValueInfoProto] = []
-        self._outputs: dict[str, onnx.ValueInfoProto] = {}  # by the value's internal name
+        self._outputs: dict[str, onnx.ValueInfoProto] = {}  # keys: internal names of values
         state = module.state_dict(keep_vars=True)
         first_names = {id(tensor): name for name, tensor in reversed(state.items())}
         # Tied weights are stored under their first name.
         self._names = {name: first_names[id(tensor)] for name, tensor in state.items()}
 
     def input(self, name: str, kind: int, *shape: int | str) -> str:
-        """Declare an input."""
+        """Declare an input of the graph, and return its name."""
         self._inputs.append(self._onnx.helper.make_tensor_value_info(name, kind, shape))
         return name
 
     def output(self, value: str, name: str, kind: int, *shape: int | str) -> None:
-        """Declare ``value`` as the output ``name``."""
+        """Declare ``value`` as the output ``name`` of the graph."""
         self._outputs[value] = self._onnx.helper.make_tensor_value_info(name, kind, shape)
 
     def op(self, kind: str, *inputs: str, **attributes: int | float | list[int]) -> str:
-        """Add a node and return its output; ``attributes`` are those of the ONNX operator."""
+        """Add a node for the ONNX operator ``kind`` with ``attributes``, and return the name of its output."""
         (value,) = self._node(kind, inputs, 1, attributes)
         return value
 
     def split(self, x: str, sizes: list[int]) -> list[str]:
-        """Split the columns of ``x``."""
+        """Split the last dimension of ``x`` into parts of ``sizes``."""
         return self._node("Split", (x, self.constant(sizes)), len(sizes), {"axis": -1})
 
     def _node(
@@ -165,17 +167,17 @@ class OnnxGraph:
         return values
 
     def constant(self, content: int | float | list[int] | Tensor) -> str:
-        """Add a constant of 64-bit integers or float32."""
+        """Add a constant of 64-bit integers or float32 numbers, and return its name."""
         name = f"constant.{len(self._tensors)}"
         self._tensors[name] = self._onnx.numpy_helper.from_array(torch.as_tensor(content).numpy(), name)
         return name
 
-    def has(self, name: str) -> bool:
+    def has_weight(self, name: str) -> bool:
         """Return whether the model has a weight of this name."""
         return name in self._names
 
     def weight(self, name: str) -> str:
-        """Add a weight of the model by its public name."""
+        """Add the model's weight of this name unless the graph has it, and return its name in the graph."""
         name = self._names[name]
         if name not in self._tensors:
             stored = self._stored[name]
@@ -188,13 +190,13 @@ class OnnxGraph:
         return name
 
     def attention(self, path: str) -> MultiHeadAttention:
-        """Return the attention layer at ``path``."""
+        """Return the model's attention layer at ``path``."""
         attention = self.module.get_submodule(path)
         assert isinstance(attention, MultiHeadAttention)
         return attention
 
-    def model(self, name: str) -> onnx.ModelProto:
-        """Return the finished graph."""
+    def to_model_proto(self, name: str) -> onnx.ModelProto:
+        """Return the finished graph as an ONNX model."""
         for node in self._nodes:
             for values in (node.input, node.output):
                 values[:] = [self._outputs[value].name if value in self._outputs else value for value in values]
@@ -210,13 +212,16 @@ class OnnxGraph:
 
 @dataclass(frozen=True)
 class OnnxMask:
-    """The values added to scores (0 or minus infinity), and a factor of 0 for queries that may attend to no key.
+    """An attention mask.
 
-    ``attends`` is None if every query may attend to a key.
+    Attributes:
+        bias: Name of the values that are added to scores: 0 or minus infinity.
+        output_factor: Name of the factors of attention outputs: 0 for queries that may not attend to any key, else 1.
+            None if there are no such queries.
     """
 
     bias: str
-    attends: str | None = None
+    output_factor: str | None = None
 
 
 def _cache_shapes(graph: OnnxGraph, path: str, batch: str, length: str) -> dict[str, tuple[int | str, ...]]:
@@ -265,7 +270,7 @@ def _bias(graph: OnnxGraph, attends: str) -> str:
 
 def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
     """Return the vectors that the positions module at ``path`` adds at positions 0 .. max_length - 1."""
-    if graph.has(name := f"{path}.table"):
+    if graph.has_weight(name := f"{path}.table"):
         return graph.weight(name)
     module = graph.module
     assert isinstance(module, Transformer | EncoderClassifier)
@@ -274,7 +279,7 @@ def _position_table(graph: OnnxGraph, path: str, max_length: int) -> str:
 
 
 def _embedded(graph: OnnxGraph, path: str, tokens: str, positions: str) -> str:
-    """Look up ``tokens`` in the embedding at ``path``, scale, and add ``positions``."""
+    """Look up ``tokens`` in the embedding at ``path``, scale their vectors, and add ``positions``."""
     embedding = graph.module.get_submodule(path)
     assert isinstance(embedding, TokenEmbedding)
     found = graph.op("Gather", graph.weight(f"{path}.weight"), tokens)
@@ -282,7 +287,7 @@ def _embedded(graph: OnnxGraph, path: str, tokens: str, positions: str) -> str:
 
 
 def _encoded(graph: OnnxGraph, x: str, sentences: str, mask: OnnxMask) -> str:
-    """Apply the encoder's blocks and its final norm to (B * S, D)."""
+    """Apply the encoder's blocks and its final norm to a (B * S, D) matrix."""
     encoder = graph.module.get_submodule("encoder")
     assert isinstance(encoder, EncoderStack)
     for layer in range(len(encoder.blocks)):
@@ -334,9 +339,9 @@ def _residual(graph: OnnxGraph, path: str, x: str, sublayer: Callable[[str], str
 
 
 def _heads(graph: OnnxGraph, path: str, x: str, parts: tuple[str, ...], batch: str, *, length: int = -1) -> list[str]:
-    """Return queries, keys or values of (batch * T, D) as (batch, H, T, K or U), computed with one product.
+    """Project (batch * T, D) to queries, keys or values of shape (batch, H, T, K or U), with one matrix product.
 
-    Either ``batch``, a value, or ``length``, T, may be -1 and is then inferred.
+    ``batch`` is the name of a value; ``length`` is T. One of them may be -1, which means that it is inferred.
     """
     attention, num_heads = graph.attention(path), graph.attention(path).num_heads
     widths = [attention.d_value if part == "value" else attention.d_key for part in parts]
@@ -349,7 +354,7 @@ def _heads(graph: OnnxGraph, path: str, x: str, parts: tuple[str, ...], batch: s
 
 
 def _joined_linear(graph: OnnxGraph, path: str, parts: tuple[str, ...], x: str) -> str:
-    """Apply several linear layers as one; the runtime concatenates their matrices once, when it loads the graph."""
+    """Apply several linear layers as one. The runtime concatenates their matrices once, when it loads the graph."""
     weight, bias = (
         graph.op("Concat", *(graph.weight(f"{path}.{part}.{kind}") for part in parts), axis=0)
         for kind in ("weight", "bias")
@@ -363,8 +368,8 @@ def _attended(graph: OnnxGraph, path: str, query: str, keys: str, values: str, m
     query = graph.op("Mul", query, graph.constant(attention.d_key**-0.5))
     scores = graph.op("MatMul", query, graph.op("Transpose", keys, perm=[0, 1, 3, 2]))
     heads = graph.op("MatMul", graph.op("Softmax", graph.op("Add", scores, mask.bias), axis=-1), values)
-    if mask.attends is not None:
-        heads = graph.op("Mul", heads, mask.attends)
+    if mask.output_factor is not None:
+        heads = graph.op("Mul", heads, mask.output_factor)
     shape = graph.constant([-1, attention.num_heads * attention.d_value])
     return _linear(graph, f"{path}.output", graph.op("Reshape", graph.op("Transpose", heads, perm=[0, 2, 1, 3]), shape))
 
@@ -386,17 +391,17 @@ def _activated(graph: OnnxGraph, activation: str, x: str) -> str:
         case "silu":
             return graph.op("Mul", x, graph.op("Sigmoid", x))
         case _:
-            raise BundleError(f"activation = {activation!r}: the ONNX export does not have it")
+            raise BundleError(f"activation = {activation!r} is not supported by the ONNX export")
 
 
 def _linear(graph: OnnxGraph, path: str, x: str) -> str:
     """Apply the linear layer at ``path`` to the rows of a matrix."""
-    bias = [graph.weight(f"{path}.bias")] if graph.has(f"{path}.bias") else []
+    bias = [graph.weight(f"{path}.bias")] if graph.has_weight(f"{path}.bias") else []
     return graph.op("Gemm", x, graph.weight(f"{path}.weight"), *bias, transB=1)
 
 
 def _norm(graph: OnnxGraph, path: str, x: str) -> str:
-    """Apply the layer norm at ``path``, or nothing if the model has none there."""
+    """Apply the layer norm at ``path`` if the model has one there."""
     norm = graph.module.get_submodule(path)
     if isinstance(norm, nn.Identity):
         return x
@@ -417,7 +422,7 @@ def _with_padding_and_begin(graph: OnnxGraph, model: EncoderClassifier, source: 
         ends = graph.constant([0]), graph.constant([model.max_length]), graph.constant([1])
         source = graph.op("Slice", source, *ends)
     if model.config.pooling == "first":
-        source = graph.op("Concat", columns(model.begin, 1), source, axis=1)
+        source = graph.op("Concat", columns(model.bos, 1), source, axis=1)
     return source
 
 
@@ -432,10 +437,10 @@ def _convolved(graph: OnnxGraph, width: int, x: str, attends: str) -> str:
 
 
 def _pooled(graph: OnnxGraph, config: ClassifierConfig, x: str, attends: str, mask: OnnxMask) -> str:
-    """Pool (B, S, D) to (B, P); a text in which nothing counts becomes zeros."""
+    """Pool (B, S, D) to (B, P). A text in which no position counts is pooled to zeros."""
     axes = graph.constant([1, 2])
-    assert mask.attends is not None
-    bias, some = graph.op("Squeeze", mask.bias, axes), graph.op("Squeeze", mask.attends, axes)
+    assert mask.output_factor is not None
+    bias, some = graph.op("Squeeze", mask.bias, axes), graph.op("Squeeze", mask.output_factor, axes)
     counts, one = graph.op("Cast", attends, to=_FLOAT), graph.constant([1])
 
     def weighted(weights: str) -> str:
@@ -450,7 +455,7 @@ def _pooled(graph: OnnxGraph, config: ClassifierConfig, x: str, attends: str, ma
         return graph.op("Mul", graph.op("ReduceMax", shifted, one, keepdims=0), some)
 
     def one_position() -> str:
-        """The first or the last position that counts, as a one-hot weighting."""
+        """Return the vector of the first or last position that counts, selected by one-hot weights."""
         length = graph.op("Squeeze", graph.op("Shape", x, start=1, end=2))
         positions = graph.op("Range", graph.constant(0), length, graph.constant(1))
         last = config.pooling == "last"

@@ -1,9 +1,10 @@
-"""Export tokenizers as files of Hugging Face `transformers`, with Headway's ids: text in, the same ids out.
+"""Export tokenizers as files of Hugging Face `transformers`. They convert text to the same ids as in Headway.
 
 Headway's own and imported fast tokenizers become a fast tokenizer (``tokenizer.json``) that ``AutoTokenizer`` loads.
-The special tokens around a sentence become its template, with the languages chosen. ``split_special_tokens`` in
-``tokenizer_config.json`` prevents special tokens from being found inside text. A pair of SentencePiece models becomes
-the files of ``MarianTokenizer``, as OPUS-MT has them, and a pair of Moses tokenizers those of ``FSMTTokenizer``.
+Its template contains the special tokens around a sentence, for one choice of languages. ``split_special_tokens`` in
+``tokenizer_config.json`` prevents special tokens from being found inside text. A pair of SentencePiece models is
+written as the files of ``MarianTokenizer``, as in OPUS-MT folders. A pair of Moses tokenizers is written as the files
+of ``FSMTTokenizer``.
 """
 
 from __future__ import annotations
@@ -46,14 +47,15 @@ def tokenizer_files(
 
 
 def token_names(tokenizer: TextTokenizer) -> list[str]:
-    """Return a unique name for each id, as its library spells the token: for tools that identify tokens by name.
+    """Return a unique name for each id, for tools that identify tokens by name.
 
-    Brackets are put around the name of a special token until it differs from all tokens.
+    The name is the token as its library spells it. The names of special tokens are enclosed in angle brackets until
+    they differ from all other names.
     """
     if isinstance(tokenizer, Tokenizer):
         spelled = dict(zip(tokenizer.vocabulary.values(), tokenizer.vocabulary, strict=True))
         names = [*SPECIALS, *tokenizer.tags]
-        if tokenizer.kind == "whitespace":  # words never contain a space
+        if tokenizer.kind == "whitespace":  # tokens contain no spaces, so these names cannot equal one
             names = [f" {name} " for name in names]
     else:
         assert isinstance(tokenizer, ImportedTokenizer)
@@ -64,7 +66,7 @@ def token_names(tokenizer: TextTokenizer) -> list[str]:
     unspelled = [index for index in range(tokenizer.vocab_size) if index not in spelled]
     for index in sorted(
         unspelled, key=lambda index: index == BOS
-    ):  # BOS may duplicate another token, which keeps the name
+    ):  # BOS comes last: it may duplicate another token, which keeps the name
         name = names[index]
         while name in taken:
             name = f"<{name}>"
@@ -113,15 +115,16 @@ def _own_library(tokenizer: Tokenizer, names: Sequence[str]) -> dict[str, Any]:
             decoder: dict[str, Any] | None = {"type": "Fuse"}
         case "whitespace":
             cut = {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
-            decoder = None  # tokens are joined by spaces
+            decoder = None  # without a decoder, the library joins tokens by spaces
     model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": names[UNK]}
     return {**library, "pre_tokenizer": cut, "decoder": decoder, "model": model}
 
 
 def _reordered(tokenizer: FastTokenizer, names: Sequence[str]) -> dict[str, Any]:
-    """Return the library's file in Headway's order of ids.
+    """Return the content of ``tokenizer.json`` with Headway's order of ids.
 
-    A Unigram model finds each piece of its vocabulary in text, so its special tokens keep names that text cannot spell.
+    A Unigram model finds each piece of its vocabulary in text, so its special tokens keep names that cannot occur in
+    text.
     """
     library = copy.deepcopy(tokenizer.library_json)
     model = library["model"]
@@ -142,7 +145,7 @@ def _added(index: int, name: str) -> dict[str, Any]:
 
 
 def _template(special: SpecialTokens, names: Sequence[str]) -> dict[str, Any]:
-    """Return the template that puts special tokens around a text, or around two texts one after the other."""
+    """Return the template that puts special tokens around a text, or around the concatenation of two texts."""
     sides = special.source_prefix, special.source_suffix
     before, after = ([{"SpecialToken": {"id": names[i], "type_id": 0}} for i in ids] for ids in sides)
     one, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
@@ -158,9 +161,9 @@ def _template(special: SpecialTokens, names: Sequence[str]) -> dict[str, Any]:
 def _marian(
     source: SentencePieceTokenizer, target: SentencePieceTokenizer, special: SpecialTokens, languages: tuple[str, str]
 ) -> dict[str, bytes]:
-    """Return the files of MarianTokenizer, or only the two models if it cannot add the model's special tokens.
+    """Return the files of MarianTokenizer, or only the two SentencePiece models if it cannot add the special tokens.
 
-    MarianTokenizer reads the code of a language from the text itself (">>ron<< TEXT").
+    MarianTokenizer reads the code of the target language from the text itself (">>ron<< TEXT").
     """
     files = {"source.spm": source.model, "target.spm": target.model}
     codes = [source.pieces[index] for index in special.source_prefix]
@@ -184,8 +187,8 @@ def _marian(
 def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
     if (source.merges, source.lower_case) != (target.merges, target.lower_case):
         raise ConfigError(
-            "the two sides' Moses tokenizers differ in merges or lower-casing, and FSMTTokenizer has one of each; they "
-            "cannot be exported to `transformers`"
+            "the Moses tokenizers of source and target differ in merges or lower-casing, but FSMTTokenizer uses the "
+            "same for both; they cannot be exported to `transformers`"
         )
     names = token_names(source), token_names(target)
     merges = "".join(f"{left} {right}\n" for left, right in source.merges)
@@ -207,7 +210,7 @@ def _fsmt(source: MosesTokenizer, target: MosesTokenizer) -> dict[str, bytes]:
 
 
 def _numbered(tokenizer: SentencePieceTokenizer) -> Mapping[str, int]:
-    """Return the id of each piece. BOS may duplicate another token, whose id is returned then."""
+    """Return the id of each piece. If BOS duplicates another token, the piece has that token's id."""
     numbered = {piece: index for index, piece in enumerate(tokenizer.pieces) if index != BOS}
     return numbered | {SPECIALS[PAD]: PAD, "</s>": EOS, SPECIALS[UNK]: UNK}
 

@@ -1,6 +1,8 @@
-"""Tokenizers of Hugging Face model folders: the files of each family and the ids of their pieces.
+"""Read the tokenizers of Hugging Face model folders.
 
-    OPUS-MT (Marian)   source.spm, target.spm, vocab.json (pieces of both sides -> ids), perhaps target_vocab.json
+The families differ in their files and in the ids of pieces:
+
+    OPUS-MT (Marian)   source.spm, target.spm, vocab.json (pieces of both sides -> ids), sometimes target_vocab.json
     M2M-100            sentencepiece.bpe.model, vocab.json; the languages' ids follow the pieces' ids
     mBART              tokenizer.json; or sentencepiece.bpe.model with fairseq's ids: <s> <pad> </s> <unk>, then the
                        model's pieces from the fourth on, the languages, <mask>
@@ -8,7 +10,7 @@
     FSMT               vocab-src.json, vocab-tgt.json, merges.txt; Moses tokenization before the merges
     any family         tokenizer.json
 
-A :class:`ForeignVocabulary` knows the folder's ids; its ``tokenizer`` uses Headway's.
+A :class:`ForeignVocabulary` contains the ids of the folder. The tokenizer that it creates uses Headway's ids.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from headway.text.moses import MosesTokenizer
 from headway.text.sentencepiece import SentencePieceTokenizer, sentencepiece_pieces
 
 _SPM = "sentencepiece.bpe.model"
-_FILES = {  # of a family's own tokenizer; Marian and FSMT prefer them to tokenizer.json
+_FILES = {  # files of each family's own tokenizer; for Marian and FSMT they take precedence over tokenizer.json
     "marian": ("source.spm", "target.spm", "vocab.json"),
     "fsmt": ("vocab-src.json", "vocab-tgt.json", "merges.txt"),
     "m2m_100": (_SPM, "vocab.json"),
@@ -36,10 +38,10 @@ _FILES = {  # of a family's own tokenizer; Marian and FSMT prefer them to tokeni
     "bart": ("vocab.json", "merges.txt"),
 }
 _SPECIAL = frozenset({"<s>", "</s>", "<pad>", "<unk>", "<mask>"})
-# The languages of M2M-100's vocabularies in the order of their ids, which its tokenizer files do not list: the first
-# code has the id after the last piece of ``vocab.json``. From fairseq's ``m2m_100`` examples (Fan et al., "Beyond
-# English-Centric Multilingual Machine Translation", 2020) and its WMT 2021 models. ``language_codes`` in the
-# configuration of the tokenizer says which one is meant.
+# The languages of M2M-100's vocabularies in the order of their ids, because its tokenizer files do not list them. The
+# id of the first language follows the id of the last piece in ``vocab.json``. The lists are from fairseq's ``m2m_100``
+# examples (Fan et al., "Beyond English-Centric Multilingual Machine Translation", 2020) and its WMT 2021 models.
+# ``language_codes`` in ``tokenizer_config.json`` selects one of the lists.
 _M2M_LANGUAGES = {
     "m2m100": (
         "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu "
@@ -58,22 +60,22 @@ _CODES = {
 
 @dataclass(frozen=True)
 class ForeignVocabulary:
-    """The vocabulary of one side, in the ids of the folder that it was read from.
+    """The vocabulary of one side, with the ids of the folder that it was read from.
 
     Attributes:
-        unknown: The id of the unknown token.
+        unknown_id: The id of the unknown token.
         languages: The id of each language code.
-        tokenizer: Creates the tokenizer with the ids of a :class:`VocabularyOrder`.
+        make_tokenizer: Function that creates the tokenizer, with Headway's ids as given by a :class:`VocabularyOrder`.
     """
 
-    unknown: int
+    unknown_id: int
     languages: Mapping[str, int]
-    tokenizer: Callable[[VocabularyOrder], TextTokenizer]
+    make_tokenizer: Callable[[VocabularyOrder], TextTokenizer]
 
 
 @dataclass(frozen=True)
 class ForeignVocabularies:
-    """Both sides, and the languages that ``tokenizer_config.json`` names."""
+    """The vocabularies of source and target, and the languages named in ``tokenizer_config.json``."""
 
     source: ForeignVocabulary
     target: ForeignVocabulary
@@ -84,7 +86,8 @@ class ForeignVocabularies:
 def read_tokenizer_files(folder: Path, family: str) -> ForeignVocabularies:
     """Read the tokenizers of a Hugging Face folder whose ``model_type`` is ``family``.
 
-    :class:`BundleError` names missing or damaged files and what the family may have instead.
+    Raises:
+        BundleError: A file is missing or damaged. The message lists the files that the family can have.
     """
     config = read_json(folder / "tokenizer_config.json") or {}
     source, target = _sides(folder, family, config)
@@ -110,7 +113,7 @@ def _sides(folder: Path, family: str, config: dict[str, Any]) -> tuple[ForeignVo
     elif not complete:
         listed = " and ".join(filter(None, (", ".join(files[:-1]), *files[-1:])))
         known = f"tokenizer.json, or {listed}" if files else "tokenizer.json"
-        raise BundleError(f"{folder}: no tokenizer that Headway reads; a {family} folder has {known}")
+        raise BundleError(f"{folder}: no tokenizer that Headway can read; expected for {family}: {known}")
     elif family == "m2m_100":
         side = _m2m(folder, config)
     elif family == "mbart":
@@ -137,8 +140,8 @@ def _moses(folder: Path, config: dict[str, Any]) -> tuple[ForeignVocabulary, For
     languages = config.get("langs")
     if not isinstance(languages, list) or len(languages) != 2:
         raise BundleError(
-            f"{folder / 'tokenizer_config.json'}: langs = {languages!r}; expected the source's and the target's "
-            "language, whose rules for words Moses is to apply"
+            f"{folder / 'tokenizer_config.json'}: langs = {languages!r}; expected the source and the target language, "
+            "whose Moses rules are applied"
         )
     merges = _merges(folder / "merges.txt")
     lower_case = bool(config.get("do_lower_case", False))
@@ -187,7 +190,7 @@ def _fairseq(folder: Path, config: dict[str, Any]) -> ForeignVocabulary:
 def _pieces(
     model: Path, vocabulary: Mapping[str, int], languages: Mapping[str, int], origin: Path
 ) -> ForeignVocabulary:
-    """Return a side that is tokenized by a SentencePiece model and whose pieces have the ids of ``vocabulary``."""
+    """Return the vocabulary of a side that has a SentencePiece model; ``vocabulary`` maps its pieces to ids."""
     content = _bytes(model)
 
     def tokenizer(ids: VocabularyOrder) -> TextTokenizer:
@@ -199,14 +202,14 @@ def _pieces(
 
 def _unknown(vocabulary: Mapping[str, int], origin: Path) -> int:
     if "<unk>" not in vocabulary:
-        raise BundleError(f"{origin}: no piece '<unk>' in it, which stands for unknown text")
+        raise BundleError(f"{origin}: does not contain the piece '<unk>', which represents unknown text")
     return vocabulary["<unk>"]
 
 
 def _numbered(
     ids: VocabularyOrder, vocabulary: Mapping[str, int], languages: Iterable[int]
 ) -> tuple[list[str], list[int]]:
-    """Return the piece of each Headway id, and the ids that text never produces."""
+    """Return the piece of each Headway id, and the ids that encoding a text never returns."""
     names = {index: piece for piece, index in vocabulary.items()}
     special = {index for piece, index in vocabulary.items() if piece in _SPECIAL} | set(languages)
     pieces = [names.get(old, f"<unused {new}>") for new, old in enumerate(ids.order)]
@@ -219,11 +222,11 @@ def _fast(library: dict[str, Any], family: str, config: dict[str, Any], origin: 
     ids = {token: index for index, token in tokens.items()}
     unknown = _content(config.get("unk_token")) or "<unk>"
     if unknown not in ids:
-        raise BundleError(f"{origin}: no token {unknown!r} in it, which stands for unknown text")
+        raise BundleError(f"{origin}: does not contain the token {unknown!r}, which represents unknown text")
     languages = _codes(family, ids)
 
     def tokenizer(vocabulary: VocabularyOrder) -> TextTokenizer:
-        reserved = vocabulary.to_headway_ids(index for index in languages.values() if index in vocabulary.new_ids)
+        reserved = vocabulary.to_headway_ids(index for index in languages.values() if index in vocabulary.headway_ids)
         return FastTokenizer(library, vocabulary.order, reserved, str(origin))
 
     return ForeignVocabulary(ids[unknown], languages, tokenizer)
@@ -247,14 +250,14 @@ def _merges(path: Path) -> list[tuple[str, str]]:
     for number, line in enumerate(lines, start=1):
         parts = line.split()
         if len(parts) == 1:
-            raise BundleError(f"{path}, line {number}: expected two pieces that are joined, got {line!r}")
+            raise BundleError(f"{path}, line {number}: expected the two pieces of a merge, got {line!r}")
         if parts and not line.startswith("#version"):
             merges.append((parts[0], parts[1]))
     return merges
 
 
 def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
-    """Return the language codes among a family's tokens, by name, in the order of their ids."""
+    """Return the id of each language whose code is among a family's tokens, in the order of ids."""
     pattern = _CODES.get(family)
     matches = ((pattern.fullmatch(token), index) for token, index in ids.items()) if pattern else ()
     found = {next(filter(None, match.groups())): index for match, index in matches if match}
@@ -262,7 +265,7 @@ def _codes(family: str, ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def _language(config: dict[str, Any], keys: tuple[str, ...], known: Mapping[str, int]) -> str | None:
-    """Return the configured language of a side; None if it is not one of the model's codes."""
+    """Return the configured language of a side, or None if it is not one of the model's languages."""
     named = next((str(config[key]) for key in keys if config.get(key)), None)
     return named if named is None or not known or named in known else None
 
@@ -276,7 +279,7 @@ def _content(token: Any) -> str | None:
 def _vocabulary(path: Path) -> dict[str, int]:
     data = read_json(path) or {}
     if not data or any(not isinstance(index, int) for index in data.values()):
-        raise BundleError(f"{path}: expected an object of tokens and their ids")
+        raise BundleError(f"{path}: expected a JSON object that maps tokens to ids")
     return data
 
 

@@ -1,1 +1,1 @@
-"""One architecture per file, with its configuration; :mod:`headway.models.registry` lists them."""
+"""Model architectures, one per file with its configuration. :mod:`headway.models.registry` lists all of them."""

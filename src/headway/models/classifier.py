@@ -1,4 +1,4 @@
-"""A text classifier: the Transformer's encoder, one vector for the whole text, a linear layer to the classes' logits.
+"""A text classifier: a Transformer encoder, pooling to one vector per text, and a linear layer for the classes' logits.
 
     embedding -> (convolution) -> encoder blocks -> pooling -> projection
 
@@ -6,9 +6,9 @@ The reference classifier can be built in two versions, because its description a
 of width 256 (d_ff 512, 8 heads), pad or truncate texts to exactly 60 tokens (``max_length = 60``,
 ``pad_to_max_length``), have no mask (``masked = false``), and predict from the last position (``pooling = "last"``),
 which is padding in every shorter text. The description has neither residual connections nor layer normalization
-(``residual = false``, ``norm = "none"``); the code has both (``norm = "pre"``). A model for use today masks padding and
-pools over all positions. Without blocks, ``encoder_layers = 0``, the model is linear on pooled embeddings (Joulin et
-al. 2017 with ``pooling = "mean"``).
+(``residual = false``, ``norm = "none"``); the code has both (``norm = "pre"``). For new models, masking padding and
+pooling over all positions, as by default, is the better choice. Without blocks (``encoder_layers = 0``), the model is a
+linear classifier of pooled embeddings (with ``pooling = "mean"``, the model of Joulin et al. 2017).
 
 Dimensions: B batch, S source positions, D model, C classes.
 """
@@ -43,7 +43,7 @@ from headway.nn.positions import make_positions
 
 
 class ClassifierConfig(BlockConfig):
-    """The sizes and options of an encoder that classifies."""
+    """The sizes and options of a classifier."""
 
     kind: Literal["classifier"] = Field("classifier", description="The architecture.")
     d_model: ModelWidth = 256
@@ -51,9 +51,9 @@ class ClassifierConfig(BlockConfig):
     d_ff: InnerWidth = 512
     dropout: SublayerDropout = 0.1
     norm: NormPlacement = "pre"
-    encoder_layers: int = Field(1, ge=0, description="Number of encoder blocks. 0: pool the embeddings.")
+    encoder_layers: int = Field(1, ge=0, description="Number of encoder blocks. 0 means pooled embeddings.")
     embedding_dropout: float | None = Field(
-        None, ge=0, lt=1, description="Dropout probability on embeddings with their positions. Default: dropout."
+        None, ge=0, lt=1, description="Dropout probability on embeddings + positions. Default: the value of dropout."
     )
     word_dropout: float = Field(
         0.0, ge=0, lt=1, description="Probability of dropping a token's whole embedding in training."
@@ -64,7 +64,7 @@ class ClassifierConfig(BlockConfig):
         0, ge=0, description="Width of a residual convolution before the first block, in positions; odd, or 0 for none."
     )
     pooling: PoolingKind = Field(
-        "mean", description="How the vectors of all positions become one; first prepends a begin symbol."
+        "mean", description="Method of pooling all positions into one vector. first: a begin symbol before the text."
     )
     masked: bool = Field(True, description="Whether attention and pooling ignore padding.")
     max_length: int = Field(
@@ -78,8 +78,8 @@ class ClassifierConfig(BlockConfig):
             raise ValueError(f"convolution = {self.convolution} has no center; choose an odd width, such as 3, or 0")
         if not self.masked and not self.pad_to_max_length:
             raise ValueError(
-                "masked = false: padding then counts, and a text's label would depend on the texts beside it; set "
-                "pad_to_max_length = true, which pads all alike"
+                "masked = false: padding would count, so a text's label would depend on the other texts in its batch; "
+                "set pad_to_max_length = true, which pads all texts to the same length"
             )
         if self.decoder_window is not None:
             raise ValueError(
@@ -90,9 +90,9 @@ class ClassifierConfig(BlockConfig):
 
 
 class EncoderClassifier(nn.Module):
-    """Tokens in, a logit for each class out. Sources end with EOS; padding is on the right."""
+    """Computes the logits of the classes from the tokens of a text. Sources end with EOS; padding is on the right."""
 
-    pad, begin = 0, 1  # PAD and BOS of headway.text.base
+    pad, bos = 0, 1  # PAD and BOS of headway.text.base
 
     def __init__(self, config: ClassifierConfig, vocab_size: int, num_classes: int) -> None:
         super().__init__()
@@ -113,32 +113,34 @@ class EncoderClassifier(nn.Module):
 
     @property
     def max_length(self) -> int:
-        """The length of the longest text, in tokens with EOS."""
+        """The maximum length of a text, in tokens with EOS."""
         return self.config.max_length
 
-    def framed(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
-        """Return the tokens that the encoder reads: ``source`` padded as configured, with BOS first for "first"."""
+    def encoder_tokens(self, source: Int[Tensor, "B S"]) -> Int[Tensor, "B S2"]:
+        """Return the tokens that the encoder reads: ``source`` padded as configured, and BOS first if the pooling is
+        "first".
+        """
         if self.config.pad_to_max_length:
             source = F.pad(source, (0, self.max_length - source.size(1)), value=self.pad)  # a negative width truncates
-        return F.pad(source, (1, 0), value=self.begin) if self.config.pooling == "first" else source
+        return F.pad(source, (1, 0), value=self.bos) if self.config.pooling == "first" else source
 
     def embed_source(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B S2 D"]:
-        """Return the embeddings, with positions, of the tokens of :meth:`framed`, before the embedding dropout."""
-        embedded = self.embedding(self.framed(source))
+        """Return the embeddings + positions of :meth:`encoder_tokens`, before the embedding dropout."""
+        embedded = self.embedding(self.encoder_tokens(source))
         if self.training and self.config.word_dropout:
             embedded = embedded * self.word_dropout(torch.ones_like(embedded[..., :1]))
         positioned: Tensor = self.positions(embedded)
         return positioned
 
-    def logits_of(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
-        """Return the logits, given the embeddings from :meth:`embed_source`; for gradients with respect to them."""
-        mask = self._mask(self.framed(source))
+    def logits_from(self, embedded: Float[Tensor, "B S2 D"], source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
+        """Return the logits, given the output of :meth:`embed_source`, for gradients with respect to it."""
+        mask = self._mask(self.encoder_tokens(source))
         logits: Tensor = self.projection(self.pooled_dropout(self._pooled(self.embedding_dropout(embedded), mask)))
         return logits
 
     def forward(self, source: Int[Tensor, "B S"]) -> Float[Tensor, "B C"]:
         """Return the logits of the classes."""
-        return self.logits_of(self.embed_source(source), source)
+        return self.logits_from(self.embed_source(source), source)
 
     def _pooled(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None) -> Float[Tensor, "B P"]:
         """Encode and pool. If the pooling reads a single position, the last block computes only this position, from all
@@ -156,15 +158,15 @@ class EncoderClassifier(nn.Module):
         read: Tensor = self.encoder.norm(_one_position(blocks[-1], self.pooling(x, mask).unsqueeze(1), x, keys))
         return read.squeeze(1)
 
-    def _mask(self, framed: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
+    def _mask(self, tokens: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"] | None:
         """Return True for tokens and False for padding, or None if padding is not masked."""
-        return framed != self.pad if self.config.masked else None
+        return tokens != self.pad if self.config.masked else None
 
 
 def _one_position(
     block: EncoderBlock, y: Float[Tensor, "B 1 D"], x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B 1 S"] | None
 ) -> Float[Tensor, "B 1 D"]:
-    """Return the output of ``block`` at one position, whose input is ``y``; ``x`` has the inputs of all positions."""
+    """Return the output of ``block`` at one position, whose input is ``y``. ``x`` is the input at all positions."""
     attention, around = block.attention, block.attention_residual
     kv = attention.keys_values(around.norm(x) if isinstance(around, PreNorm) else x)
     y = around(y, lambda y: attention.attend(attention.queries(y), kv, mask))

@@ -1,4 +1,4 @@
-"""Recurrent sequence-to-sequence models: GRU and LSTM, a fixed vector or attention.
+"""Recurrent sequence-to-sequence models with GRU or LSTM cells, and with a fixed context vector or attention.
 
 The equations are in :mod:`headway.nn.recurrent` and :mod:`headway.nn.recurrent_decoders`. Each preset is the model of
 a paper:
@@ -9,19 +9,19 @@ a paper:
     luong       step, then attend           Luong et al. 2015: deep LSTM, attention = "luong", score = "general"
 
 ``d_model`` is the width of a state. In a bidirectional encoder it is the width of both directions together, so that
-encoder and decoder states match. ``d_embedding`` is the width of embeddings and of the output projection's input,
-except that the decoder of ``context = "start"`` projects its states. The presets have the papers' sizes, with two
-exceptions, because the papers have separate widths there:
+encoder and decoder states match. ``d_embedding`` is the width of embeddings and of the output projection's input. With
+``context = "start"``, however, the decoder's states are projected directly. The presets have the papers' sizes, with
+two exceptions, in which one of our widths represents several of the paper:
 
-    cho         the maxout layer and the embeddings have width 500; in the paper embeddings have rank 100
+    cho         the maxout layer and the embeddings have width 500; in the paper, embeddings have rank 100
                 (section 4.1.1)
     bahdanau    decoder states have width 2000, like the encoder's two directions together, and the maxout layer has
-                width 620, like the embeddings; in the paper these are 1000 and 500 (appendix A.2.3)
+                width 620, like the embeddings; in the paper, these widths are 1000 and 500 (appendix A.2.3)
 
 Dropout is applied to embeddings, between layers and before the projection (Zaremba et al. 2014); of these papers, only
 Luong et al. use it. None of the papers shares one matrix between embeddings and projection (``tie``) or multiplies
-embeddings by sqrt(d_embedding). Sources are read in their own order: Sutskever et al. reverse them, and so do Luong et
-al. in most of their models.
+embeddings by sqrt(d_embedding). Sources are not reversed, although Sutskever et al. reverse them, and Luong et al. do
+so in most of their models.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ _WITH_HIDDEN_LAYER: tuple[ScoreKind, ...] = ("additive", "feed_forward")
 
 
 class RecurrentConfig(Config):
-    """The sizes and options of a recurrent model. The defaults are a small model of Bahdanau et al.'s form."""
+    """The sizes and options of a recurrent model. The defaults are a small version of Bahdanau et al.'s model."""
 
     kind: Literal["recurrent"] = Field("recurrent", description="The architecture.")
     cell: Cell = Field("gru", description="Type of all recurrent cells: gru or lstm.")
-    d_model: int = Field(512, ge=1, description="Width of a layer's state, in units, both directions together.")
+    d_model: int = Field(512, ge=1, description="Width of a layer's state, in units; both directions together.")
     d_embedding: int | None = Field(None, ge=1, description="Width of embeddings, in units. Default: d_model.")
     encoder_layers: int = Field(1, ge=1, description="Number of encoder layers.")
     decoder_layers: int = Field(1, ge=1, description="Number of decoder layers.")
@@ -75,11 +75,11 @@ class RecurrentConfig(Config):
     )
     attention: Literal["none", "bahdanau", "luong"] = Field(
         "bahdanau",
-        description="none: the decoder reads only z. bahdanau: the state before each step queries the encoder. "
-        "luong: the state after each step does.",
+        description="Type of attention. none: the decoder reads only z. bahdanau: the decoder's state before each step "
+        "is the query. luong: the state after each step is the query.",
     )
     context: Literal["every_step", "start"] | None = Field(
-        None, description="When a decoder without attention reads z. Default: every_step. With attention: at the start."
+        None, description="When a decoder without attention reads z. Default: every_step. With attention, at the start."
     )
     score: ScoreKind | None = Field(
         None, description="Score function of attention. Default: additive for bahdanau, general for luong."
@@ -101,7 +101,7 @@ class RecurrentConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        """Replace ``preset = "luong"`` by that preset's options; keys beside it take precedence."""
+        """Replace ``preset = "luong"`` with the options of this preset. Other given keys take precedence."""
         if not isinstance(data, dict) or "preset" not in data:
             return data
         applied = applied_preset(data, PRESETS)
@@ -118,13 +118,13 @@ class RecurrentConfig(Config):
             )
         if self.attention != "none" and self.context is not None:
             raise ValueError(
-                f"context = {self.context!r} says where z enters a decoder without attention, but attention = "
-                f"{self.attention!r}, whose decoders are given a context of their own at each step; leave context out, "
-                "or set attention = 'none'"
+                f"context = {self.context!r} selects where z enters a decoder without attention, but attention = "
+                f"{self.attention!r}, whose decoder computes a context vector at each step; leave context out, or set "
+                "attention = 'none'"
             )
         if self.attention == "none" and self.score is not None:
             raise ValueError(
-                f"score = {self.score!r} is a part of attention, but attention = 'none'; leave score out, or choose "
+                f"score = {self.score!r} is an option of attention, but attention = 'none'; leave score out, or choose "
                 "attention = 'bahdanau' or 'luong'"
             )
         if self.score_hidden is not None and self.score_kind not in _WITH_HIDDEN_LAYER:
@@ -134,25 +134,25 @@ class RecurrentConfig(Config):
             )
         if self.input_feeding and self.attention != "luong":
             raise ValueError(
-                f"input_feeding = true feeds the output of attention = 'luong' back, but attention = "
-                f"{self.attention!r}; leave it out, or choose 'luong'"
+                f"input_feeding = true is an option of attention = 'luong', but attention = {self.attention!r}; leave "
+                "input_feeding out, or set attention = 'luong'"
             )
-        if self.starts_only and self.tie != "none" and self.d_embedding not in (None, self.d_model):
+        if self.reads_z_only_at_start and self.tie != "none" and self.d_embedding not in (None, self.d_model):
             raise ValueError(
-                f"tie = {self.tie!r} needs d_embedding = d_model where context = 'start', for states are projected as "
-                f"they are, but d_embedding = {self.d_embedding} and d_model = {self.d_model}; make them equal, or set "
-                "tie = 'none'"
+                f"tie = {self.tie!r} with context = 'start' needs d_embedding = d_model, because the decoder's states "
+                f"are projected directly, but d_embedding = {self.d_embedding} and d_model = {self.d_model}; make them "
+                "equal, or set tie = 'none'"
             )
         return self
 
     @property
-    def starts_only(self) -> bool:
-        """Whether z determines only the decoder's initial state, and the output is the decoder's state."""
+    def reads_z_only_at_start(self) -> bool:
+        """Whether z determines only the decoder's initial state. The decoder's output is then its state."""
         return self.attention == "none" and self.context == "start"
 
     @property
     def score_kind(self) -> ScoreKind | None:
-        """How attention compares states; None without attention."""
+        """The score function of attention, after resolving the default. None without attention."""
         if self.attention == "none":
             return None
         return self.score or ("additive" if self.attention == "bahdanau" else "general")
@@ -164,7 +164,8 @@ class RecurrentConfig(Config):
 
 
 class RecurrentModel(nn.Module):
-    """Source tokens in, logits of the next target token out.
+    """A recurrent encoder and decoder. Computes the logits of each next target token from the source and the target so
+    far.
 
     Sources end with EOS; targets start with BOS. Token 0 is padding on both sides.
     """
@@ -195,7 +196,7 @@ class RecurrentModel(nn.Module):
 
     @property
     def max_length(self) -> None:
-        """There is no limit."""
+        """None, because the length of sequences is not limited."""
         return None
 
     @property
@@ -204,14 +205,14 @@ class RecurrentModel(nn.Module):
         return self.projection.weight.device
 
     def encode(self, source: Int[Tensor, "B S"]) -> Encoded:
-        """Return the encoder's states, and z."""
+        """Return the encoder's states and z, the vector that summarizes them."""
         # An empty source is read as one padding token, which avoids a division by zero.
         lengths = (source != self.pad).sum(1).clamp(min=1)
         encoded: Encoded = self.encoder(self.dropout(self.source_embedding(source)), lengths)
         return encoded
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Encode and decode; return the vectors from which :attr:`projection` computes logits."""
+        """Encode and decode, and return the vectors from which :attr:`projection` computes logits."""
         return self._decode(self.decoder.start(self.encode(source)), target)
 
     def forward(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
@@ -220,25 +221,28 @@ class RecurrentModel(nn.Module):
         return logits
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> RecurrentState:
-        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        """Encode the sources and start decoding, with ``beams`` rows per source."""
         state = self.decoder.start(self.encode(pad_sequences(sources, self.pad, self.device)))
         if beams > 1:
             state.select(torch.arange(len(sources), device=self.device).repeat_interleave(beams))
         return state
 
     def admit(self, state: RecurrentState, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
         state.join(self.start(sources, beams=state.beams))
 
     def step(self, state: RecurrentState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next; ``attention`` is None if the model has none."""
+        """Append one token to each row and predict the next one.
+
+        The result contains the attention weights if ``attention`` is True and the model has attention, otherwise None.
+        """
         hidden = self._decode(state, tokens.unsqueeze(1)).squeeze(1)
         return Step(self.projection(hidden), state.weights if attention else None)
 
     def select(
         self, state: RecurrentState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.select(rows, sequences)
 
     def _decode(self, state: RecurrentState, tokens: Int[Tensor, "R T"]) -> Float[Tensor, "R T D"]:
@@ -250,7 +254,7 @@ def _decoder(config: RecurrentConfig, d_embedding: int) -> Decoder:
     widths = config.cell, d_embedding, config.d_model
     common: dict[str, Any] = {"layers": config.decoder_layers, "dropout": config.dropout}
     if config.score_kind is None:
-        return FixedVectorDecoder(*widths, **common, every_step=not config.starts_only)
+        return FixedVectorDecoder(*widths, **common, every_step=not config.reads_z_only_at_start)
     common |= {"score": config.score_kind, "score_hidden": config.score_hidden}
     if config.attention == "bahdanau":
         return BahdanauDecoder(*widths, **common)

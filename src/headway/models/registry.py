@@ -1,6 +1,6 @@
-"""The registry of architectures: configuration, model class, and the facts that other packages need.
+"""The registry of architectures: configuration, model class, and the properties that other packages need.
 
-A new architecture is one file in this package, a member of the unions below, and an entry of :data:`ARCHITECTURES`.
+To add an architecture, create a file in this package, and add it to the unions below and to :data:`ARCHITECTURES`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ Output = Literal["tokens", "label"]
 
 @dataclass(frozen=True)
 class Architecture:
-    """The facts about an architecture that other packages need.
+    """The properties of an architecture that other packages need.
 
     Attributes:
         config: The configuration class; its ``kind`` is the key in :data:`ARCHITECTURES`.
         model: The model class, called with the configuration, the source vocabulary size and the output size.
         output: What the model predicts: the tokens of a target sequence, or one label for the whole source.
         compilable: Whether ``torch.compile`` suits the model. It would unroll the time steps of a recurrent model.
-        shardable_blocks: Return the modules that FSDP2 shards one by one; None if the model cannot be sharded.
-        cross_attentions: Return the decoder's attention layers over the source, one per block; empty if it has none.
+        shardable_blocks: Function that returns the modules that FSDP2 shards one by one. None if the model cannot be
+            sharded.
+        cross_attentions: Function that returns the decoder's attention layers over the source, one per block. The list
+            is empty if the model has none.
         presets: Named settings of the configuration, for the documentation.
     """
 
@@ -95,7 +97,7 @@ def architectures_for(output: Output) -> list[str]:
 
 
 def parse_model_config(data: Any, origin: str) -> AnyConfig:
-    """Validate a model configuration that was read from ``origin``; its ``kind`` selects the architecture."""
+    """Validate a model configuration, whose ``kind`` selects the architecture. Error messages name ``origin``."""
     kind = data["kind"] if isinstance(data, dict) and "kind" in data else "transformer"
     if kind not in ARCHITECTURES:
         raise ConfigError(f"{origin}: kind = {kind!r}: {spelling_hint(str(kind), ARCHITECTURES)}")

@@ -5,8 +5,8 @@ Symbols of the paper's table 3: N is ``encoder_layers`` and ``decoder_layers``, 
 sqrt(d_model), positions are added, and dropout is applied to the sum (sections 3.4, 3.5, 5.4). By default, source
 embedding, target embedding and output projection share one matrix (section 3.4).
 
-Options cover the paper's own variants and later changes by others: positions (learned, rotary, none),
-``norm``, ``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
+Options cover the paper's own variants and variants from later work: positions (learned, rotary, none), ``norm``,
+``residual``, the score function of queries and keys (``score``) and their projections (``qk_projection``).
 """
 
 from __future__ import annotations
@@ -62,18 +62,18 @@ class TransformerConfig(BlockConfig):
     )
     sinusoid_spacing: Literal["paper", "inclusive"] = Field(
         "paper",
-        description="Wavelengths from 2 pi to 10000 * 2 pi, the end excluded (paper) or included (tensor2tensor).",
+        description="Whether wavelengths from 2 pi to 10000 * 2 pi exclude (paper) or include the end (tensor2tensor).",
     )
     position_offset: int = Field(0, ge=0, description="Position of a sequence's first token, for sinusoids only.")
     scale_embedding: bool = Field(True, description="Whether embeddings are multiplied by sqrt(d_model) (paper).")
-    embedding_norm: bool = Field(False, description="Layer norm on embeddings + positions (BART).")
+    embedding_norm: bool = Field(False, description="Whether embeddings + positions are layer-normalized (BART).")
     output_bias: bool = Field(False, description="Whether each token's logit has a bias.")
     tie: Tie = "all"
 
     @model_validator(mode="before")
     @classmethod
     def _apply_preset(cls, data: Any) -> Any:
-        """Replace ``preset = "base"`` by that preset's sizes; keys beside it take precedence."""
+        """Replace ``preset = "base"`` with the sizes of this preset. Other given keys take precedence."""
         return applied_preset(data, PRESETS) if isinstance(data, dict) else data
 
     @model_validator(mode="after")
@@ -97,17 +97,17 @@ class TransformerConfig(BlockConfig):
 
 @dataclass
 class TransformerState:
-    """The state between decoding steps: the keys and values of the prefixes and of the memory."""
+    """The state between decoding steps: keys and values of the target prefixes and of the memory."""
 
     prefix: KVCache
     memory: KVCache
 
 
 class Transformer(nn.Module):
-    """Source tokens in, logits of the next target token out.
+    """The Transformer. Computes the logits of each next target token from the source and the target so far.
 
-    Sources end with EOS; targets start with BOS. Token 0 is padding on both sides. Weights are initialized
-    Xavier-uniform, embeddings from a normal distribution with standard deviation d_model^-0.5.
+    Sources end with EOS; targets start with BOS. Token 0 is padding on both sides. Weights have Xavier-uniform
+    initialization; embeddings are drawn from a normal distribution with standard deviation d_model^-0.5.
     """
 
     pad = 0
@@ -128,7 +128,7 @@ class Transformer(nn.Module):
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with EOS; None means no limit."""
+        """The maximum sequence length that the positions allow, in tokens with EOS. None means no limit."""
         return self.config.max_length if self.config.positions == "learned" else None
 
     def embed_source(self, tokens: Int[Tensor, "B S"]) -> Float[Tensor, "B S D"]:
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
         return embedded
 
     def embed_target_at(self, tokens: Int[Tensor, " R"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R D"]:
-        """Return :meth:`embed_target` for one token of each row, each at its own position, counted from 0.
+        """Return the same as :meth:`embed_target` for one token per row, each at its own position, counted from 0.
 
         Call ``target_positions.reserve(largest position + 1)`` first.
         """
@@ -159,13 +159,16 @@ class Transformer(nn.Module):
     def decode(
         self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
     ) -> Float[Tensor, "B T D"]:
-        """Return the hidden state at each target position, which attends to the memory and to targets up to itself."""
+        """Return the hidden state at each target position.
+
+        Each position attends to the memory and to the target positions up to and including itself.
+        """
         x = self.embedding_dropout(self.embed_target(target))
         hidden: Tensor = self.decoder(x, memory, causal_mask(target.size(1), target.device), source_mask)
         return hidden
 
     def hidden(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T D"]:
-        """Encode and decode; return the hidden states from which :attr:`projection` computes logits."""
+        """Encode and decode, and return the hidden states from which :attr:`projection` computes logits."""
         source_mask = padding_mask(source, self.pad)
         return self.decode(target, self.encode(source, source_mask), source_mask)
 
@@ -180,14 +183,14 @@ class Transformer(nn.Module):
         return self.projection.weight.device
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> TransformerState:
-        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        """Encode the sources and start decoding, with ``beams`` rows per source."""
         memory = self._memory(sources)
         state = TransformerState(*self.decoder.caches(memory))
         self._admit(state, sources, memory, beams)
         return state
 
     def admit(self, state: TransformerState, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Encode more sources and append them to ``state``, with as many rows per source as it already has."""
         self._admit(state, sources, self._memory(sources), state.prefix.beams)
 
     def _memory(self, sources: Sequence[Sequence[int]]) -> list[KeysValues]:
@@ -203,10 +206,10 @@ class Transformer(nn.Module):
         state.prefix.admit([0] * len(sources), beams=beams)
 
     def step(self, state: TransformerState, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next.
+        """Append one token to each row and predict the next one.
 
-        With ``attention``, the step also has the weights of the last decoder block over the memory, as a mean over its
-        heads.
+        With ``attention``, the result also contains the last decoder block's attention weights over the source,
+        averaged over the heads.
         """
         prefix = state.prefix
         self.target_positions.reserve(prefix.max_length + 1)
@@ -221,7 +224,7 @@ class Transformer(nn.Module):
     def select(
         self, state: TransformerState, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None
     ) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.prefix.select(rows, sequences)
         if sequences is not None:
             state.memory.select(sequences, sequences)

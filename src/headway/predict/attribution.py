@@ -63,11 +63,11 @@ class Explanation:
 def attribute(bundle: ClassifierBundle, source: Int[Tensor, "1 S"], label: str, probability: float) -> Explanation:
     """Explain ``label`` for one text, given as ids with EOS."""
     model = bundle.model
-    ids = model.framed(source)[0].tolist()
+    ids = model.encoder_tokens(source)[0].tolist()
     count = len(ids) if not model.config.masked else len(ids) - ids.count(PAD)
     with torch.enable_grad():
         embedded = model.embed_source(source).detach().requires_grad_()
-        logit = model.logits_of(embedded, source)[0, bundle.labels.index(label)]
+        logit = model.logits_from(embedded, source)[0, bundle.labels.index(label)]
         (gradient,) = torch.autograd.grad(logit, embedded)
     values = (embedded.detach() * gradient).sum(2)[0, :count].tolist()
     attention: list[float | None] = [None] * count

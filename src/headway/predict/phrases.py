@@ -20,7 +20,7 @@ from headway.decode import Phrase, WordBoundaries
 from headway.errors import ConfigError
 from headway.predict.results import Source
 from headway.text.base import UNK, TextTokenizer
-from headway.text.words import contains_words, word_end, word_start
+from headway.text.words import contains_words, end_word_bits, start_word_bits
 
 Ids = tuple[int, ...]
 
@@ -101,7 +101,7 @@ def to_phrases(tokenizer: TextTokenizer, alternatives: Iterable[str]) -> tuple[P
     boundaries = word_boundaries(tokenizer)
     found: dict[Phrase, None] = {}
     for phrase in map(WordPhrase.parse, alternatives):
-        start, end = phrase.whole_start * word_start(phrase.text), phrase.whole_end * word_end(phrase.text)
+        start, end = phrase.whole_start * start_word_bits(phrase.text), phrase.whole_end * end_word_bits(phrase.text)
         for ids in _spellings(tokenizer, phrase):
             if UNK not in ids:
                 found[Phrase(ids, start & boundaries.starts[ids[0]], end & boundaries.ends[ids[-1]])] = None
@@ -136,8 +136,8 @@ def _find_boundaries(tokenizer: TextTokenizer) -> WordBoundaries:
     if tokenizer.kind == "whitespace":  # every token is a word
         return WordBoundaries(bytes(size), bytes(size))
     names = tokenizer.display(range(size))
-    starts = bytes(word_start("a" if re.match(_BYTE, name) else name) for name in names)
-    ends = bytes(word_end("a" if re.search(rf"{_BYTE}\Z", name) else name) for name in names)
+    starts = bytes(start_word_bits("a" if re.match(_BYTE, name) else name) for name in names)
+    ends = bytes(end_word_bits("a" if re.search(rf"{_BYTE}\Z", name) else name) for name in names)
     known = (ids[0] for ids in map(tokenizer.encode, _SEPARATORS) if len(ids) == 1 and UNK not in ids)
     return WordBoundaries(starts, ends, next((one for one in known if not starts[one] | ends[one]), None))
 

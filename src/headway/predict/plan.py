@@ -87,14 +87,14 @@ class RequestBuilder:
         try:
             if source.include or source.banned:
                 check_phrases(source)
-            if len(ids) + self.special.source_extra <= self.max_source_tokens:
+            if len(ids) + self.special.source_overhead <= self.max_source_tokens:
                 return TranslationPlan(source, (Part(source.text, ""),), (self._request(source, ids),))
-            return self._plan_of_parts(source, len(ids) + self.special.source_extra)
+            return self._plan_of_parts(source, len(ids) + self.special.source_overhead)
         except HeadwayError as error:
             return error
 
     def _plan_of_parts(self, source: Source, length: int) -> TranslationPlan:
-        encode, extra = self.bundle.source_tokenizer.encode, self.special.source_extra
+        encode, extra = self.bundle.source_tokenizer.encode, self.special.source_overhead
         parts, trailing_whitespace = split_text(
             source.text, self.language, lambda text: len(encode(text)) + extra, self.max_source_tokens
         )
@@ -113,7 +113,7 @@ class RequestBuilder:
         prefix = self.special.target_prefix
         if source.prefix:
             prefix += prefix_ids(tokenizer, source)
-        framed = tuple(self.special.source(ids))
+        framed = tuple(self.special.add_to_source(ids))
         include = include_phrases(tokenizer, source) if source.include else ()
         matches = self.glossary.matches(source.text) if self.glossary else []
         # Samples cannot be made to contain phrases; they are only checked for them.

@@ -278,7 +278,7 @@ class Translator(TextTranslator):
             return source
         if isinstance(target, HeadwayError):
             return target
-        pair, limit = (special.source(source), [*special.target_prefix, *target]), self._model.max_length
+        pair, limit = (special.add_to_source(source), [*special.target_prefix, *target]), self._model.max_length
         for what, length in (("source", len(pair[0])), ("target", len(pair[1]) + 1)):
             if limit is not None and length > limit:
                 return LengthError(

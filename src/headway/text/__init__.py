@@ -1,1 +1,1 @@
-"""Text: from strings to token ids and back (:mod:`headway.text.tokenizer`)."""
+"""Conversion of text to token ids and back (:mod:`headway.text.tokenizer`)."""

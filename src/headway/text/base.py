@@ -1,8 +1,8 @@
-"""The base class of all tokenizers: Headway's own (:class:`~headway.text.tokenizer.Tokenizer`) and those of imported
-models (:mod:`headway.text.imported`).
+"""The base class of all tokenizers: Headway's own (:class:`~headway.text.tokenizer.Tokenizer`) and the tokenizers of
+imported models (:mod:`headway.text.imported`).
 
-Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> in all of them. Text never produces a special id, except <unk> for text
-that the vocabulary does not contain.
+Ids 0 to 3 are <pad>, <bos>, <eos> and <unk> in all of them. Encoding a text never returns a special id, except <unk>
+for text that the vocabulary does not contain.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class MergeStep:
     """One merge in the segmentation of one word. The tokens are readable, as :meth:`TextTokenizer.display` shows them.
 
     Attributes:
-        word: The index of the word in the text, from 0.
-        rank: The position of the merge in the order of learning, from 0.
+        word: The index of the word in the text, counted from 0.
+        rank: The position of the merge in the order of learning, counted from 0.
         left: The token that was joined with ``right``.
         right: The token to the right of ``left``.
-        result: The token that they became.
+        result: The joined token.
         segmentation: The tokens of the word after this merge.
     """
 
@@ -50,10 +50,10 @@ class TextTokenizer(ABC):
     """Converts text to token ids and back.
 
     Attributes:
-        kind: What a token is ("bpe", "characters", "whitespace"), or for imported tokenizers the library that it is
-            for: "huggingface", "sentencepiece", "moses".
-        tags: Names of ids that text never produces, such as "<2en>". Imported tokenizers have none; their languages are
-            in the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`.
+        kind: The kind of tokens ("bpe", "characters" or "whitespace"), or the library of an imported tokenizer
+            ("huggingface", "sentencepiece" or "moses").
+        tags: Names of ids that encoding a text never returns, such as "<2en>". Imported tokenizers have none; their
+            languages are in the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate`.
         vocab_size: The number of ids, including special tokens, tags and unused ids.
     """
 
@@ -66,18 +66,18 @@ class TextTokenizer(ABC):
 
     @abstractmethod
     def _name(self, index: int) -> str:
-        """Return what an id is shown as."""
+        """Return the readable form of an id."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``; special tokens and tags are skipped."""
+        """Return the text of ``ids``. Special tokens and tags are skipped."""
 
     @abstractmethod
     def _saved(self) -> Mapping[str, Any]:
-        """Return the content of the saved file."""
+        """Return the content of the saved JSON file."""
 
     def tag_id(self, name: str) -> int:
-        """Return the id of a tag; raise :class:`ConfigError` for an unknown one."""
+        """Return the id of a tag, or raise :class:`ConfigError` if it is unknown."""
         if name not in self.tags:
             hint = spelling_hint(name, self.tags) if self.tags else "this vocabulary has none"
             raise ConfigError(f"unknown tag {name!r}; {hint}")
@@ -88,7 +88,9 @@ class TextTokenizer(ABC):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text. This is much faster than one by one, because libraries use all processors."""
+        """Return the ids of each text. This is much faster than encoding the texts one by one, because the libraries
+        use all processors.
+        """
         for number, text in enumerate(texts, start=1):
             refuse_surrogates(text, number)
         return self._encode_batch(list(texts))
@@ -100,31 +102,31 @@ class TextTokenizer(ABC):
     def display(self, ids: Sequence[int]) -> list[str]:
         """Return each id in readable form: the text of its token, or the name of a special token or a tag.
 
-        Bytes of a character that is split between tokens are shown as "<0xF0>". Apart from them, the joined tokens of a
-        "bpe" or "characters" text are the text.
+        If a character is split between tokens, its bytes are shown in the form "<0xF0>". Without such bytes, the tokens
+        of a "bpe" or "characters" tokenizer, joined together, are the text.
         """
         self._check_ids(ids)
         return [self._name(index) for index in ids]
 
     def merges_applied(self, text: str) -> list[MergeStep]:
-        """Return the merges that segment ``text``; empty if the tokenizer cannot report them."""
+        """Return the merges that segment ``text``. The list is empty if the tokenizer cannot report them."""
         return []
 
     def _check_ids(self, ids: Sequence[int]) -> None:
         if wrong := [index for index in ids if not 0 <= index < self.vocab_size]:
             raise ConfigError(
                 f"id {wrong[0]} is not in this vocabulary, whose ids are 0 to {self.vocab_size - 1}; "
-                "were the ids made by another tokenizer?"
+                "do the ids come from a different tokenizer?"
             )
 
     def save(self, folder: Path, name: str) -> None:
-        """Write ``folder/name.json``, whole or not at all; the folder is created if it is missing."""
+        """Write ``folder/name.json``, completely or not at all. The folder is created if it is missing."""
         with atomic_write(folder / f"{name}.json") as aside:
             aside.write_text(self._content, encoding="utf-8", newline="\n")
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the saved file, in hexadecimal: equal if and only if two tokenizers are equal."""
+        """SHA-256 of the saved file, in hexadecimal. Tokenizers are equal if and only if their fingerprints are."""
         return hashlib.sha256(self._content.encode()).hexdigest()
 
     @functools.cached_property
@@ -133,7 +135,7 @@ class TextTokenizer(ABC):
 
 
 def refuse_surrogates(text: str, number: int) -> None:
-    """Raise :class:`DataError` if UTF-8 cannot encode text number ``number``."""
+    """Raise :class:`DataError` if UTF-8 cannot encode ``text``. The message calls it text ``number``."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

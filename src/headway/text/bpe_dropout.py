@@ -1,13 +1,13 @@
 """BPE-dropout (Provilkov et al., "BPE-Dropout: Simple and Effective Subword Regularization", 2020, algorithm 1).
 
-A word is segmented by merges as usual, but before each merge every merge that fits is left out with probability p,
-independently. Of the remaining merges, the one of lowest rank is applied, leftmost first. If none remains, the word is
-finished. So one word has many segmentations, and a model also learns its parts.
+A word is segmented by merges as usual, but at each step every applicable merge is skipped with probability p,
+independently. Of the remaining merges, the one with the lowest rank is applied, leftmost first. If none remains, the
+segmentation is finished. So one word has many segmentations, and a model also learns the parts of words.
 
-The library has this option, but no seed for it. Here segmentations are a pure function of text and seed. Departure from
-the paper, for speed: words are not segmented anew each time they occur. Every chunk (see
-:mod:`headway.text.corpus_encoder`) has 64 segmentations, drawn independently, and each occurrence uses one of them at
-random.
+The library `tokenizers` has this option, but without a seed. Here, segmentations depend only on the text and the seed.
+Departure from the paper, for speed: words are not segmented again each time they occur. Instead, every chunk (see
+:mod:`headway.text.corpus_encoder`) has 64 segmentations, which are drawn independently, and each occurrence uses a
+random one of them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from random import Random
 
 from headway.errors import ConfigError
 from headway.text.base import TextTokenizer
-from headway.text.corpus_encoder import Packed, id_bytes, pack, single_spaced
+from headway.text.corpus_encoder import Packed, ids_to_bytes, pack, split_if_single_spaced
 from headway.text.tokenizer import Tokenizer
 
-_CHOICES = 64  # segmentations of a chunk; divides 256, so that a random byte chooses uniformly
-_MAX_CACHED = 1 << 17  # chunks whose segmentations are cached, about 150 MB
+_CHOICES = 64  # segmentations of a chunk; a divisor of 256, so that a random byte chooses uniformly
+_MAX_CACHED = 1 << 17  # maximum number of chunks in the cache, about 150 MB
 
 
 def segment_with_dropout(
@@ -32,15 +32,16 @@ def segment_with_dropout(
     """Return the tokens of one word after merges with dropout.
 
     Args:
-        word: The symbols that the word starts from.
+        word: The symbols of the word before any merge.
         ranks: The rank of each merge.
-        probability: The probability that a fitting merge is left out, each time a merge is chosen.
-        draw: Returns random numbers, uniform in [0, 1).
+        probability: The probability that an applicable merge is skipped, at each step.
+        draw: A function that returns a random number, uniform in [0, 1).
     """
     pieces = list(word)
     seams = [ranks.get(pair, math.inf) for pair in pairwise(pieces)]  # ranks of the merges between neighbors
     while seams and (lowest := min(seams)) < math.inf:
-        # Deciding on one merge after the other, by rank, until one remains equals deciding on all and then choosing.
+        # Drawing for the merges in the order of their ranks, until one is kept, has the same result as drawing for all
+        # of them and then choosing the lowest rank.
         if draw() >= probability:
             at = seams.index(lowest)
         else:
@@ -60,8 +61,8 @@ class BPEDropoutEncoder:
     """Computes several segmentations of each text by BPE-dropout.
 
     Args:
-        tokenizer: A byte-pair tokenizer of Headway's own.
-        probability: The probability that a merge is left out.
+        tokenizer: Headway's own tokenizer, of kind "bpe".
+        probability: The probability that a merge is skipped.
         num_segmentations: The number of segmentations of each text.
         seed: The random seed of the segmentations.
     """
@@ -69,7 +70,7 @@ class BPEDropoutEncoder:
     def __init__(self, tokenizer: TextTokenizer, probability: float, num_segmentations: int, seed: int) -> None:
         if not isinstance(tokenizer, Tokenizer) or tokenizer.kind != "bpe":
             raise ConfigError(
-                f"data.bpe_dropout = {probability}: only Headway's own bpe tokenizer reports its merges, and the "
+                f"data.bpe_dropout = {probability}: only Headway's own bpe tokenizer reports its merges, but the "
                 f"tokenizer is {tokenizer.kind!r}; set data.bpe_dropout = 0, or train from scratch with tokenizer.kind "
                 "= 'bpe'"
             )
@@ -82,7 +83,7 @@ class BPEDropoutEncoder:
         return pack([row for text in texts for row in self._rows(text)])
 
     def _rows(self, text: str) -> list[bytes]:
-        words = single_spaced(text)
+        words = split_if_single_spaced(text)
         if words is None:
             whole = _Chunk(text, self._tokenizer)
             return [self._sample(whole, number) for number in range(self.num_segmentations)]
@@ -108,7 +109,7 @@ class BPEDropoutEncoder:
 
     def _store(self, chunk: _Chunk, number: int) -> bytes:
         ids = self._sample(chunk, number)
-        # Most samples are equal, and share one object.
+        # Most segmentations of a chunk are equal, so equal ones share one object.
         chunk.samples[number] = next((same for same in chunk.samples if same == ids), ids)
         return ids
 
@@ -116,7 +117,7 @@ class BPEDropoutEncoder:
         draw = Random(f"{self._seed} {number} {chunk.text}").random
         ranks = self._tokenizer.ranks
         pieces = [piece for word in chunk.words for piece in segment_with_dropout(word, ranks, self._probability, draw)]
-        return id_bytes([self._tokenizer.vocabulary[piece] for piece in pieces])
+        return ids_to_bytes([self._tokenizer.vocabulary[piece] for piece in pieces])
 
 
 class _Chunk:

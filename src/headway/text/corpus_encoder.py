@@ -1,10 +1,10 @@
 """Fast tokenization of large corpora into arrays of ids.
 
 :class:`CorpusEncoder` returns the ids of :meth:`~headway.text.tokenizer.Tokenizer.encode_batch` an order of magnitude
-faster. Byte-pair merges never cross words, so each word is segmented once and cached. The unit is a *chunk*: the text
-between two single spaces, with the space before it. GPT-2's expression always splits there, so the ids of a text are
-the concatenated ids of its chunks. Other white space may belong to the word before or after it, depending on what
-follows, so a text that contains some is tokenized by the library as a whole.
+faster. Byte-pair merges never cross words, so each word is segmented once and cached. The cache stores *chunks*: a
+chunk is the text between two single spaces, including the space before it. GPT-2's regular expression always splits
+there, so the ids of a text are the concatenated ids of its chunks. Other white space may belong to the word before or
+after it, depending on what follows, so the library tokenizes a text with such white space as a whole.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from numpy.typing import NDArray
 
 from headway.text.base import TextTokenizer
 
-_MAX_CACHED = 1 << 17  # chunks of a generation; two generations take about 50 MB
-_MAX_CACHED_LENGTH = 40  # characters; in scripts without spaces a chunk is a sentence that occurs only once
+_MAX_CACHED = 1 << 17  # chunks in a generation; two generations take about 50 MB
+_MAX_CACHED_LENGTH = 40  # in characters; in scripts without spaces, a chunk is a sentence, which occurs only once
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The ids of several texts: concatenated ``ids``, and the ``lengths`` of the texts."""
+    """The token ids of several texts: the concatenated ``ids``, and the ``lengths`` of the texts in tokens."""
 
     ids: NDArray[np.uint32]
     lengths: NDArray[np.int64]
 
 
 def pack(rows: Sequence[bytes]) -> Packed:
-    """Concatenate texts, each given as the bytes of an array of uint32."""
+    """Concatenate texts, each of which is given as the bytes of a uint32 array of its ids."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows)) // 4
     return Packed(np.frombuffer(b"".join(rows), np.uint32), lengths)
 
 
-def single_spaced(text: str) -> list[str] | None:
+def split_if_single_spaced(text: str) -> list[str] | None:
     """Return the words of a text whose only white space is single spaces between words, or None for other texts."""
     words = text.split()
     return words if words and " ".join(words) == text else None
 
 
 class CorpusEncoder:
-    """Computes the ids of ``tokenizer`` for large corpora."""
+    """Computes the same ids as ``tokenizer``, but faster, for large corpora."""
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -52,13 +52,13 @@ class CorpusEncoder:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids."""
+        """The size of the tokenizer's vocabulary."""
         return self._tokenizer.vocab_size
 
     def encode(self, texts: Sequence[str]) -> Packed:
         """Return the ids of each text, without special tokens around them."""
         if self._tokenizer.kind == "bpe":
-            split = [single_spaced(text) for text in texts]
+            split = [split_if_single_spaced(text) for text in texts]
             self._first.learn(words[0] for words in split if words is not None)
             self._later.learn(word for words in split if words is not None for word in words[1:])
             return pack([self._row(text, words) for text, words in zip(texts, split, strict=True)])
@@ -73,18 +73,19 @@ class CorpusEncoder:
         return b"".join([self._first[first], *map(self._later.__getitem__, later)])
 
     def _segment_each(self, texts: Sequence[str]) -> list[bytes]:
-        return [id_bytes(ids) for ids in self._tokenizer.encode_batch(texts)]
+        return [ids_to_bytes(ids) for ids in self._tokenizer.encode_batch(texts)]
 
 
-def id_bytes(ids: list[int]) -> bytes:
-    """Return ids as the bytes of an array of uint32."""
+def ids_to_bytes(ids: list[int]) -> bytes:
+    """Return the bytes of a uint32 array of ``ids``."""
     return np.array(ids, np.uint32).tobytes()
 
 
 class _Chunks(dict[str, bytes]):
-    """A cache of the ids of ``prefix`` + word by word, filled on demand.
+    """A cache that maps each word to the ids of ``prefix`` + word, filled on demand.
 
-    When it is full, it starts a new generation, and drops the words that were not used since the generation before.
+    When it is full, it starts a new generation. Words that were not used during the generation that just ended are
+    dropped.
     """
 
     def __init__(self, segment: Callable[[Sequence[str]], list[bytes]], prefix: str) -> None:
@@ -93,8 +94,8 @@ class _Chunks(dict[str, bytes]):
         self._older: dict[str, bytes] = {}
 
     def learn(self, words: Iterable[str]) -> None:
-        """Add the ids of all new ``words`` at once, which is many times faster than one by one."""
-        known = self, self._older  # read once: other threads may replace self._older
+        """Add the ids of all new ``words`` at once, which is many times faster than adding them one by one."""
+        known = self, self._older  # self._older is read only once, because other threads may replace it
         new = [
             word for word in set(words) if len(word) <= _MAX_CACHED_LENGTH and not any(word in each for each in known)
         ]

@@ -1,11 +1,11 @@
 """Fast tokenizers of Hugging Face models (``tokenizer.json``), in Headway's order of ids.
 
 The file of the library `tokenizers` describes normalizer, pre-tokenizer, model and decoder. All of it is kept, except
-what breaks the rule that text produces no special id. Text could produce one in two ways: *added tokens* are found in
-text before the model reads it, and a Unigram model finds any piece of its vocabulary, including "</s>". So special
-tokens get names in the file that text cannot spell (between spaces, which every pre-tokenizer replaces or removes), and
-any that are still found become ``UNK``. Templates that put tokens around a text are dropped: the model folder's
-:class:`~headway.text.special_tokens.SpecialTokenTemplate` does that.
+what breaks the rule that encoding a text returns no special ids. There are two ways to break it: *added tokens* are
+found in text before the model reads it, and a Unigram model finds any piece of its vocabulary, including "</s>". So in
+the file, special tokens get names that cannot occur in text (they start and end with a space, and every pre-tokenizer
+replaces or removes spaces). Any special tokens that are still found become ``UNK``. Templates that put tokens around a
+text are removed, because the model folder's :class:`~headway.text.special_tokens.SpecialTokenTemplate` replaces them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class FastTokenizer(ImportedTokenizer):
     """A tokenizer of the library `tokenizers`.
 
     Args:
-        library: The content of a ``tokenizer.json``, parsed.
-        order: The library's id for each of Headway's ids. Ids unknown to the library are reserved.
-        reserved: Further ids that text never produces, such as language codes.
+        library: The parsed content of a ``tokenizer.json``.
+        order: The library's id for each of Headway's ids. Ids that the library does not have are reserved.
+        reserved: Further ids that encoding a text never returns, such as language codes.
         origin: The name of the file in error messages.
 
     Attributes:
-        library_json: The content of the library's file, in its own ids, where text cannot spell the special tokens.
+        library_json: The content of ``tokenizer.json`` with the library's own ids, in which the names of special tokens
+            cannot occur in text.
     """
 
     kind = "huggingface"
@@ -61,9 +62,9 @@ class FastTokenizer(ImportedTokenizer):
                 self._headway_ids[old] = new
         try:
             self._library = tokenizers.Tokenizer.from_str(json.dumps(self.library_json))
-        except Exception as error:  # the library raises Exception itself
+        except Exception as error:  # the library raises no more specific class
             raise BundleError(f"{origin}: the library `tokenizers` cannot read it ({error})") from None
-        self._library.encode_special_tokens = True  # not in the saved file: text is not searched for special tokens
+        self._library.encode_special_tokens = True  # do not search text for special tokens (not stored in the file)
 
     def _encode_batch(self, texts: list[str]) -> list[list[int]]:
         encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
@@ -96,7 +97,7 @@ class FastTokenizer(ImportedTokenizer):
 
 
 def library_tokens(library: dict[str, Any], origin: str) -> dict[int, str]:
-    """Return the tokens of a ``tokenizer.json`` by id; raise :class:`BundleError` if it is not such a file."""
+    """Return the tokens of a ``tokenizer.json`` by id, or raise :class:`BundleError` if it is not such a file."""
     try:
         vocabulary = library["model"]["vocab"]
         pairs = vocabulary.items() if isinstance(vocabulary, dict) else ((v[0], i) for i, v in enumerate(vocabulary))
@@ -113,7 +114,7 @@ def special_ids(library: dict[str, Any]) -> set[int]:
 
 
 def _without_special(library: dict[str, Any], ids: set[int]) -> dict[str, Any]:
-    """Return a copy in which text cannot spell the tokens of ``ids``, and which puts no tokens around a text."""
+    """Return a copy in which the tokens of ``ids`` cannot occur in text, and which puts no tokens around a text."""
     library = copy.deepcopy(library)
     library.update(post_processor=None, truncation=None, padding=None)
     model = library["model"]

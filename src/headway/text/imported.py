@@ -1,9 +1,9 @@
-"""The base class of imported tokenizers: another order of ids, and ids that text never produces.
+"""The base class of imported tokenizers, which change the order of ids and have reserved ids.
 
 An imported vocabulary is rearranged into Headway's order: <pad>, <bos>, <eos>, <unk>, then the other tokens in their
-old order. *Reserved* ids are special tokens, language codes, masks and unused rows. Text never produces them, and they
-contribute nothing to decoded text. (The toolkits that these models come from do find such tokens inside text, so there
-a sentence about "</s>" ends early.)
+original order. *Reserved* ids are special tokens, language codes, masks and unused rows. Encoding a text never returns
+them, and decoding skips them. (The toolkits that these models come from do find such tokens inside text, so a sentence
+about "</s>" ends early in them.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from headway.errors import BundleError
 from headway.text.base import NUM_SPECIAL, TextTokenizer
 
-IMPORTED_VERSION = 2  # of the saved file; version 1 is Headway's own tokenizer
+IMPORTED_VERSION = 2  # version of the saved file; version 1 is for Headway's own tokenizer
 
 
 class ImportedTokenizer(TextTokenizer):
@@ -24,7 +24,7 @@ class ImportedTokenizer(TextTokenizer):
 
     Args:
         names: The displayed text of each id.
-        reserved: Ids that text never produces. The four special ids are included without being listed.
+        reserved: Ids that encoding a text never returns. The four special ids are always reserved.
         pieces: The token of each id, as the tokenizer's library spells it.
     """
 
@@ -45,16 +45,16 @@ class ImportedTokenizer(TextTokenizer):
     @classmethod
     @abstractmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> ImportedTokenizer:
-        """Create the tokenizer from the content of its file. Errors of the content need not be converted."""
+        """Create the tokenizer from the parsed content of its file. The caller handles errors such as KeyError."""
 
     @abstractmethod
     def _fields(self) -> Mapping[str, Any]:
-        """Return what the saved file contains besides its format, version and kind."""
+        """Return the fields of the saved file, except its format, version and kind."""
 
     def _saved(self) -> Mapping[str, Any]:
         return {"format": "headway-tokenizer", "version": IMPORTED_VERSION, "kind": self.kind, **self._fields()}
 
     def _text_ids(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids that stand for text."""
+        """Return ``ids`` without the reserved ids."""
         self._check_ids(ids)
         return [index for index in ids if index not in self.reserved]

@@ -18,7 +18,7 @@ _IMPORTED: dict[str, type[ImportedTokenizer]] = {
 
 
 def parse_imported(data: dict[str, Any], path: Path) -> TextTokenizer:
-    """Return the imported tokenizer of the content of its file.
+    """Create the imported tokenizer that ``data``, the parsed content of the file ``path``, describes.
 
     Raises:
         BundleError: The kind is unknown, or a value is missing or invalid.

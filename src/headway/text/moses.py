@@ -1,11 +1,11 @@
-"""The rules of Moses and byte-pair merges, for imported models that were trained with fairseq (FSMT).
+"""Tokenization by the rules of Moses and byte-pair merges, for imported models that were trained with fairseq (FSMT).
 
 Text is normalized and split into words and punctuation by the rules of Moses (Koehn et al., "Moses: Open Source Toolkit
 for Statistical Machine Translation", 2007), which the package `sacremoses` implements. Then merges join the characters
-of each word (Sennrich et al., 2016), whose last character is marked by ``</w>``. Moses's detokenizer joins the words
-again. Some details are lost: the kind of quotation marks and of spaces, and control characters.
+of each word (Sennrich et al., 2016); the last character of a word is marked by ``</w>``. Moses's detokenizer joins the
+words again. Some details are lost: the kind of quotation marks and of spaces, and control characters.
 
-Departure: tabs and line ends are spaces here. `transformers` drops them with the other control characters, and so joins
+Departure: tabs and line ends become spaces here. `transformers` removes them like other control characters, which joins
 the words that they separate.
 """
 
@@ -26,18 +26,18 @@ from headway.text.base import UNK
 from headway.text.imported import ImportedTokenizer
 
 _END = "</w>"
-_UNKNOWN = _END  # stands for unknown characters in the library; no piece of text, because no word is empty
+_UNKNOWN = _END  # the library's token for unknown characters; never a piece of text, because no word is empty
 
 
 class MosesTokenizer(ImportedTokenizer):
-    """The rules of Moses, merges, and their vocabulary.
+    """A tokenizer that applies the rules of Moses, then byte-pair merges.
 
     Args:
         language: The language of the rules, such as "de". Moses treats an unknown language as English.
-        merges: The pairs that are joined, in the order of learning.
-        pieces: The piece of each id; the names of special tokens and unused rows do not matter.
-        reserved: Ids that text never produces, in addition to the four special ids.
-        lower_case: Whether text is lower-cased first.
+        merges: The pairs of pieces that are joined, in the order of learning.
+        pieces: The piece of each id. The names of special tokens and unused rows do not matter.
+        reserved: Ids that encoding a text never returns, in addition to the four special ids.
+        lower_case: Whether text is lower-cased before it is tokenized.
         origin: The name of the files in error messages.
     """
 
@@ -76,7 +76,10 @@ class MosesTokenizer(ImportedTokenizer):
         return [[ids.get(piece, UNK) for piece in encoding.tokens] for encoding in encodings]
 
     def _words(self, text: str) -> list[str]:
-        """Split text into words and punctuation. "@-@" is a dash in a word; XML's special characters are escaped."""
+        """Split text into words and punctuation.
+
+        A dash in a word becomes "@-@", and XML's special characters are escaped.
+        """
         text = self._normalizer.normalize(re.sub(r"\s", " ", text))
         text = "".join(character for character in text if not unicodedata.category(character).startswith("C"))
         return [word for word in self._tokenizer.tokenize(text, aggressive_dash_splits=True, escape=True) if word]
@@ -89,7 +92,7 @@ class MosesTokenizer(ImportedTokenizer):
 
     @classmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> MosesTokenizer:
-        """Create the tokenizer from the content of its file."""
+        """Create the tokenizer from the parsed content of its file."""
         merges = [(str(left), str(right)) for left, right in saved["merges"]]
         pieces, reserved = [str(piece) for piece in saved["pieces"]], [int(index) for index in saved["reserved"]]
         language, lower_case = str(saved["language"]), bool(saved["lower_case"])
@@ -108,8 +111,8 @@ class MosesTokenizer(ImportedTokenizer):
     def _library(self) -> tokenizers.Tokenizer:
         """The library's model of the merges.
 
-        Merges may pass through pieces that the vocabulary does not contain. So the vocabulary of this model contains
-        all possible pieces, and the tokenizer's own vocabulary is looked up afterwards.
+        The intermediate pieces of a word may be missing in the vocabulary. So the vocabulary of this model contains all
+        possible pieces, and the final pieces are looked up in the tokenizer's own vocabulary afterwards.
         """
         parts = (part for left, right in self.merges for part in (left, right, left + right))
         every = dict.fromkeys((_UNKNOWN, *self._ids, *parts))

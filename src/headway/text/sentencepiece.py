@@ -1,9 +1,10 @@
 """SentencePiece models (Kudo and Richardson, "SentencePiece", 2018) of imported models, in Headway's order of ids.
 
-The package `sentencepiece` itself segments and joins: conversions to the library `tokenizers` differ from it on unusual
-text. (They normalize whole grapheme clusters, while SentencePiece applies the longest rule at each character, and they
-find control pieces such as "</s>" in text.) Model families number the pieces in a separate file (``vocab.json`` of
-OPUS-MT and M2M-100), so a piece is looked up by its text; a piece that the vocabulary does not contain is ``UNK``.
+The package `sentencepiece` itself segments and joins text, because conversions to the library `tokenizers` differ from
+it on unusual text. (They normalize whole grapheme clusters, while SentencePiece applies the longest rule at each
+character, and they find control pieces such as "</s>" in text.) Model families number the pieces in a separate file
+(``vocab.json`` of OPUS-MT and M2M-100), so the id of a piece is looked up by its text. A piece that the vocabulary does
+not contain becomes ``UNK``.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class SentencePieceTokenizer(ImportedTokenizer):
 
     Args:
         model: The content of a ``.spm`` or ``.model`` file.
-        pieces: The piece of each id; the names of special tokens, languages and unused rows do not matter.
-        reserved: Ids that text never produces, in addition to the four special ids.
+        pieces: The piece of each id. The names of special tokens, languages and unused rows do not matter.
+        reserved: Ids that encoding a text never returns, in addition to the four special ids.
         origin: The name of the file in error messages.
     """
 
@@ -44,7 +45,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
         return [[ids.get(piece, UNK) for piece in row] for row in self._processor.encode(texts, out_type=str)]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``, without spaces at its ends. Reserved ids and ``UNK`` are skipped."""
+        """Return the text of ``ids``, without leading and trailing spaces. Reserved ids and ``UNK`` are skipped."""
         pieces = [self._pieces[index] for index in self._text_ids(ids)]
         text: str = self._processor.decode_pieces(pieces)
         return text.replace("▁", " ").strip(" ")
@@ -57,7 +58,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
 
     @classmethod
     def from_saved(cls, saved: dict[str, Any], path: Path) -> SentencePieceTokenizer:
-        """Create the tokenizer from the content of its file and the model file in the same folder."""
+        """Create the tokenizer from the parsed content of its file and the model file in the same folder."""
         model = path.with_suffix(".spm")
         try:
             content = model.read_bytes()
@@ -75,7 +76,7 @@ class SentencePieceTokenizer(ImportedTokenizer):
 
 
 def sentencepiece_pieces(model: bytes, origin: str) -> list[str]:
-    """Return the pieces of a SentencePiece model in the order of its own ids."""
+    """Return the pieces of a SentencePiece model in the order of the model's own ids."""
     processor = _processor(model, origin)
     return [processor.id_to_piece(index) for index in range(processor.get_piece_size())]
 

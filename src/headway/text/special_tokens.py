@@ -1,9 +1,9 @@
 """The special tokens around a sentence: the end symbol, and the codes of the languages that a call chooses.
 
-A multilingual model reads its languages from tokens: Headway's own models and OPUS-MT from a tag before the source
-("<2en> X <eos>"), M2M-100 and NLLB from the source language before the source and the target language as the first
-target token. A :class:`SpecialTokenTemplate` is stored with a model; :meth:`SpecialTokenTemplate.fill` returns the
-:class:`SpecialTokens` of one call.
+A multilingual model reads its languages from tokens. Headway's own models and OPUS-MT read the target language from a
+tag before the source ("<2en> X <eos>"). M2M-100 and NLLB read the source language from a token before the source, and
+the target language from the first target token. A :class:`SpecialTokenTemplate` is stored with a model.
+:meth:`SpecialTokenTemplate.fill` returns the :class:`SpecialTokens` of one call.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class SpecialTokens:
     source_suffix: tuple[int, ...]
     target_prefix: tuple[int, ...]
 
-    def source(self, ids: Sequence[int]) -> list[int]:
-        """Return ``ids`` with the prefix and suffix of a source."""
+    def add_to_source(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids of a source with its prefix and suffix."""
         return [*self.source_prefix, *ids, *self.source_suffix]
 
     @property
-    def source_extra(self) -> int:
-        """The number of ids that are added to a source."""
+    def source_overhead(self) -> int:
+        """The number of special tokens that are added to a source."""
         return len(self.source_prefix) + len(self.source_suffix)
 
 
@@ -60,7 +60,7 @@ class SpecialTokenTemplate(Config):
     target_language: str | None = Field(None, description="The default target language.")
 
     @property
-    def languages_used(self) -> frozenset[LanguageSide]:
+    def language_sides(self) -> frozenset[LanguageSide]:
         """The sides whose language the model reads from a token."""
         items = (*self.source_prefix, *self.source_suffix, *self.target_prefix)
         return frozenset(item for item in items if isinstance(item, str))
@@ -68,15 +68,15 @@ class SpecialTokenTemplate(Config):
     @property
     def source_languages(self) -> tuple[str, ...]:
         """The languages that a call can choose for the source; empty if the model does not read a source language."""
-        return tuple(self.languages) if "source_language" in self.languages_used else ()
+        return tuple(self.languages) if "source_language" in self.language_sides else ()
 
     @property
     def target_languages(self) -> tuple[str, ...]:
         """The languages that a call can choose for the target; empty if the model does not read a target language."""
-        return tuple(self.languages) if "target_language" in self.languages_used else ()
+        return tuple(self.languages) if "target_language" in self.language_sides else ()
 
     def fill(self, *, source_language: str | None = None, target_language: str | None = None) -> SpecialTokens:
-        """Return the special tokens for these languages; raise :class:`ConfigError` for an unknown language."""
+        """Return the special tokens for these languages, or raise :class:`ConfigError` if one is unknown."""
         chosen = {
             "source_language": self._code("source_language", source_language, self.source_language),
             "target_language": self._code("target_language", target_language, self.target_language),
@@ -90,7 +90,7 @@ class SpecialTokenTemplate(Config):
 
     def _code(self, side: LanguageSide, asked: str | None, default: str | None) -> int | None:
         direction, option = _OPTIONS[side]
-        if side not in self.languages_used:
+        if side not in self.language_sides:
             if asked is None:
                 return None
             what = side.replace("_", " ")

@@ -1,20 +1,20 @@
-"""Lossless conversion of text to token ids and back: byte-pair encoding of the bytes of UTF-8.
+"""Lossless conversion of text to token ids and back: byte-pair encoding of UTF-8 bytes.
 
 Byte-pair encoding (Sennrich et al., "Neural Machine Translation of Rare Words with Subword Units", 2016, section 3.2)
 starts from single symbols and repeatedly joins the pair of neighbors that is most frequent in the corpus. The pairs, in
 the order of learning, are the *merges*; the position of a merge in that order is its *rank*. A new word is segmented by
-applying the merge of lowest rank that fits, leftmost first, until none fits.
+applying the merge of lowest rank that is possible, leftmost first, until no merge is possible.
 
-As in Wang et al. ("Neural Machine Translation with Byte-Level Subwords", 2020) and GPT-2 (Radford et al., 2019) the
-first symbols are the 256 bytes, so no character is unknown: every string that UTF-8 can encode survives encoding. Text
-is split into words by GPT-2's regular expression, which keeps the space before a word as part of it; merges never cross
-words. In this file, in the saved JSON and in Hugging Face `tokenizers`, which trains and segments, a byte is *spelled*
-as one printable character (GPT-2's ``bytes_to_unicode``: the space is "Ġ"). :meth:`Tokenizer.display` shows readable
-text instead.
+As in Wang et al. ("Neural Machine Translation with Byte-Level Subwords", 2020) and GPT-2 (Radford et al., 2019), the
+first symbols are the 256 bytes, so no character is unknown: every string that UTF-8 can encode survives encoding and
+decoding. Text is split into words by GPT-2's regular expression, which keeps the space before a word as part of the
+word. Merges never cross words. In this file, in the saved JSON and in Hugging Face `tokenizers` (the library that
+learns the merges and segments text), a byte is *spelled* as one printable character (GPT-2's ``bytes_to_unicode``: the
+space is "Ġ"). :meth:`Tokenizer.display` shows readable text instead.
 
-Departure: the library does not know the special tokens and the tags. It would find its own added tokens inside text, so
-a sentence about "</s>" would end early. Ours are the ids below the vocabulary, which is shifted up, so text cannot
-produce them:
+Departure: special tokens and tags are not added to the library's tokenizer. It would find them inside text, so a
+sentence about "</s>" would end early. Instead, they have the lowest ids, and the ids of the library are shifted up by
+their number, so encoding a text cannot return them:
 
     0 <pad>    1 <bos>    2 <eos>    3 <unk>    4... the tags    then the vocabulary
 """
@@ -39,15 +39,15 @@ from headway.errors import BundleError, ConfigError, DataError
 from headway.text.base import NUM_SPECIAL, SPECIALS, UNK, MergeStep, TextTokenizer, refuse_surrogates
 from headway.text.imported import IMPORTED_VERSION
 
-Kind = Literal["bpe", "characters", "whitespace"]
+TokenizerKind = Literal["bpe", "characters", "whitespace"]
 
 
 class TokenizerConfig(Config):
     """How text is split into tokens."""
 
-    kind: Kind = Field(
+    kind: TokenizerKind = Field(
         "bpe",
-        description="What a token is: a byte-pair unit (bpe), one character (characters), or the text between spaces "
+        description="Kind of tokens: byte-pair units (bpe), single characters (characters), or the text between spaces "
         "(whitespace, for ready-made symbols such as phones).",
     )
     vocab_size: int = Field(8000, ge=300, description="Maximum size of a bpe vocabulary, including special ids.")
@@ -64,7 +64,7 @@ class TokenizerConfig(Config):
         500_000,
         ge=1,
         description="Maximum number of training examples that a vocabulary is learned from, evenly spread over all "
-        "corpora. It limits time and memory.",
+        "corpora. This limits time and memory.",
     )
 
 
@@ -72,20 +72,20 @@ class Tokenizer(TextTokenizer):
     """Headway's own tokenizer, created by :meth:`train` or :func:`load_tokenizer`.
 
     The kinds differ in what they preserve. "bpe" preserves every string. "characters" preserves the characters seen in
-    training; others become ``UNK`` and are decoded as "�". "whitespace" preserves tokens between single spaces
-    (U+0020): runs of spaces and spaces at the ends are lost, and unseen tokens become ``UNK``.
+    training; other characters become ``UNK`` and are decoded as "�". "whitespace" preserves tokens between single
+    spaces (U+0020): runs of spaces and spaces at the ends are lost, and unseen tokens become ``UNK``.
 
     Args:
-        kind: What a token is; see :class:`TokenizerConfig`.
+        kind: The kind of tokens; see :class:`TokenizerConfig`.
         tokens: The vocabulary in the order of its ids, spelled in the byte alphabet for "bpe".
         merges: The pairs that "bpe" joins, in the order of learning.
-        tags: Names of further ids that text can never produce, such as the language tag "<2en>".
+        tags: Names of further ids that encoding a text never returns, such as the language tag "<2en>".
         split_digits: Whether "bpe" makes each digit a separate word.
     """
 
     def __init__(
         self,
-        kind: Kind,
+        kind: TokenizerKind,
         tokens: Sequence[str],
         merges: Sequence[tuple[str, str]] = (),
         tags: Sequence[str] = (),
@@ -94,14 +94,14 @@ class Tokenizer(TextTokenizer):
     ) -> None:
         if problem := _tag_problem(tags):
             raise ConfigError(problem)
-        self.kind: Kind = kind
+        self.kind: TokenizerKind = kind
         self.tags = tuple(tags)
         self.split_digits = split_digits
         self._tokens = tuple(tokens)
         self._merges = tuple(merges)
         self._shift = NUM_SPECIAL + len(self.tags)
         self._ids = {token: index for index, token in enumerate(tokens, start=self._shift)}
-        # The bytes that each id contributes to decoded text. None contributes nothing, not even a separator.
+        # The bytes that each id contributes to decoded text. Ids with None contribute nothing, not even a separator.
         self._pieces: list[bytes | None] = [None] * self._shift
         self._pieces += [_unspell(token) if kind == "bpe" else token.encode() for token in tokens]
         if kind != "bpe":
@@ -117,7 +117,7 @@ class Tokenizer(TextTokenizer):
                 room = config.vocab_size - NUM_SPECIAL - len(tags)
                 if room < len(_BYTES):
                     raise ConfigError(
-                        f"vocab_size = {config.vocab_size}: {len(tags)} tags leave room for {room} tokens, and bpe "
+                        f"vocab_size = {config.vocab_size}: {len(tags)} tags leave room for {room} tokens, but bpe "
                         f"needs 256 for the bytes; expected at least {config.vocab_size - room + len(_BYTES)}"
                     )
                 return cls("bpe", *_learn_merges(texts, room, config), tags, split_digits=config.split_digits)
@@ -137,16 +137,17 @@ class Tokenizer(TextTokenizer):
                 return [[self._ids.get(token, UNK) for token in _split(text)] for text in texts]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of ``ids``. Special tokens and tags are skipped; bytes that are not UTF-8 become "�"."""
+        """Return the text of ``ids``. Special tokens and tags are skipped. Bytes that are not UTF-8 become "�"."""
         self._check_ids(ids)
         separator = b" " if self.kind == "whitespace" else b""
         pieces = (self._pieces[index] for index in ids)
         return separator.join(piece for piece in pieces if piece is not None).decode("utf-8", errors="replace")
 
     def merges_applied(self, text: str) -> list[MergeStep]:
-        """Return the merges that segment ``text``, word by word, in the order in which they apply; empty unless "bpe".
+        """Return the merges that segment ``text``, word by word, in the order in which they are applied.
 
-        The last step of a word contains its final tokens. A word that no merge fits has no step: its tokens are bytes.
+        The last step of a word contains its final tokens. A word without merges has no step, because its tokens are
+        single bytes. Tokenizers that are not of kind "bpe" have no merges.
         """
         refuse_surrogates(text, 1)
         if self.kind != "bpe":
@@ -184,7 +185,7 @@ class Tokenizer(TextTokenizer):
         return self._ids
 
     def spelled_words(self, text: str) -> list[str]:
-        """Return the words of ``text``, which merges never cross, spelled in the byte alphabet."""
+        """Split ``text`` into words, which merges never cross, and return them spelled in the byte alphabet."""
         return [word for word, _ in self._library.pre_tokenizer.pre_tokenize_str(text)]
 
     def _name(self, index: int) -> str:
@@ -200,7 +201,7 @@ def load_tokenizer(folder: Path, name: str) -> TextTokenizer:
     path = folder / f"{name}.json"
     data = _read(path)
     if data.get("version") == IMPORTED_VERSION:
-        from headway.text.imported_kinds import parse_imported  # imports the libraries of other toolkits
+        from headway.text.imported_kinds import parse_imported  # loads the libraries of other toolkits
 
         return parse_imported(data, path)
     if data.get("version") != 1:
@@ -233,11 +234,11 @@ def _tag_problem(tags: Sequence[str]) -> str | None:
 
 
 class _Saved(Config):
-    """The saved file. If its meaning changes, it needs a new version; old versions must load forever."""
+    """The format of the saved file. If its meaning changes, it needs a new version. Old versions must always load."""
 
     format: Literal["headway-tokenizer"] = "headway-tokenizer"
     version: Literal[1] = 1
-    kind: Kind
+    kind: TokenizerKind
     tags: tuple[str, ...] = ()
     tokens: tuple[str, ...]
     merges: tuple[tuple[str, str], ...] = ()
@@ -257,9 +258,9 @@ class _Saved(Config):
                 raise ValueError(f"{len(missing)} of the 256 bytes have no token")
             if any(not token or set(token) - _BYTES.keys() for token in known):
                 raise ValueError("a token is not spelled in the byte alphabet")
-            # The library aborts the process on some merges outside its vocabulary.
+            # The library aborts the process if some merges are not in its vocabulary.
             if any(not known.issuperset((left, right, left + right)) for left, right in self.merges):
-                raise ValueError("a merge joins or makes something that is not a token")
+                raise ValueError("a merge joins or produces something that is not a token")
         return self
 
 
@@ -280,7 +281,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Return the inverse of GPT-2's ``bytes_to_unicode``: visible Latin-1 as itself, other bytes from U+0100 up."""
+    """Return the inverse of GPT-2's ``bytes_to_unicode``: the byte of each character.
+
+    Visible Latin-1 characters represent their own bytes, and characters from U+0100 on represent the other bytes.
+    """
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(visible))
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
@@ -331,7 +335,7 @@ def _learn_merges(texts: Iterator[str], room: int, config: TokenizerConfig) -> t
 
 
 def _checked(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the texts; raise :class:`DataError` if UTF-8 cannot encode one, or if all are blank."""
+    """Yield the texts. Raise :class:`DataError` if UTF-8 cannot encode one, or if all are blank."""
     blank = True
     for number, text in enumerate(texts, start=1):
         refuse_surrogates(text, number)

@@ -1,7 +1,8 @@
 """Import and export encoder-decoder models of Hugging Face `transformers`, and export classifiers.
 
-None of this needs `transformers`: a model is a folder with config.json and model.safetensors (or pytorch_model.bin).
-:mod:`~headway.interop.huggingface.families` describes what the model families share and where they differ.
+The package `transformers` is not needed: a model is a folder with config.json and model.safetensors (or
+pytorch_model.bin). :mod:`~headway.interop.huggingface.families` describes what the model families have in common and
+how they differ.
 """
 
 from headway.interop.huggingface.exporting import export_classifier, export_model

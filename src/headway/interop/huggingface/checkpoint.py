@@ -1,4 +1,4 @@
-"""Read a `transformers` folder: config.json, completed by its family's defaults, and the tensors."""
+"""Read a `transformers` folder: its config.json, completed with the defaults of its family, and its tensors."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ class Checkpoint:
         value = self.values.get(key)
         return self.family.defaults.get(key) if value is None else value
 
-    def fail(self, problem: str) -> BundleError:
-        """Return an error that names the file."""
+    def error(self, problem: str) -> BundleError:
+        """Return an error whose message starts with the path of config.json."""
         return BundleError(f"{self.path}: {problem}")
 
-    def size(self, key: str) -> int:
-        """Return a whole number of at least 1."""
+    def positive_int(self, key: str) -> int:
+        """Return the value of ``key``, which must be a whole number of at least 1."""
         if isinstance(self[key], int) and self[key] >= 1:
             return int(self[key])
-        raise self.fail(f"{key} = {self[key]!r}: expected a whole number of at least 1")
+        raise self.error(f"{key} = {self[key]!r}: expected a whole number of at least 1")
 
-    def token(self, key: str) -> int:
-        """Return the id of a special token."""
+    def token_id(self, key: str) -> int:
+        """Return the value of ``key``, which must be the id of a special token."""
         value = self[key]
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if isinstance(value, int) and not isinstance(value, bool):
             return value
-        raise self.fail(f"{key} = {value!r}: expected one token's id")
+        raise self.error(f"{key} = {value!r}: expected the id of one token")
 
-    def generation(self, key: str) -> Any:
-        """Return a setting for which generation_config.json, if it exists, takes precedence."""
+    def generation_setting(self, key: str) -> Any:
+        """Return the value of ``key`` in generation_config.json if the file has one, otherwise in config.json."""
         value = (read_json(self.path.with_name("generation_config.json")) or {}).get(key)
         return self[key] if value is None else value
 
@@ -57,14 +57,14 @@ class Checkpoint:
     def vocab_sizes(self) -> tuple[int, int]:
         """Sizes of the source and target vocabularies."""
         if "src_vocab_size" in self.family.defaults:
-            return self.size("src_vocab_size"), self.size("tgt_vocab_size")
-        source = self.size("vocab_size")
+            return self.positive_int("src_vocab_size"), self.positive_int("tgt_vocab_size")
+        source = self.positive_int("vocab_size")
         shared = self["share_encoder_decoder_embeddings"] or self["decoder_vocab_size"] is None
-        return source, source if shared else self.size("decoder_vocab_size")
+        return source, source if shared else self.positive_int("decoder_vocab_size")
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Read the configuration of a supported family, or raise a :class:`BundleError` that says why it is unsupported."""
+    """Read the configuration of a folder, or raise a :class:`BundleError` that explains why it is not supported."""
     path = folder / "config.json"
     values = read_json(path)
     if values is None:
@@ -72,25 +72,25 @@ def read_checkpoint(folder: Path) -> Checkpoint:
     model_type = values.get("model_type")
     supported = ", ".join(f"{name} ({family.title})" for name, family in FAMILIES.items())
     if not isinstance(model_type, str) or model_type not in FAMILIES:
-        raise BundleError(f"{path}: model_type = {model_type!r} is not supported; supported are {supported}")
+        raise BundleError(f"{path}: model_type = {model_type!r} is not supported; supported: {supported}")
     family = FAMILIES[model_type]
     checkpoint = Checkpoint(path, values, family)
     architectures = values.get("architectures") or [family.architecture]
-    if family.architecture not in architectures and family.base not in architectures:
-        raise checkpoint.fail(
-            f"architectures = {architectures} do not translate; supported for {family.title} is {family.architecture}"
+    if family.architecture not in architectures and family.base_class not in architectures:
+        raise checkpoint.error(
+            f"architectures = {architectures} is not supported; expected {family.architecture} for {family.title}"
         )
-    for key, expected in family.fixed.items():
+    for key, expected in family.fixed_options.items():
         if values.get(key, expected) != expected:
-            raise checkpoint.fail(
-                f"{key} = {json.dumps(values[key])} is not supported; supported for {family.title} is "
-                f"{json.dumps(expected)}"
+            raise checkpoint.error(
+                f"{key} = {json.dumps(values[key])} is not supported; expected {json.dumps(expected)} for "
+                f"{family.title}"
             )
     return checkpoint
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file does not exist."""
+    """Read a JSON object, or return None if the file does not exist."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -103,7 +103,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 
 def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
-    """Read the folder's weights from one or several files, under the names of a model with an output projection."""
+    """Read the folder's weights from one or several files, and return their path and the tensors.
+
+    The tensors have the names of a model with an output projection.
+    """
     for name in ("model.safetensors", "pytorch_model.bin"):
         index = read_json(folder / f"{name}.index.json")
         files = [name] if index is None else _indexed(folder / f"{name}.index.json", index)
@@ -117,7 +120,7 @@ def read_tensors(folder: Path) -> tuple[Path, dict[str, Tensor]]:
 
 
 def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
-    """Return the files that an index lists, all of which must be beside it."""
+    """Return the files that an index lists. All of them must be in the folder of the index."""
     weight_map = index.get("weight_map")
     files = set(weight_map.values()) if isinstance(weight_map, dict) else set()
     if not files or not all(isinstance(file, str) and Path(file).name == file for file in files):
@@ -126,7 +129,7 @@ def _indexed(path: Path, index: Mapping[str, Any]) -> list[str]:
 
 
 def _read_pickled(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a PyTorch file; only tensors are unpickled."""
+    """Read the tensors of a PyTorch file. Only tensors are unpickled."""
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
@@ -138,7 +141,7 @@ def _read_pickled(path: Path) -> dict[str, Tensor]:
 
 
 def _with_prefix(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Add the prefix "model.", which files without an output projection lack."""
+    """Add the prefix "model." to the names of tensors from a file without an output projection, which lack it."""
     if any(name.startswith("model.") for name in tensors):
         return tensors
     return {f"model.{name}": tensor for name, tensor in tensors.items()}

@@ -1,9 +1,10 @@
-"""Export to `transformers`: a post-norm Transformer becomes MarianMT, a pre-norm one Pegasus, a classifier its own
-class.
+"""Export to `transformers`: a post-norm Transformer becomes MarianMT, a pre-norm Transformer becomes Pegasus, and a
+classifier has a class of its own.
 
-Marian and Pegasus compute what our Transformer with sinusoids computes, but store all sines before all cosines. The
-paper's interleaved sinusoids are exported exactly, too: the order of the d_model dimensions of the residual stream is
-arbitrary, so all weights that read from it or write to it are permuted alike (:func:`_as_halves`).
+Marian and Pegasus compute the same as our Transformer with sinusoidal positions, except that all sines come before all
+cosines. The paper's interleaved sinusoids are exported exactly, too: the order of the d_model dimensions of the
+residual stream is arbitrary, so all weights that read from it or write to it are permuted in the same way
+(:func:`_as_halves`).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from headway.bundle import ClassifierBundle, named_weights, write_weights
-from headway.interop.huggingface.families import FAMILIES, OPTIONS, OUTPUT_BIAS, tensor_names
+from headway.interop.huggingface.families import FAMILIES, OPTION_NAMES, OUTPUT_BIAS, tensor_names
 from headway.interop.supported import ANY, COMMON, EQUAL_HEADS, GATES, Supported, refuse_unsupported
 from headway.models.transformer import Transformer, TransformerConfig
 from headway.nn.positions import sinusoids
@@ -36,7 +37,7 @@ _MARIAN: Supported = {
 SUPPORTED: dict[str, Supported] = {
     "marian": _MARIAN,
     "pegasus": {**_MARIAN, "tie": ("all",)},
-    "classifier": {  # modeling_headway.py
+    "classifier": {  # implemented in modeling_headway.py
         **COMMON,
         **dict.fromkeys(("d_key", "d_value", "residual", "scale_embedding", "convolution", "masked"), ANY),
         **dict.fromkeys(("max_length", "pad_to_max_length"), ANY),
@@ -47,15 +48,17 @@ SUPPORTED: dict[str, Supported] = {
     },
 }
 _SPECIAL_TOKENS = {"pad_token_id": PAD, "decoder_start_token_id": BOS, "bos_token_id": BOS, "eos_token_id": EOS}
-# With their rows; all other matrices read the residual stream with their columns.
+# Modules whose matrices write to the residual stream with their rows. All others read from it with their columns.
 _WRITES_RESIDUAL = ("attention.output", "feed_forward.outer")
 
 
 def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024) -> None:
-    """Write config.json, generation_config.json and model.safetensors to ``folder``; token ids stay the same.
+    """Write config.json, generation_config.json and model.safetensors to ``folder``. Token ids do not change.
 
     `transformers` stores a position table, so it translates at most ``max_positions`` tokens (Headway has no limit).
-    :class:`ConfigError` names an option that neither MarianMT nor Pegasus supports.
+
+    Raises:
+        ConfigError: MarianMT or Pegasus, whichever is written, does not support an option of the model.
     """
     config = model.config
     model_type = "pegasus" if config.norm == "pre" else "marian"
@@ -72,7 +75,7 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
         tensors["model.decoder.embed_tokens.weight"] = weights["target_embedding.weight"]
     if config.tie == "none":
         tensors["lm_head.weight"] = weights["projection.weight"]
-    if model_type == "pegasus":  # Pegasus computes them itself but would report them as missing
+    if model_type == "pegasus":  # Pegasus computes these tables itself but would report them as missing
         positions = sinusoids(max_positions, config.d_model, interleaved=False)
         tensors |= {f"model.{side}.embed_positions.weight": positions.clone() for side in ("encoder", "decoder")}
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,9 +87,11 @@ def export_model(model: Transformer, folder: Path, *, max_positions: int = 1024)
 def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
     """Write config.json, model.safetensors and modeling_headway.py into ``folder``.
 
-    No architecture of `transformers` has this embedding and pooling, so the folder brings its own: a PyTorch file of
-    about 200 lines, which ``from_pretrained(..., trust_remote_code=True)`` runs. :class:`ConfigError` names an option
-    that the file does not support.
+    No architecture of `transformers` has this embedding and pooling, so the folder contains the model's code: a PyTorch
+    file of about 200 lines, which ``from_pretrained(..., trust_remote_code=True)`` runs.
+
+    Raises:
+        ConfigError: The file does not support an option of the model.
     """
     config = bundle.model.config
     refuse_unsupported(config, "Hugging Face `transformers`", SUPPORTED["classifier"])
@@ -115,7 +120,7 @@ def export_classifier(bundle: ClassifierBundle, folder: Path) -> None:
 
 
 def _as_halves(weights: Mapping[str, Tensor], config: TransformerConfig) -> dict[str, Tensor]:
-    """Reorder the residual stream of the model: even dimensions (sines) first, then odd ones (cosines)."""
+    """Permute the weights so that the residual stream has its even dimensions (sines) first, then the odd (cosines)."""
     if config.sinusoid_layout == "halves":
         return dict(weights)
     order = torch.cat([torch.arange(0, config.d_model, 2), torch.arange(1, config.d_model, 2)])
@@ -140,7 +145,7 @@ def _config(
         "model_type": model_type,
         "architectures": [FAMILIES[model_type].architecture],
         "is_encoder_decoder": True,
-        **{key: getattr(config, option) for key, option in OPTIONS.items()},
+        **{key: getattr(config, option) for key, option in OPTION_NAMES.items()},
         "vocab_size": source_size,
         "max_position_embeddings": max_positions,
         **(two_sides if model_type == "marian" else {}),
@@ -152,7 +157,10 @@ def _config(
 
 
 def _generation_config(max_positions: int) -> dict[str, Any]:
-    """Return the search settings closest to Headway's defaults; `transformers` divides by length^length_penalty."""
+    """Return the search settings that are closest to Headway's defaults.
+
+    `transformers` divides log-probabilities by length^length_penalty.
+    """
     return {
         **_SPECIAL_TOKENS,
         "forced_eos_token_id": EOS,

@@ -1,6 +1,7 @@
-"""Model families of `transformers` that are Transformers like ours, and their differences.
+"""The model families of `transformers` that Headway's Transformer can represent, and how they differ.
 
-All descend from fairseq's or Marian's Transformer and name their weights alike (:func:`tensor_names`). They differ in:
+All descend from fairseq's or Marian's Transformer, and their weights have the same names (:func:`tensor_names`). They
+differ in:
 
               norm   embeddings + positions                        output bias
     MarianMT  post   sinusoids in halves                           yes
@@ -10,8 +11,8 @@ All descend from fairseq's or Marian's Transformer and name their weights alike 
     FSMT      post   sinusoids in halves, inclusive, offset        no
     Pegasus   pre    sinusoids in halves                           yes
 
-fairseq's positions begin after the id of its padding token, hence the offset. The tables of BART and mBART begin with
-two unused rows, which are dropped. NLLB is M2M-100 with other weights.
+fairseq's first position is the padding token's id + 1, hence the offset. The tables of BART and mBART begin with two
+unused rows, which are dropped. NLLB is M2M-100 with different weights.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from headway.nn.blocks import Activation
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
 OUTPUT_BIAS = "final_logits_bias"
-OPTIONS = {  # key of config.json: our option
+OPTION_NAMES = {  # key of config.json: option of TransformerConfig
     "d_model": "d_model",
     "encoder_layers": "encoder_layers",
     "decoder_layers": "decoder_layers",
@@ -47,41 +48,44 @@ class Family:
 
     Attributes:
         title: The family's name in messages.
-        architecture: The `transformers` class that translates.
-        defaults: Values of keys that config.json leaves out.
-        model: Its options of :class:`TransformerConfig`.
-        unknown: The id of the unknown token, which config.json lacks. None means that vocab.json contains it.
-        output_bias: Whether there is a ``final_logits_bias``.
-        output: Name of the output projection if it is a separate tensor.
-        shared: Whether a table shared by both sides has its own name.
+        architecture: Name of the `transformers` class with an output projection.
+        defaults: Values of keys that are missing in config.json.
+        model_options: Options of :class:`TransformerConfig` that all models of the family have in common.
+        unknown_id: Id of the unknown token, which config.json does not contain. None means that it is read from
+            vocab.json.
+        output_bias: Whether models have a ``final_logits_bias``.
+        output_name: Tensor name of an output projection that is not tied to an embedding.
+        has_shared_table: Whether a table shared by source and target has a tensor name of its own.
     """
 
     title: str
     architecture: str
     defaults: Mapping[str, Any]
-    model: Mapping[str, Any]
-    unknown: int | None = None
+    model_options: Mapping[str, Any]
+    unknown_id: int | None = None
     output_bias: bool = True
-    output: str = "lm_head.weight"
-    shared: bool = True
+    output_name: str = "lm_head.weight"
+    has_shared_table: bool = True
 
     @property
-    def base(self) -> str:
-        """The `transformers` class without an output projection."""
+    def base_class(self) -> str:
+        """Name of the `transformers` class without an output projection."""
         return f"{self.architecture.removesuffix('ForConditionalGeneration').removesuffix('MTModel')}Model"
 
     @property
-    def fixed(self) -> dict[str, bool]:
-        """Old options of which the family supports one value. Other options of that age (``add_final_layer_norm``) only
-        repeat what the tensors say, and are not always right.
+    def fixed_options(self) -> dict[str, bool]:
+        """Old options of config.json for which the family supports only one value.
+
+        Other old options, such as ``add_final_layer_norm``, are not checked: they only repeat what the tensors show,
+        and are not always correct.
         """
-        sinusoidal = self.model["positions"] == "sinusoidal"
-        return {"normalize_before": self.model["norm"] == "pre", "static_position_embeddings": sinusoidal}
+        sinusoidal = self.model_options["positions"] == "sinusoidal"
+        return {"normalize_before": self.model_options["norm"] == "pre", "static_position_embeddings": sinusoidal}
 
     @property
     def positions_start_after_padding(self) -> bool:
         """Whether positions begin after the id of the padding token (fairseq's sinusoids)."""
-        return self.model.get("sinusoid_spacing") == "inclusive"
+        return self.model_options.get("sinusoid_spacing") == "inclusive"
 
 
 _COMMON: dict[str, Any] = {
@@ -117,46 +121,46 @@ FAMILIES: dict[str, Family] = {
         title="MarianMT",
         architecture="MarianMTModel",
         defaults=dict(_COMMON, vocab_size=58101, pad_token_id=58100, decoder_start_token_id=58100, eos_token_id=0),
-        model=dict(_HALVES, norm="post"),
+        model_options=dict(_HALVES, norm="post"),
     ),
     "m2m_100": Family(
         title="M2M-100",
         architecture="M2M100ForConditionalGeneration",
         defaults=dict(_RELU, vocab_size=128112, attention_dropout=0.1),
-        model=dict(_HALVES, norm="pre", sinusoid_spacing="inclusive"),
-        unknown=3,
+        model_options=dict(_HALVES, norm="pre", sinusoid_spacing="inclusive"),
+        unknown_id=3,
         output_bias=False,
     ),
     "bart": Family(
         title="BART",
         architecture="BartForConditionalGeneration",
         defaults=dict(_FAIRSEQ, decoder_start_token_id=2),
-        model=dict(_LEARNED, norm="post"),
-        unknown=3,
+        model_options=dict(_LEARNED, norm="post"),
+        unknown_id=3,
     ),
     "mbart": Family(
         title="mBART",
         architecture="MBartForConditionalGeneration",
         defaults=_FAIRSEQ,
-        model=dict(_LEARNED, norm="pre"),
-        unknown=3,
+        model_options=dict(_LEARNED, norm="pre"),
+        unknown_id=3,
     ),
     "fsmt": Family(
         title="FSMT",
         architecture="FSMTForConditionalGeneration",
         defaults=dict(_RELU, src_vocab_size=42024, tgt_vocab_size=42024, tie_word_embeddings=False),
-        model=dict(_HALVES, norm="post", sinusoid_spacing="inclusive"),
-        unknown=3,
+        model_options=dict(_HALVES, norm="post", sinusoid_spacing="inclusive"),
+        unknown_id=3,
         output_bias=False,
-        output="model.decoder.output_projection.weight",
-        shared=False,
+        output_name="model.decoder.output_projection.weight",
+        has_shared_table=False,
     ),
     "pegasus": Family(
         title="Pegasus",
         architecture="PegasusForConditionalGeneration",
         defaults=dict(_COMMON, pad_token_id=0, decoder_start_token_id=0, eos_token_id=1),
-        model=dict(_HALVES, norm="pre"),
-        unknown=105,
+        model_options=dict(_HALVES, norm="pre"),
+        unknown_id=105,
     ),
 }
 
@@ -181,7 +185,10 @@ _DECODER_BLOCK = {
 
 
 def tensor_names(config: TransformerConfig) -> dict[str, str]:
-    """Map our weight names to theirs, except embeddings and output, which may be one tensor or several."""
+    """Map Headway's weight names to those of `transformers`.
+
+    Embeddings and the output projection are left out, because they may be one tensor or several.
+    """
     modules = {}
     sides = (("encoder", config.encoder_layers, _ENCODER_BLOCK), ("decoder", config.decoder_layers, _DECODER_BLOCK))
     for side, layers, block in sides:
@@ -201,15 +208,15 @@ def tensor_names(config: TransformerConfig) -> dict[str, str]:
 
 
 def table_names(family: Family, *, tied: bool) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Return the possible names of source embedding, target embedding and output projection.
+    """Return the possible tensor names of the source embedding, the target embedding and the output projection.
 
     The first name that exists is used. If the tables are ``tied``, some may be missing in the file. Before
-    `transformers` 5, FSMT's output projection was always the target embedding, whatever ``tied`` is.
+    `transformers` 5, FSMT's output projection was always the target embedding, regardless of ``tied``.
     """
     source, target, shared = (
         f"model.{part}.weight" for part in ("encoder.embed_tokens", "decoder.embed_tokens", "shared")
     )
-    if not family.shared:
-        return (source, target) if tied else (source,), (target,), (family.output, target)
-    output = (family.output, target, shared) if tied else (family.output,)
+    if not family.has_shared_table:
+        return (source, target) if tied else (source,), (target,), (family.output_name, target)
+    output = (family.output_name, target, shared) if tied else (family.output_name,)
     return (source, shared), (target, shared), output

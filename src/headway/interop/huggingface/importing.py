@@ -1,8 +1,9 @@
-"""Import a `transformers` folder (config.json and weights): the Transformer, its vocabularies and special tokens.
+"""Import a `transformers` folder (config.json and weights): the Transformer, the order of its vocabularies, and its
+special tokens.
 
-Every tensor of the file is accounted for, and every option of config.json that affects inference is applied or refused
-by name. Ignored on purpose: LayerDrop (training only), settings of ``generate()`` (beam size, length penalty), weight
-initialization, and ``max_position_embeddings`` of sinusoids, which have no limit.
+Every tensor in the file must be known, and every option of config.json that affects inference is either applied or
+refused by name. These options are ignored on purpose: LayerDrop (training only), settings of ``generate()`` (beam size,
+length penalty), weight initialization, and ``max_position_embeddings`` of sinusoids, which have no limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from headway.bundle import load_weights, named_weights
 from headway.errors import BundleError
 from headway.interop.huggingface.checkpoint import Checkpoint, read_checkpoint, read_json, read_tensors
-from headway.interop.huggingface.families import ACTIVATIONS, OPTIONS, OUTPUT_BIAS, table_names, tensor_names
+from headway.interop.huggingface.families import ACTIVATIONS, OPTION_NAMES, OUTPUT_BIAS, table_names, tensor_names
 from headway.interop.supported import SIZES
 from headway.interop.vocabulary_order import VocabularyOrder
 from headway.models.transformer import Transformer, TransformerConfig
@@ -28,7 +29,7 @@ from headway.text.base import BOS, EOS, PAD
 from headway.text.special_tokens import SpecialTokenTemplate, TemplateItem
 
 _IGNORED = {"model.encoder.version", "model.decoder.version"}  # written by fairseq; they do not affect the model
-_NEVER = -1e4  # probability 0 in every precision, and finite, so that 0 times it is not NaN
+_NEVER = -1e4  # a bias for probability 0 in every precision; finite, because 0 times infinity would be NaN
 _UNUSED_POSITIONS = 2  # rows before the first position in learned tables
 _SINUSOID_TABLES = {
     f"model.{side}.embed_positions.{name}" for side in ("encoder", "decoder") for name in ("weight", "weights")
@@ -49,14 +50,23 @@ class ImportedModel:
     family: str
 
 
-def import_model(folder: Path, *, start: int | None = None, unknown: tuple[int, int] | None = None) -> ImportedModel:
-    """Import a model folder of `transformers`; :class:`BundleError` names what is missing, unknown or unsupported.
+def import_model(
+    folder: Path, *, start_id: int | None = None, unknown_ids: tuple[int, int] | None = None
+) -> ImportedModel:
+    """Import a model folder of `transformers`.
 
-    ``start`` is the first decoder token if config.json does not define it (mBART: the target language's code).
-    ``unknown`` are the unknown tokens of source and target if they differ from the family's.
+    Args:
+        folder: The folder.
+        start_id: Id of the first decoder token. None means the one that config.json defines. (Some mBART models define
+            none: they start with the target language's code.)
+        unknown_ids: Ids of the unknown tokens of source and target. None means the ones that the folder or the family
+            defines.
+
+    Raises:
+        BundleError: Something in the folder is missing, unknown or unsupported.
     """
     checkpoint = read_checkpoint(folder)
-    source, target = _vocabularies(checkpoint, start, unknown)
+    source, target = _vocabularies(checkpoint, start_id, unknown_ids)
     template, config = _template(checkpoint, target), _model_config(checkpoint)
     path, tensors = read_tensors(folder)
     tables = _tables(checkpoint, path, tensors, source, target)
@@ -70,13 +80,13 @@ def _vocabularies(
     checkpoint: Checkpoint, start: int | None, unknown: tuple[int, int] | None
 ) -> tuple[VocabularyOrder, VocabularyOrder]:
     """Return the orders of the source and target vocabularies."""
-    pad, end = checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")
+    pad, end = checkpoint.token_id("pad_token_id"), checkpoint.token_id("eos_token_id")
     if start is None:
         start = _start(checkpoint)
     if checkpoint.family.positions_start_after_padding and start == pad:
-        raise checkpoint.fail(
+        raise checkpoint.error(
             f"decoder_start_token_id = {start} is the padding token, which has no position in "
-            f"{checkpoint.family.title}; supported is another one, such as the end symbol"
+            f"{checkpoint.family.title}; expected a different token, such as the end symbol"
         )
     unknowns = unknown or (_unknown(checkpoint, "vocab.json"), _unknown(checkpoint, "target_vocab.json", "vocab.json"))
     sizes = checkpoint.vocab_sizes
@@ -86,37 +96,37 @@ def _vocabularies(
             for size, old in zip(sizes, unknowns, strict=True)
         )
     except BundleError as error:
-        raise checkpoint.fail(str(error)) from None
+        raise checkpoint.error(str(error)) from None
     return source, target
 
 
 def _start(checkpoint: Checkpoint) -> int:
-    start = checkpoint.generation("decoder_start_token_id")
+    start = checkpoint.generation_setting("decoder_start_token_id")
     if not isinstance(start, int):
-        raise checkpoint.fail(
-            f"decoder_start_token_id = {start!r}: decoding must begin with some token; set it there (mBART: the id of "
+        raise checkpoint.error(
+            f"decoder_start_token_id = {start!r}: expected the id of the token that decoding begins with (for mBART, "
             "the target language's code)"
         )
     return start
 
 
 def _unknown(checkpoint: Checkpoint, *vocabularies: str) -> int:
-    """Return the id of the unknown token: from config.json, the family, or <unk> in the first existing vocabulary."""
+    """Return the id of the unknown token: from config.json, the family, or the first vocabulary file that exists."""
     if checkpoint["unk_token_id"] is not None:
-        return checkpoint.token("unk_token_id")
-    if checkpoint.family.unknown is not None:
-        return checkpoint.family.unknown
+        return checkpoint.token_id("unk_token_id")
+    if checkpoint.family.unknown_id is not None:
+        return checkpoint.family.unknown_id
     for name in vocabularies:
         content = read_json(checkpoint.path.with_name(name))
         if content is not None and isinstance(content.get("<unk>"), int):
             return int(content["<unk>"])
-    raise checkpoint.fail(
-        f"which token stands for unknown text? expected <unk> in {vocabularies[-1]}, or unk_token_id here"
+    raise checkpoint.error(
+        f"the unknown token is not defined; expected <unk> in {vocabularies[-1]}, or unk_token_id in config.json"
     )
 
 
 def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTemplate:
-    """Return the special tokens around a sentence; both vocabularies have them at the same ids.
+    """Return the special tokens around a sentence. They have the same ids in both vocabularies.
 
         Marian, FSMT, Pegasus           X </s>
         BART                        <s> X </s>              target: its forced first token, often <s>
@@ -124,15 +134,15 @@ def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTe
         mBART-50               [source] X </s>              target: [target]
         mBART                           X </s> [source]     decoding begins with the target language's code
 
-    mBART-50 is recognized by decoding that begins with the end symbol.
+    mBART-50 is recognized by its first decoder token, the end symbol.
     """
     prefix: tuple[TemplateItem, ...] = ()
     suffix: tuple[TemplateItem, ...] = (EOS,)
-    forced = checkpoint.generation("forced_bos_token_id")
+    forced = checkpoint.generation_setting("forced_bos_token_id")
     begins: tuple[TemplateItem, ...] = () if forced is None else target.to_headway_ids([forced])
     match checkpoint.family.title:
         case "BART":
-            prefix = target.to_headway_ids([checkpoint.token("bos_token_id")])
+            prefix = target.to_headway_ids([checkpoint.token_id("bos_token_id")])
         case "mBART" if target.order[BOS] != target.order[EOS]:
             suffix = (EOS, "source_language")
         case "M2M-100" | "mBART":
@@ -141,34 +151,32 @@ def _template(checkpoint: Checkpoint, target: VocabularyOrder) -> SpecialTokenTe
 
 
 def _model_config(checkpoint: Checkpoint) -> TransformerConfig:
-    """Return the model's options, except those that its tensors decide: tied weights and the output bias."""
+    """Return the model's config, except ``tie`` and ``output_bias``, which its tensors determine."""
     family = checkpoint.family
-    options: dict[str, Any] = {"tie": "none", **family.model}
-    for key, option in OPTIONS.items():
-        value = checkpoint.size(key) if option in SIZES else checkpoint[key]
+    options: dict[str, Any] = {"tie": "none", **family.model_options}
+    for key, option in OPTION_NAMES.items():
+        value = checkpoint.positive_int(key) if option in SIZES else checkpoint[key]
         if options.setdefault(option, value) != value:
             encoder = f"{key.replace('decoder', 'encoder')} = {options[option]}"
-            raise checkpoint.fail(f"{encoder} and {key} = {value}: Headway's encoder and decoder have the same")
+            raise checkpoint.error(f"{encoder} and {key} = {value}: Headway needs the same value for both")
     activation, d_model = options["activation"], options["d_model"]
     if not isinstance(activation, str) or activation not in ACTIVATIONS:
-        raise checkpoint.fail(
-            f"activation_function = {activation!r} is not supported; supported are {', '.join(ACTIVATIONS)}"
-        )
+        raise checkpoint.error(f"activation_function = {activation!r}: expected one of {', '.join(ACTIVATIONS)}")
     options["activation"] = ACTIVATIONS[activation]
     if options["positions"] == "learned":
-        options["max_length"] = checkpoint.size("max_position_embeddings")
+        options["max_length"] = checkpoint.positive_int("max_position_embeddings")
     if family.positions_start_after_padding:
         if d_model % 2:
-            raise checkpoint.fail(
+            raise checkpoint.error(
                 f"d_model = {d_model} is not supported; {family.title}'s sinusoids need an even number"
             )
-        options["position_offset"] = checkpoint.token("pad_token_id") + 1
+        options["position_offset"] = checkpoint.token_id("pad_token_id") + 1
     return TransformerConfig.parse(options, str(checkpoint.path))
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """Embeddings, output projection and its bias, one row per token in Headway's order."""
+    """The embeddings, the output projection and its bias. Rows are tokens in Headway's order."""
 
     source: Float[Tensor, "S D"]
     target: Float[Tensor, "V D"]
@@ -177,14 +185,17 @@ class _Tables:
 
     @property
     def tie(self) -> Literal["all", "target", "none"]:
-        """Which tables are equal. Their values decide, not config.json (as in `transformers` from 5.0 on)."""
+        """The tables that are equal, as the option ``tie``.
+
+        The values of the tables are compared; config.json is not used (as in `transformers` since 5.0).
+        """
         if not torch.equal(self.target, self.output):
             return "none"
         return "all" if torch.equal(self.source, self.target) else "target"
 
 
 def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor], tables: _Tables) -> Transformer:
-    """Build the model with its weights."""
+    """Build the model and load its weights."""
     model = Transformer(config, len(tables.source), len(tables.target))
     expected = named_weights(model)
     weights = {
@@ -197,8 +208,8 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
         weights[ours] = tensors[theirs][_UNUSED_POSITIONS:] if ours.endswith("_positions.table") else tensors[theirs]
         if weights[ours].shape != expected[ours].shape:
             raise BundleError(
-                f"{path}: tensor {theirs!r} has shape {list(tensors[theirs].shape)}, which does not fit config.json: "
-                f"Headway's {ours!r} would have {list(weights[ours].shape)} in place of {list(expected[ours].shape)}"
+                f"{path}: tensor {theirs!r} has shape {list(tensors[theirs].shape)}, which does not match config.json: "
+                f"Headway's {ours!r} would have {list(weights[ours].shape)} instead of {list(expected[ours].shape)}"
             )
     load_weights(model, {name: weights[name] for name in expected}, path)
     return model.eval()
@@ -207,8 +218,8 @@ def _build(config: TransformerConfig, path: Path, tensors: Mapping[str, Tensor],
 def _tables(
     checkpoint: Checkpoint, path: Path, tensors: Mapping[str, Tensor], source: VocabularyOrder, target: VocabularyOrder
 ) -> _Tables:
-    """Read the tables, each from the first tensor that contains it."""
-    (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.size("d_model")
+    """Return the tables. Each is the first tensor that exists of several possible names."""
+    (source_rows, target_rows), d_model = checkpoint.vocab_sizes, checkpoint.positive_int("d_model")
     bias = torch.zeros(target_rows)
     if checkpoint.family.output_bias and OUTPUT_BIAS in tensors:
         bias = _table(path, tensors, [OUTPUT_BIAS], 1, target_rows)[0]
@@ -229,49 +240,49 @@ def _without_bad_words(checkpoint: Checkpoint, bias: Float[Tensor, " V"]) -> Flo
 
     Padding is never generated anyway. As in transformers, the end symbol cannot be forbidden.
     """
-    bias, kept = bias.clone(), [checkpoint.token("pad_token_id"), checkpoint.token("eos_token_id")]
-    words = checkpoint.generation("bad_words_ids") or []
+    bias, kept = bias.clone(), [checkpoint.token_id("pad_token_id"), checkpoint.token_id("eos_token_id")]
+    words = checkpoint.generation_setting("bad_words_ids") or []
     for word in words if isinstance(words, list) else [words]:
         match word:
             case [int(token)] if not isinstance(token, bool) and 0 <= token < len(bias):
                 if token not in kept:
                     bias[token] = _NEVER
             case _:
-                raise checkpoint.fail(
-                    f"bad_words_ids has {word!r}: supported are lists of one token of the vocabulary each; take it "
-                    "out, and ban the phrase when translating (--ban)"
+                raise checkpoint.error(
+                    f"bad_words_ids contains {word!r}: only lists of one token id are supported; remove it, and ban "
+                    "the phrase when translating (--ban)"
                 )
     return bias
 
 
 def _check_names(checkpoint: Checkpoint, path: Path, found: set[str], needed: set[str]) -> None:
-    """Refuse missing and unknown tensors."""
+    """Raise :class:`BundleError` for missing and unknown tensors."""
     family = checkpoint.family
     known = needed.union(_IGNORED, *table_names(family, tied=True))
     known |= {OUTPUT_BIAS} if family.output_bias else set()
-    known |= _SINUSOID_TABLES if family.model["positions"] == "sinusoidal" else set()
+    known |= _SINUSOID_TABLES if family.model_options["positions"] == "sinusoidal" else set()
     if foreign := sorted(found - known):
         raise BundleError(
-            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in all); {family.title} has none such"
+            f"{path}: unknown tensor {foreign[0]!r} ({len(foreign)} in all), which {family.title} does not have"
         )
     if missing := sorted(needed - found):
         raise BundleError(f"{path}: tensor {missing[0]!r} is missing ({len(missing)} in all)")
 
 
 def _table(path: Path, tensors: Mapping[str, Tensor], names: Sequence[str], *shape: int) -> Tensor:
-    """Return the first existing tensor of ``names``, which must have the shape that config.json asks for."""
+    """Return the first tensor of ``names`` that exists. It must have ``shape``, which follows from config.json."""
     name = next((name for name in names if name in tensors), None)
     if name is None:
         raise BundleError(f"{path}: tensor {names[-1]!r} is missing; expected {' or '.join(names)}")
     if tensors[name].shape != shape:
         raise BundleError(
-            f"{path}: tensor {name!r} has shape {list(tensors[name].shape)}; config.json asks for {list(shape)}"
+            f"{path}: tensor {name!r} has shape {list(tensors[name].shape)}; config.json requires {list(shape)}"
         )
     return tensors[name]
 
 
 def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: TransformerConfig) -> None:
-    """Check that stored sinusoid tables equal ours, within their precision."""
+    """Check that stored sinusoid tables equal Headway's, within the precision in which they are stored."""
     for name in sorted(_SINUSOID_TABLES & tensors.keys() if config.positions == "sinusoidal" else ()):
         table = tensors[name]
         inclusive = config.sinusoid_spacing == "inclusive"
@@ -279,5 +290,5 @@ def _check_sinusoids(path: Path, tensors: Mapping[str, Tensor], config: Transfor
         found = table.float()[config.position_offset :]
         if table.shape != expected.shape or not torch.allclose(found, expected[config.position_offset :], atol=0.01):
             raise BundleError(
-                f"{path}: tensor {name!r} does not hold the sinusoids of this family; supported are those"
+                f"{path}: tensor {name!r} does not contain this family's sinusoids; other values are not supported"
             )

@@ -4,13 +4,13 @@ This file is copied into exported folders and needs only torch and transformers,
 
     AutoModelForSequenceClassification.from_pretrained(FOLDER, trust_remote_code=True)
 
-It evaluates the model. There is no dropout, so fine-tune in Headway instead. Modules have the names that they have in
-Headway, and therefore the weights do too. ``config.classifier`` holds the options of Headway's ``ClassifierConfig``.
+The model is for inference. It has no dropout, so fine-tune it in Headway instead. Modules have the same names as in
+Headway, and therefore so do the weights. ``config.classifier`` contains the options of Headway's ``ClassifierConfig``.
 
 Shapes: B batch, S positions, D model, C classes, P pooled width. Masks are True where a token counts.
 """
 # mypy: ignore-errors
-# Whether transformers has types depends on what is installed.
+# Whether transformers has type annotations depends on what is installed.
 
 import math
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class HeadwayAttention(nn.Module):
         self.value, self.output = nn.Linear(d_model, value_width), nn.Linear(value_width, d_model)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, S, D) -> (B, S, D); ``mask`` (B, S)."""
+        """Let each position attend to the positions where ``mask`` (B, S) is True: (B, S, D) -> (B, S, D)."""
         query, key, value = (
             layer(x).unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for layer in (self.query, self.key, self.value)
         )
@@ -59,7 +59,7 @@ class HeadwayAttention(nn.Module):
 
 
 class HeadwayFeedForward(nn.Module):
-    """Two linear layers with an activation, or three of which one is a gate."""
+    """Two linear layers with an activation between them, or three if the activation is gated."""
 
     def __init__(self, d_model: int, d_ff: int, activation: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class HeadwayFeedForward(nn.Module):
         self.activation = (GATES | ACTIVATIONS)[activation]
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, S, D) -> (B, S, D)."""
+        """Transform each position: (B, S, D) -> (B, S, D)."""
         if self.gate is None:
             return self.outer(self.activation(self.inner(x)))
         return self.outer(self.activation(self.gate(x)) * self.inner(x))
@@ -83,7 +83,7 @@ class HeadwayResidual(nn.Module):
         self.order, self.residual = order, residual
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, S, D) -> (B, S, D)."""
+        """Apply ``sublayer`` with the residual connection and the norm: (B, S, D) -> (B, S, D)."""
         output = sublayer(self.norm(x) if self.order == "pre" else x)
         output = x + output if self.residual else output
         return self.norm(output) if self.order == "post" else output
@@ -101,7 +101,7 @@ class HeadwayBlock(nn.Module):
         self.feed_forward_residual = HeadwayResidual(d_model, norm, residual)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, S, D) -> (B, S, D)."""
+        """Apply the block: (B, S, D) -> (B, S, D)."""
         x = self.attention_residual(x, lambda x: self.attention(x, mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
@@ -124,13 +124,13 @@ class HeadwayConvolution(nn.Module):
         self.convolution = nn.Conv1d(d_model, d_model, width, padding=width // 2)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(B, S, D) -> (B, S, D)."""
+        """Add the convolution of each position's neighborhood: (B, S, D) -> (B, S, D)."""
         x = x * mask.unsqueeze(2)
         return x + F.relu(self.convolution(x.transpose(1, 2)).transpose(1, 2))
 
 
 class HeadwayPooling(nn.Module):
-    """One vector for each text: (B, S, D) -> (B, P)."""
+    """Pooling of each text to one vector: (B, S, D) -> (B, P)."""
 
     def __init__(self, kind: str, d_model: int) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class HeadwayPooling(nn.Module):
             self.inner, self.question = nn.Linear(d_model, d_model), nn.Linear(d_model, 1, bias=False)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Pool the positions where ``mask`` is True; a text without any becomes zeros."""
+        """Pool the positions where ``mask`` is True. A text without such positions is pooled to zeros."""
         some = mask.any(1, keepdim=True)
         if self.kind in ("first", "last"):
             positions = torch.arange(x.size(1), device=x.device)
@@ -211,6 +211,6 @@ class HeadwayForSequenceClassification(PreTrainedModel):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension where ``mask`` is True; weights of 0 if it is True nowhere."""
+    """Compute the softmax over the last dimension where ``mask`` is True. If it is True nowhere, all weights are 0."""
     some = mask.any(-1, keepdim=True)
     return scores.masked_fill(~mask & some, -math.inf).softmax(-1) * some
