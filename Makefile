@@ -1,4 +1,4 @@
-# Every target sets itself up on a machine with only Python 3.11 (or newer) and make.
+# Every target installs what it needs; it requires only Python 3.11 (or newer) and make.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -8,26 +8,26 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/.quickstart
 	$(BIN)/headway quickstart
 
-# The checks of the source run beside the quick suite.
+# The source checks run in parallel with the quick suite.
 test: $(VENV)/.ready
 	$(MAKE) --no-print-directory --jobs 2 lint suite
 
-# One process for each core, one thread each; a process that has finished takes over tests of another. Bytecode is
-# written even where the environment forbids it: otherwise each process that a test starts compiles every module again.
+# One process with one thread for each core; a process that has finished takes tests from another. Bytecode is written even
+# if the environment forbids it, because each process that a test starts would otherwise compile every module again.
 suite: $(VENV)/.ready
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 check: test
 
-# What takes minutes: fuzzing, kills, torchrun, kernels compiled anew, and the quick form of all experiments.
+# The slow tests: fuzzing, killed runs, torchrun, freshly compiled kernels, and the quick form of all experiments.
 test-all: $(VENV)/.ready
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
-# The suite once in each setting that stands for other processors or environments (tests/settings.py lists them).
+# Runs the suite in each setting that imitates another processor or environment (tests/settings.py lists them).
 test-settings: $(VENV)/.ready
 	$(BIN)/python tests/settings.py $(SETTINGS) $(if $(TESTS),--tests $(TESTS))
 
-# Kills training 50 times, resumes it, and compares it with an undisturbed run. It needs Multi30k: make soak DATA=FOLDER.
+# Kills and resumes training 50 times, and compares the result with an uninterrupted run. Needs Multi30k: make soak DATA=FOLDER.
 soak: $(VENV)/.ready
 	$(BIN)/python tests/soak.py $(if $(DATA),--data $(DATA))
 
@@ -40,7 +40,7 @@ format: $(VENV)/.ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# The requirement on torch is a range; constraints.txt pins the versions that the tests ran with.
+# pyproject.toml accepts ranges of versions; constraints.txt pins the versions with which the tests were run.
 $(VENV)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'

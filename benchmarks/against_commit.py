@@ -15,12 +15,12 @@ Workloads, all on sentences of Multi30k:
     train     `headway train` runs in both processes; the waiting one is stopped (SIGSTOP). The time of a step is taken
               from metrics.jsonl, per token. The first step after a pause is not counted.
     decode    lists of 1, 16 or 64 sentences, greedy or with beam 4. The models are untrained, so every translation is
-              given the same length. With --model, the rows "decode trained" use that model and its own lengths.
-    file      a file of sentences, shared out to two processes
+              forced to the same length. With --model, the rows "decode trained" use this model and natural lengths.
+    file      a file of sentences, divided between two processes
     classify  a list of texts
     start     processor time of `headway translate MODEL "one sentence"` from start to end, with warm caches
 
-Only the command line, recipes and public names are used, so both commits may be of any age that has them.
+Only the command line, recipes and public names are used, so every commit that has these can be compared.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_MEDIAN, LEAST_UPPER = 0.95, 0.98
 VOCABULARY, SENTENCES = 4_000, 5_000
-STEPS = 3  # counted in each turn of training
+STEPS = 3  # steps that are timed in each turn of training
 PATIENCE_S = 1_200
 LENGTH = 20  # tokens of each translation of an untrained model
 FIXED = {"min_length": LENGTH, "max_length": LENGTH}
-LONG_WORDS = 120  # some 180 tokens, fewer than the 256 from which on a text is split
+LONG_WORDS = 120  # about 180 tokens; a text is split from 256 tokens on
 
-# [model] of the recipe, by the name that rows use.
+# The [model] section of the recipe for each model name in a row.
 MODELS: dict[str, dict[str, Any]] = {
     "small": {"preset": "small"},
     "base": {"preset": "base"},
@@ -72,7 +72,7 @@ TRAINED = "trained"  # the folder of --model
 
 @dataclass(frozen=True)
 class Row:
-    """One workload: ``kind`` says which, the rest how."""
+    """One workload of the given ``kind``, and its settings."""
 
     name: str
     kind: str
@@ -156,7 +156,7 @@ def environment(tree: Path, threads: int) -> dict[str, str]:
 
 
 class Workspace:
-    """The corpus and the models that rows share, made when first asked for."""
+    """The corpus and the models that the rows share. Models are created when they are first used."""
 
     def __init__(
         self, folder: Path, data: Path, old: Path, trained: Path | None, *, threads: int, max_tokens: int
@@ -191,7 +191,7 @@ class Workspace:
         return path
 
     def model(self, name: str) -> Path:
-        """Return a model folder, made by the old commit with one training step."""
+        """Return a model folder, which the old commit creates with one training step."""
         if name == TRAINED:
             assert self._trained is not None
             return self._trained
@@ -201,7 +201,7 @@ class Workspace:
         return run / "best"
 
     def learn_shortlist(self, model: Path) -> None:
-        """Give a model folder a shortlist."""
+        """Add a shortlist to a model folder."""
         if not list(model.glob("shortlist*")):
             corpus = self.folder / "corpus"
             self.command("shortlist", model, "--source", corpus / "train.de", "--target", corpus / "train.en")
@@ -227,7 +227,7 @@ Turn = Callable[[], float]
 
 @contextmanager
 def turns(row: Row, tree: Path, space: Workspace, name: str, threads: int) -> Iterator[Turn]:
-    """Yield the turn of the commit in ``tree``; what it needs stays alive inside."""
+    """Yield the turn of the commit in ``tree``. Its processes stay alive inside the context."""
     if row.kind == "train":
         with training(
             space.recipe(row.model, 100_000), space.folder / f"run-{row.model}-{name}", tree, threads
@@ -244,7 +244,7 @@ def turns(row: Row, tree: Path, space: Workspace, name: str, threads: int) -> It
 
 @contextmanager
 def calling(row: Row, tree: Path, space: Workspace, threads: int) -> Iterator[Turn]:
-    """Yield the turn of a process that holds a model."""
+    """Yield the turn of a process that has loaded a model."""
     folder = space.model(row.model)
     call: dict[str, Any] = {"call": row.kind, "folder": str(folder), "texts": space.texts(row)}
     if row.kind == "decode":
@@ -294,7 +294,7 @@ def training(recipe: Path, run: Path, tree: Path, threads: int) -> Iterator[Turn
         begin = len(records())
         os.killpg(process.pid, signal.SIGCONT)
         deadline = time.monotonic() + PATIENCE_S
-        while len(found := records()) < begin + 1 + STEPS:  # the first of them contains the pause
+        while len(found := records()) < begin + 1 + STEPS:  # the first record includes the pause
             assert process.poll() is None, f"training ended: {log.read_text(encoding='utf-8')[-2_000:]}"
             assert time.monotonic() < deadline, f"no step for {PATIENCE_S} s; see {log}"
             time.sleep(0.01)
@@ -310,7 +310,7 @@ def training(recipe: Path, run: Path, tree: Path, threads: int) -> Iterator[Turn
 
 
 def seconds_per_1000_tokens(records: Sequence[dict[str, Any]]) -> float:
-    """Return the time of the records after the first, by their source and target tokens."""
+    """Return the seconds per 1,000 source and target tokens, over all records after the first."""
     seconds = tokens = 0.0
     for before, record in pairwise(records):
         step_s = record["elapsed_s"] - before["elapsed_s"]
@@ -320,7 +320,7 @@ def seconds_per_1000_tokens(records: Sequence[dict[str, Any]]) -> float:
 
 
 def processor_seconds(command: list[str], env: dict[str, str]) -> float:
-    """Run a command to its end and return the processor time of it and of the processes that it waited for."""
+    """Run a command to its end and return its processor time, including that of child processes it waited for."""
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -329,7 +329,7 @@ def processor_seconds(command: list[str], env: dict[str, str]) -> float:
 
 
 def compare(row: Row, trees: tuple[Path, Path], space: Workspace, pairs: int, threads: int) -> Result:
-    """Run a row: one uncounted turn of each commit, then ``pairs`` pairs, whose order alternates."""
+    """Measure a row: run one untimed turn of each commit, then ``pairs`` timed pairs in alternating order."""
     with ExitStack() as stack:
         both = [
             stack.enter_context(turns(row, tree, space, name, threads))
@@ -346,7 +346,7 @@ def compare(row: Row, trees: tuple[Path, Path], space: Workspace, pairs: int, th
 
 
 def commit(tree: Path) -> str:
-    """Return the commit of a checkout, with "+" if files differ from it."""
+    """Return the commit of a checkout, followed by "+" if its source files have been modified."""
     name, changed = (
         subprocess.run(["git", "-C", str(tree), *words], capture_output=True, text=True, check=False).stdout.strip()
         for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "--", "src"))
@@ -367,14 +367,14 @@ def main() -> None:
     """Compare, print the table and write the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--old", type=Path, required=True, help="A checkout of the earlier commit.")
-    parser.add_argument("--new", type=Path, default=ROOT, help="The other checkout; default: this one.")
+    parser.add_argument("--new", type=Path, default=ROOT, help="A checkout of the later commit. Default: this one.")
     parser.add_argument("--data", type=Path, required=True, help="The folder of Multi30k: train.de, train.en.")
     parser.add_argument("--model", type=Path, help='A trained model folder for the rows "decode trained".')
     parser.add_argument("--rows", nargs="+", default=["*"], help="Rows to run, as patterns such as 'decode int8 *'.")
     parser.add_argument("--pairs", type=int, default=20)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--max-tokens", type=int, default=1_024, help="Size of a batch in the training rows.")
-    parser.add_argument("--work", type=Path, help="Folder for corpus and models, kept afterwards; default: temporary.")
+    parser.add_argument("--work", type=Path, help="Folder for corpus and models, which is kept. Default: temporary.")
     parser.add_argument("--output", type=Path, help="JSON file to write; it is rewritten after each row.")
     parser.add_argument("--list", action="store_true", help="Print the names of the rows and stop.")
     arguments = parser.parse_args()

@@ -1,17 +1,17 @@
-"""How well, and how fast, does Headway classify texts, beside TF-IDF with linear classifiers and beside fastText's way?
+"""Compare Headway's text classification in accuracy and speed with TF-IDF, linear classifiers and fastText's method.
 
-    python benchmarks/classification.py recipes/ag-news.toml --data FOLDER         # FOLDER holds train.tsv and dev.tsv
+    python benchmarks/classification.py recipes/ag-news.toml --data FOLDER     # FOLDER contains train.tsv and dev.tsv
     python benchmarks/classification.py recipes/ag-news.toml --data FOLDER --model runs/ag-news/best
 
-Every recipe is trained, in a folder of its own that is removed at the end; a ``--model`` was trained before, so nobody
-knows how long that took. The other contestants (``labellers.py``) are trained on the texts of the first recipe. All are
-asked about its development set: that decides the accuracy, and it is no test set, since recipes are chosen by it and
-Headway tells by it which of its checkpoints is the best.
+Every recipe is trained in a temporary folder. A model given with ``--model`` is already trained, so its training time
+is not reported. The other contestants (``labellers.py``) are trained on the texts of the first recipe. Accuracy is
+measured on the recipe's development set. This is not a test set: recipes were chosen on it, and Headway selects its
+best checkpoint on it.
 
-Training is timed from the text files, vocabulary and validations included. Texts per second go from a list of texts to
-a list of labels; the development set is classified again and again, once to warm up and then for ``--seconds``; the
-median pass counts. All have as many threads as asked; what is not built to use them, does not. scikit-learn is no part
-of Headway: pip install scikit-learn.
+The training time starts from the text files and includes building the vocabulary and validation. Texts per second are
+measured from a list of texts to a list of labels: the development set is classified repeatedly, once to warm up and
+then for ``--seconds``, and the median pass counts. All contestants may use the same number of threads. scikit-learn is
+not a requirement of Headway: pip install scikit-learn.
 """
 
 import json
@@ -45,8 +45,8 @@ from headway.train.report import Listener
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Texts and the label of each."""
+class LabeledTexts:
+    """Texts and the label of each text."""
 
     texts: list[str]
     labels: list[str]
@@ -54,7 +54,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who classifies: ``make()`` gives the function from texts to labels. ``trained``: not by ``make``, but before."""
+    """A classifier to measure. ``make()`` trains or loads it; ``trained`` means that it only loads it."""
 
     name: str
     make: Callable[[], Classify]
@@ -63,7 +63,10 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table. No training time: it was trained before. A failure: nothing else is known."""
+    """One row of the table.
+
+    ``training_s`` is None if the model was trained before. If ``failure`` is set, there are no figures.
+    """
 
     name: str
     accuracy: float | None = None
@@ -72,20 +75,20 @@ class Result:
     failure: str = ""
 
 
-def read_corpora(recipe: Recipe) -> tuple[Labelled, Labelled]:
-    """The training and the development set of a recipe."""
+def read_corpora(recipe: Recipe) -> tuple[LabeledTexts, LabeledTexts]:
+    """Return the training set and the development set of a recipe."""
     if recipe.data.dev is None:
-        raise SystemExit("the recipe has no data.dev, and somebody must be asked something")
+        raise SystemExit("the recipe has no data.dev, on which accuracy is measured")
     folder = Path(recipe.data.folder)
     train_examples = [example for corpus in recipe.data.train for example in read_labeled(corpus, folder)]
     return tuple(  # type: ignore[return-value]
-        Labelled([text for text, _ in examples], [label for _, label in examples])
+        LabeledTexts([text for text, _ in examples], [label for _, label in examples])
         for examples in (train_examples, list(read_labeled(recipe.data.dev, folder)))
     )
 
 
 def train_recipe(recipe: Recipe, run: Path) -> Classify:
-    """Train Headway, and load the model that the run recommends."""
+    """Train Headway and load the model that the run recommends."""
     result = train(recipe, run, listener=Listener())
     if result.model is None:
         raise SystemExit("the training was interrupted")
@@ -93,15 +96,15 @@ def train_recipe(recipe: Recipe, run: Path) -> Classify:
 
 
 def load_model(folder: Path) -> Classify:
-    """The classifier in a model folder."""
+    """Load the classifier in a model folder."""
     model = headway.load(folder)
     if not isinstance(model, Classifier):
-        raise SystemExit(f"{folder}: a model that translates; this benchmark is about classifiers")
+        raise SystemExit(f"{folder}: a translation model; this benchmark measures classifiers")
     return lambda texts: [found.label for found in model.classify(texts)]
 
 
-def measure(contestant: Contestant, dev: Labelled, seconds: float) -> Result:
-    """Train one, and ask it about ``dev``."""
+def measure(contestant: Contestant, dev: LabeledTexts, seconds: float) -> Result:
+    """Train a contestant and measure it on ``dev``."""
     begin = time.perf_counter()
     try:
         classify = contestant.make()
@@ -118,8 +121,8 @@ def measure(contestant: Contestant, dev: Labelled, seconds: float) -> Result:
     return Result(contestant.name, right / len(found), training_s, len(found) / statistics.median(passes))
 
 
-def baselines(corpus: Labelled) -> list[Contestant]:
-    """The other kinds of classifiers."""
+def baselines(corpus: LabeledTexts) -> list[Contestant]:
+    """Return the classifiers that Headway is compared with."""
     texts, labels = corpus.texts, corpus.labels
     return [
         Contestant("TF-IDF + logistic regression", partial(train_tfidf, "regression", texts, labels)),
@@ -129,8 +132,8 @@ def baselines(corpus: Labelled) -> list[Contestant]:
 
 
 def results_table(results: list[Result], train_texts: int, dev_texts: int) -> Table:
-    """All contestants, in the order in which they were asked."""
-    title = f"trained on {train_texts:,} texts, asked about {dev_texts:,}"
+    """Return the results of all contestants, in the order of their measurements."""
+    title = f"trained on {train_texts:,} texts, measured on {dev_texts:,}"
     table = Table("classifier", "accuracy", "training", "texts/s", "", title=title)
     for result in results:
         training = "" if result.training_s is None else f"{result.training_s:,.1f} s"
@@ -141,7 +144,7 @@ def results_table(results: list[Result], train_texts: int, dev_texts: int) -> Ta
 
 
 def installed(package: str) -> str:
-    """A package's version, or that there is none."""
+    """Return the version of a package, or "not installed"."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -149,20 +152,20 @@ def installed(package: str) -> str:
 
 
 def main(
-    recipes: Annotated[list[Path], typer.Argument(help="Recipes of classifiers; the first one's data is everybody's.")],
-    data: Annotated[Path | None, typer.Option(help="Put in place of the recipes' data.folder.")] = None,
-    models: Annotated[list[Path] | None, typer.Option("--model", help="A model folder, trained before.")] = None,
-    retrain: Annotated[bool, typer.Option("--train/--no-train", help="Train the recipes; else only read data.")] = True,
-    threads: Annotated[int, typer.Option(help="Processor threads for each.")] = 2,
-    seconds: Annotated[float, typer.Option(help="How long each is asked.")] = 10.0,
+    recipes: Annotated[list[Path], typer.Argument(help="Recipes of classifiers. All use the data of the first one.")],
+    data: Annotated[Path | None, typer.Option(help="Folder that replaces the recipes' data.folder.")] = None,
+    models: Annotated[list[Path] | None, typer.Option("--model", help="Folder of a trained model.")] = None,
+    retrain: Annotated[bool, typer.Option("--train/--no-train", help="Whether to train the recipes.")] = True,
+    threads: Annotated[int, typer.Option(help="Processor threads of each contestant.")] = 2,
+    seconds: Annotated[float, typer.Option(help="Seconds of classification measured for each contestant.")] = 10.0,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Train and measure all, and print a table."""
+    """Train and measure all contestants, and print a table."""
     torch.set_num_threads(threads)
     changes = [] if data is None else [f"data.folder={data}"]
     loaded = {path.stem: load_recipe(path, changes) for path in recipes}
     if len(loaded) < len(recipes):
-        raise typer.BadParameter("two recipes have one name; rename one")
+        raise typer.BadParameter("two recipes have the same name; rename one")
     train_set, dev_set = read_corpora(next(iter(loaded.values())))
     console = Console(width=None if sys.stdout.isatty() else 120)
     packages = {"PyTorch": "torch", "scikit-learn": "scikit-learn", "Headway": "headway"}

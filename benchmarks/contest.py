@@ -1,13 +1,13 @@
-"""How a contestant is watched: a process of its own that trains and prints a line after each step.
+"""Measure contestants: separate processes that train a model and print a line after each step.
 
-A line holds the clock, the lengths of the step's sentences and the loss, whatever the toolkit calls so. From these
-follow tokens per second and model FLOP per second, over wall time from the end of one step to the end of another: data
-loading, optimiser and the toolkit's own reports are inside, start-up is not, and nobody validates or saves. A length
-counts one end symbol on both sides, also where a toolkit leaves it out of the source; padding is never counted. The
-peak of resident memory is the processes' own (VmHWM), start-up included.
+A line contains the time, the lengths of the step's sentences, and the loss as the toolkit defines it. Tokens per second
+and model FLOP per second are computed over the wall time from the end of one step to the end of another. This time
+includes data loading, the optimizer and the toolkit's own reports, but not start-up; no contestant validates or saves.
+A length counts one end symbol on both sides, even if a toolkit omits it from the source; padding is never counted. Peak
+memory is the peak resident memory of the processes (VmHWM), including start-up.
 
-Contestants run by turns: all processes of one are stopped (SIGSTOP) while another has the machine, so that what else
-goes on there meets both alike.
+Contestants run in turns: all processes of one are stopped (SIGSTOP) while another is running, so that other load on the
+machine affects both equally.
 """
 
 import json
@@ -27,28 +27,28 @@ from headway.models.transformer import TransformerConfig
 
 WARM_UP_STEPS = 5
 MARK = "training-step "
-# What a contestant runs before its own code; `report` wants lengths, in tokens, as lists, and the loss of a token.
+# Code that a contestant runs before its own. `report` takes lists of lengths in tokens, and the loss per token.
 REPORT = f"""
 import json, sys, time
 def report(source, target, loss):
     print({MARK!r} + json.dumps([time.perf_counter(), source, target, loss]), flush=True)
 """
-# The same as headway.hardware.keep_freed_memory, for programs that do not ask for it themselves.
+# The same settings as headway.hardware.keep_freed_memory, for programs that do not call it.
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1)}
 
 
 class ContestantError(RuntimeError):
-    """A contestant ended by itself, for want of memory, say."""
+    """A contestant ended unexpectedly, for example because it ran out of memory."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a contestant may choose for itself; model and tokens are the same for all."""
+    """Settings that may differ between contestants; model and tokens are the same for all."""
 
-    max_tokens: int = 4_096  # of a batch: rows x longer side, padding included
-    keep_freed_memory: bool = True  # glibc keeps freed blocks for the next step
+    max_tokens: int = 4_096  # size of a batch: rows x longer side, including padding
+    keep_freed_memory: bool = True  # whether glibc keeps freed blocks for the next step
     workers: int = 0  # processes that load data
-    pool_size: int | None = 29_000  # sentences sorted by length together (one epoch of Multi30k); none: not sorted
+    pool_size: int | None = 29_000  # sentences sorted by length together (one epoch of Multi30k); None: unsorted
 
     def __str__(self) -> str:
         freed = "kept" if self.keep_freed_memory else "returned"
@@ -58,7 +58,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Step:
-    """One training step as it was seen to end, with the lengths of its sentences in tokens."""
+    """The end of a training step: its time, and the lengths of its sentences in tokens."""
 
     clock_s: float
     source: tuple[int, ...]
@@ -68,27 +68,27 @@ class Step:
 
 @dataclass(frozen=True)
 class Speed:
-    """What one turn of a contestant measured."""
+    """The measurements of one turn of a contestant."""
 
     target_tokens_per_s: float
     source_tokens_per_s: float
     model_flop_per_s: float
     peak_bytes: int
     steps: int
-    loss: float  # the mean over the steps, which shows that it trains: no NaN, and below that of random weights
+    loss: float  # mean over the steps, to check that training works: not NaN, and lower than with random weights
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings, and the speed that they gave, or why they gave none."""
+    """Settings and the speed measured with them, or the reason why the run failed."""
 
     settings: Settings
     speed: Speed | None
     failure: str = ""
 
 
-def place(threads: int) -> dict[str, str]:
-    """The environment of a process that computes on the processor, in so many threads."""
+def cpu_environment(threads: int) -> dict[str, str]:
+    """Return the environment of a process that computes on the CPU with this number of threads."""
     return os.environ | {
         "OMP_NUM_THREADS": str(threads),
         "MKL_NUM_THREADS": str(threads),
@@ -97,9 +97,9 @@ def place(threads: int) -> dict[str, str]:
 
 
 class Running:
-    """A contestant that trains a model of ``config``'s sizes: started at once, awake only in its turns.
+    """The process of a contestant that trains a model of ``config``'s sizes. It is stopped between its turns.
 
-    What it prints besides its steps goes to ``log``, beside which it runs.
+    Its output, except for the lines of steps, is written to ``log``, whose folder is its working directory.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class Running:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=place(threads) | (KEEP_FREED_MEMORY if keep_freed_memory else {}),
+            env=cpu_environment(threads) | (KEEP_FREED_MEMORY if keep_freed_memory else {}),
             cwd=log.parent,
-            start_new_session=True,  # so that its children stop and end with it
+            start_new_session=True,  # so that signals to the process group reach its children
         )
 
     def __enter__(self) -> Self:
@@ -132,12 +132,12 @@ class Running:
         self.close()
 
     def turn(self, seconds: float) -> Speed:
-        """Train for ``seconds`` after the warm-up, or after the step that the last turn's end cut, and stop.
+        """Train for ``seconds`` and stop. Warm-up steps and the step that the last turn interrupted do not count.
 
         Raises:
-            ContestantError: it ended by itself.
+            ContestantError: The process ended unexpectedly.
         """
-        begin = time.perf_counter()  # the clock of its steps too
+        begin = time.perf_counter()  # the same clock as in the lines of steps
         os.killpg(self._process.pid, signal.SIGCONT)
         steps: list[Step] = []
         for step in self._read():
@@ -147,11 +147,11 @@ class Running:
                     os.killpg(self._process.pid, signal.SIGSTOP)
                     return speed(steps, peak_resident_bytes(self._process.pid), self._config, self._vocab_size)
         raise ContestantError(
-            f"it ended after {self._steps} steps, before its time was up; its output is in {self._log}"
+            f"the process ended after {self._steps} steps, before its turn was over; its output is in {self._log}"
         )
 
     def close(self) -> None:
-        """End it, in whatever state it is."""
+        """Kill the process and its children, whether they are running or stopped."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -170,14 +170,14 @@ class Running:
                 self._transcript.write(line)
 
 
-def alone(begin: Callable[[Settings], Running], seconds: float, settings: Settings) -> Speed:
-    """One turn of a contestant that is started for it."""
+def measure_once(begin: Callable[[Settings], Running], seconds: float, settings: Settings) -> Speed:
+    """Start a contestant, measure one turn, and end it."""
     with begin(settings) as running:
         return running.turn(seconds)
 
 
 def peak_resident_bytes(process: int) -> int:
-    """The peaks of a process and of those that it started, summed."""
+    """Return the sum of the peak resident memory of a process and of its descendants."""
     lines = Path(f"/proc/{process}/status").read_text(encoding="ascii", errors="replace").splitlines()
     own = sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))  # none once it has ended
     children = (path.read_text().split() for path in Path(f"/proc/{process}/task").glob("*/children"))
@@ -185,7 +185,7 @@ def peak_resident_bytes(process: int) -> int:
 
 
 def speed(steps: Sequence[Step], peak_bytes: int, config: TransformerConfig, vocab_size: int) -> Speed:
-    """The rates over the steps after the first, which tells only when the next began."""
+    """Return the rates over all steps but the first, which only marks when the second began."""
     measured = steps[1:]
     elapsed_s = measured[-1].clock_s - steps[0].clock_s
     flop = sum(training_flop(config, vocab_size, step.source, step.target) for step in measured)
@@ -202,9 +202,10 @@ def speed(steps: Sequence[Step], peak_bytes: int, config: TransformerConfig, voc
 def sweep(
     run: Callable[[Settings], Speed], axes: dict[str, tuple[Any, ...]], start: Settings
 ) -> tuple[Trial, list[Trial]]:
-    """The trial with the most target tokens per second, and all trials.
+    """Return the trial with the most target tokens per second, and all trials.
 
-    From ``start``, one axis after the other is tried with the best of the others so far.
+    The search starts from ``start`` and varies one axis after the other, with the best values found so far for the
+    rest.
     """
     best = attempt(run, start)
     trials = [best]
@@ -216,7 +217,7 @@ def sweep(
 
 
 def attempt(run: Callable[[Settings], Speed], settings: Settings) -> Trial:
-    """One run, which may fail."""
+    """Run once with ``settings`` and return the speed or the failure."""
     try:
         return Trial(settings, run(settings))
     except ContestantError as error:

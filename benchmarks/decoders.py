@@ -1,12 +1,12 @@
-"""The contestants of ``decoding.py``: one model, one engine, a process of its own each.
+"""The contestants of ``decoding.py``: each is a process that runs one model in one engine.
 
 A contestant reads orders as JSON lines and answers each with a line:
 
-    {"sentences": B, "beam": W, "source": S, "target": T}    decode B made-up sentences of S tokens, T tokens out
+    {"sentences": B, "beam": W, "source": S, "target": T}    decode B random sentences of S tokens to T tokens each
     {"lines": [...], "beam": W}                              translate text, with natural lengths
 
-The answer holds ``seconds`` (for text, tokenising included), ``tokens`` that came out, and for text the translations.
-All engines read Headway's tokens; weights are the same. Start-up and the loading of weights are not counted.
+The answer contains ``seconds`` (for text including tokenization) and either the number of output ``tokens`` or, for
+text, the translations. All engines use Headway's tokens and the same weights. Start-up and loading are not timed.
 
     python benchmarks/decoders.py '{"engine": "headway", "model": "FOLDER", "threads": 2, "precision": "int8"}'
 """
@@ -30,40 +30,40 @@ from headway.interop.supported import transformer_of
 from headway.predict import Translator, TranslatorPool, load_translator
 from headway.text.base import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
-ALPHA = 1.0  # log-probabilities over length: the one normalisation that all three engines have
+ALPHA = 1.0  # exponent of the length: the only normalization that all three engines support
 Tokens = list[list[int]]
 
 
 class Engine(Protocol):
-    """What an engine can do. Sources are without end symbol; so is what is returned."""
+    """The interface of an engine. Neither sources nor results contain the end symbol."""
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """Exactly ``target`` tokens for each source."""
+        """Decode exactly ``target`` tokens for each source."""
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:
-        """Text to text."""
+        """Translate text."""
 
 
 class Headway:
-    """This project's own: threads of one process, or with ``workers`` processes of one thread each."""
+    """Headway with threads in one process, or with ``workers`` processes of one thread each."""
 
     def __init__(
         self, folder: Path, precision: Any, device: str = "cpu", shortlist: bool = False, workers: int = 1, **_: Any
     ) -> None:
         self.precision = precision
         self.tokenizer = read_config(folder).load_tokenizers()[0]
-        # Without a guard, for what a model of random weights says is flagged, and then searched for again.
+        # The guard is off: the output of a model with random weights is flagged, and would be searched for again.
         load = partial(load_translator, folder, device=device, precision=precision, shortlist=shortlist, guard=False)
         self.translator: Translator | TranslatorPool = TranslatorPool(load, workers) if workers > 1 else load()
 
     @cached_property
     def model(self) -> SearchTransformer:
-        """As the translator makes one of its own for text; a contestant is asked for tokens or for text, not both."""
+        """The search model for tokens. For text, the translator creates its own; a contestant uses only one of them."""
         assert isinstance(self.translator, Translator)
         return SearchTransformer(transformer_of(self.translator.bundle, "the benchmark"), self.precision)
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """As the translator does, all sentences at a time; a pool takes the tokens as text."""
+        """Decode all sentences in one batch, like the translator. For a pool, the tokens are converted to text."""
         options = DecodingOptions(
             beam_size=beam, min_length=target, max_length=target, normalization="average", length_penalty=ALPHA
         )
@@ -82,7 +82,7 @@ class Headway:
         return [list(hypotheses[0].tokens) for hypotheses in found]
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:
-        """Through the translator."""
+        """Translate text with the translator."""
         options = DecodingOptions(beam_size=beam, normalization="average", length_penalty=ALPHA, stopping="first")
         return [translation.text for translation in self.translator.translate_lines(lines, options)]
 
@@ -117,11 +117,11 @@ class CTranslate2:
         )
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """Forced to the length by both limits."""
+        """Decode with both length limits set to ``target``."""
         return self._run(sources, beam, min_decoding_length=target, max_decoding_length=target)
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:
-        """With Headway's tokenizer around it."""
+        """Translate text with Headway's tokenizers."""
         sources = self.bundle.source_tokenizer.encode_batch(lines)
         longest = max(map(len, sources)) + 50
         return [
@@ -149,16 +149,16 @@ class Transformers:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         self.device = device
         self.model = AutoModelForSeq2SeqLM.from_pretrained(folder / "huggingface", dtype=dtype).eval().to(device)
-        self.model.generation_config.forced_eos_token_id = None  # at the limit it would replace the last token
-        # A static cache is what generate compiles for.
+        self.model.generation_config.forced_eos_token_id = None  # it would replace the last token at the limit
+        # With a static cache, generate compiles the model.
         self.cache = {"cache_implementation": "static"} if compiled else {}
 
     def decode(self, sources: Tokens, beam: int, target: int) -> Tokens:
-        """Forced to the length by both limits, which count the begin symbol."""
+        """Decode with both length limits set to ``target`` + 1, because they count the begin symbol."""
         return self._run(sources, beam, min_length=target + 1, max_length=target + 1)
 
     def translate(self, lines: Sequence[str], beam: int) -> list[str]:
-        """With Headway's tokenizer around it, in batches of like length."""
+        """Translate text with Headway's tokenizers, in batches of similar length."""
         sources = self.bundle.source_tokenizer.encode_batch(lines)
         order = sorted(range(len(sources)), key=lambda at: len(sources[at]))
         texts = [""] * len(sources)
@@ -179,7 +179,7 @@ class Transformers:
             rows,
             attention_mask=(rows != PAD).long(),
             num_beams=beam,
-            early_stopping=beam > 1,  # as CTranslate2: done when as many hypotheses as beams are
+            early_stopping=beam > 1,  # as in CTranslate2: stop when as many hypotheses as beams are finished
             do_sample=False,
             length_penalty=ALPHA,
             suppress_tokens=[PAD, BOS, UNK],
@@ -198,9 +198,9 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 
 
 def peak_mib() -> float:
-    """The peak of the resident memory of this process, and with it of those that it has started.
+    """Return the sum of the peak resident memory of this process and of its children.
 
-    getrusage's would be the parent's where that was larger.
+    getrusage is not used, because it would return the parent's peak if that is larger.
     """
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="utf-8").split()
     statuses = [Path(f"/proc/{process}/status").read_text(encoding="utf-8") for process in ("self", *children)]
@@ -208,7 +208,7 @@ def peak_mib() -> float:
 
 
 def main() -> None:
-    """Answer orders until there are no more."""
+    """Answer orders until standard input ends."""
     settings = json.loads(sys.argv[1])
     torch.set_num_threads(settings["threads"])
     keep_freed_memory()
@@ -222,7 +222,7 @@ def main() -> None:
         if "lines" in order:
             answer: dict[str, Any] = {"texts": engine.translate(order["lines"], order["beam"])}
         else:
-            # Made-up sentences: the same for all engines.
+            # Random sentences, which are the same for all engines.
             generator = torch.Generator().manual_seed(order["sentences"])
             shape = (order["sentences"], order["source"] - 1)
             sources = torch.randint(NUM_SPECIAL, order["vocabulary"], shape, generator=generator).tolist()

@@ -1,26 +1,26 @@
-"""How fast does Headway decode, beside CTranslate2 and Hugging Face's generate, with the same weights on this machine?
+"""Compare Headway's decoding speed with CTranslate2 and Hugging Face's generate, on the same weights and machine.
 
-Every contestant is a process that stays (``decoders.py``). They are asked in turn, round after round, so that whatever
-else the machine does meets all of them; a case's speed is the median of its rounds. Either made-up sentences of one
-length go into exactly as many tokens, by a model with random weights; or, with ``--model``, a trained model translates
-a whole file with natural lengths, and its BLEU stands beside the time. All normalise scores by length alike (exponent
-1), and all choose among the same tokens.
+Every contestant is a long-running process (``decoders.py``). They run in turns, round after round, so that other load
+on the machine affects all of them; the speed in a case is the median over the rounds. By default, a model with random
+weights decodes random sentences of one length to targets of the same length. With ``--model``, a trained model
+translates a whole file with natural lengths, and its BLEU is reported with the time. All contestants normalize scores
+by length in the same way (exponent 1) and choose among the same tokens.
 
-Where the trained model has a shortlist (``headway shortlist``), Headway and CTranslate2 also translate with it: each
-sentence chooses among its own tokens, in CTranslate2 among those of its batch.
+If the trained model has a shortlist (``headway shortlist``), Headway and CTranslate2 also translate with it. In
+Headway, each sentence chooses among its own tokens; in CTranslate2, among the tokens of its batch.
 
-Each peer's best setting is searched with ``--sweep``: CTranslate2's compute types, workers and batch sizes, and
-generate's precision and static cache, which it compiles for. One after the other runs alone, and those that are best at
-something take part in the contest. Without it the settings are those that a sweep found best.
+``--sweep`` searches for the best settings of each peer: CTranslate2's compute types, workers and batch sizes, and
+generate's precision and static cache, with which it compiles the model. Each setting runs on its own, and the settings
+that are fastest in at least one case take part in the comparison. Without ``--sweep``, the settings are those that an
+earlier sweep found best.
 
-The floor: at a case's shapes, how long the matrix products alone take at the best rate measured in the same run for
-the precision, as a share of the time that Headway took.
+The floor is the time that the matrix products of a case take on their own, at their own shapes and in the same
+precision, as a share of Headway's time.
 
-On a GPU (``--device cuda``) the cases are larger, everyone computes in bfloat16 and float32, generate also with a
-static cache, which it compiles for, and CTranslate2 takes part where its build finds the GPU. A peer that is not
-installed is left out.
+On a GPU (``--device cuda``) the cases are larger. All contestants compute in bfloat16 and float32, generate also runs
+with a static cache, and CTranslate2 takes part if its build finds the GPU. A peer that is not installed is skipped.
 
-    python benchmarks/decoding.py                                                # made-up sentences
+    python benchmarks/decoding.py                                                # random sentences
     python benchmarks/decoding.py --model FOLDER --source FILE --reference FILE  # a trained model on a file
     python benchmarks/decoding.py --device cuda --sweep                          # all settings on a GPU
 """
@@ -65,11 +65,11 @@ CASES = {  # sentences, beam
     "cuda": ((1, 1), (1, 4), (64, 1), (64, 4), (256, 1), (256, 4)),
 }
 _REST_S = 0.3
-LENGTH = 20  # tokens of a source with its end symbol, and of a target
+LENGTH = 20  # tokens of a source, including its end symbol, and of a target
 
 
 class Contestant:
-    """A process that decodes on demand."""
+    """A process that decodes on request."""
 
     def __init__(self, name: str, settings: dict[str, Any]) -> None:
         self.name, self.settings = name, settings
@@ -88,7 +88,7 @@ class Contestant:
         return self._read()
 
     def close(self) -> None:
-        """No more orders."""
+        """Close the input of the process and wait for it to end."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
@@ -103,7 +103,7 @@ class Contestant:
 
 
 def contestants(folder: Path, device: str, threads: int, sweep: bool) -> dict[str, dict[str, Any]]:
-    """Settings by name."""
+    """Return the settings of all contestants by name."""
     shared = {"model": str(folder), "threads": threads, "device": device}
     processor, bfloat16 = device == "cpu", computes_bfloat16(torch.device(device))
     ours, theirs = {**shared, "engine": "headway"}, {**shared, "engine": "transformers"}
@@ -139,7 +139,7 @@ def contestants(folder: Path, device: str, threads: int, sweep: bool) -> dict[st
 
 
 def make_model(folder: Path, config: TransformerConfig, vocabulary: int) -> None:
-    """A model with random weights and a tokenizer of made-up words, ready for all engines."""
+    """Write a model with random weights and a tokenizer of made-up words, and export it for all engines."""
     torch.manual_seed(0)
     words = " ".join(f"w{number}" for number in range(vocabulary - NUM_SPECIAL))
     tokenizer = Tokenizer.train([words], TokenizerConfig(kind="whitespace"))
@@ -148,7 +148,7 @@ def make_model(folder: Path, config: TransformerConfig, vocabulary: int) -> None
 
 
 def export_for_all(folder: Path) -> None:
-    """The same model for the other engines, inside its folder."""
+    """Export a model for the other engines into its folder."""
     bundle = Bundle.load(folder)
     if _installed("ctranslate2"):
         export_to("ctranslate2", bundle, folder / "ct2", shortlist=read_shortlist(bundle, folder))
@@ -156,13 +156,13 @@ def export_for_all(folder: Path) -> None:
 
 
 def contest(folder: Path, device: str, threads: int, orders: list[dict[str, Any]], sweep: bool) -> list[Contestant]:
-    """All that take part, started."""
+    """Start all contestants."""
     settings = contestants(folder, device, threads, sweep)
     return [Contestant(name, each) for name, each in (fittest(settings, orders) if sweep else settings).items()]
 
 
 def fittest(settings: dict[str, dict[str, Any]], orders: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Headway's settings, and of each peer's those that are the fastest of their kind with one of the orders."""
+    """Return Headway's settings, and for each peer the settings that are fastest with at least one order."""
     best: dict[tuple[str, bool, int], tuple[float, str]] = {}
     for name, each in settings.items():
         if each["engine"] == "headway":
@@ -172,7 +172,7 @@ def fittest(settings: dict[str, dict[str, Any]], orders: list[dict[str, Any]]) -
             one = Contestant(name, each)
             found = [min(answer["seconds"] for answer in measure([one], order, rounds=2)[name]) for order in orders]
             one.close()
-        except RuntimeError as error:  # a setting that does not run here
+        except RuntimeError as error:  # this setting does not run on this machine
             print(error, flush=True)
             continue
         print(f"{name}: {', '.join(f'{seconds:.3f} s' for seconds in found)}", flush=True)
@@ -183,9 +183,10 @@ def fittest(settings: dict[str, dict[str, Any]], orders: list[dict[str, Any]]) -
 
 
 def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> dict[str, list[dict[str, Any]]]:
-    """The answers of all, asked in turn; the first round warms up.
+    """Return the answers of all contestants, which run in turns; the first round is a warm-up.
 
-    Before each, the others' threads have gone to sleep: CTranslate2's spin for 200 ms after their work is done.
+    A pause before each answer lets the threads of the others go to sleep: CTranslate2's threads spin for 200 ms after
+    their work is done.
     """
     answers: dict[str, list[dict[str, Any]]] = {one.name: [] for one in running}
     for number in range(rounds + 1):
@@ -200,9 +201,10 @@ def measure(running: list[Contestant], order: dict[str, Any], rounds: int) -> di
 def floor_seconds(
     config: TransformerConfig, vocabulary: int, sentences: int, beam: int, precision: str, threads: int, device: str
 ) -> float:
-    """How long the matrix products of a case take alone: every product at its own shape, the best of ten.
+    """Return the time of the matrix products of a case: each product at its own shape, best of ten.
 
-    In int8 each thread has its own sentences, where there are several; so one thread's share is measured on one.
+    In int8, threads decode different sentences if there are several, so the share of one thread is measured on one
+    thread.
     """
     if precision == "int8" and sentences > 1:
         torch.set_num_threads(1)
@@ -229,7 +231,7 @@ def _product_seconds(rows: int, inner: int, columns: int, precision: str, device
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         run = partial(torch.nn.functional.linear, x.to(device, dtype), weight.to(device, dtype))
 
-    repeats = 1 if device == "cpu" else 20  # a GPU's product is shorter than what it takes to launch and wait for it
+    repeats = 1 if device == "cpu" else 20  # on a GPU, a single product takes less time than launch and synchronization
     best = float("inf")
     for _ in range(10):
         wait(torch.device(device))
@@ -243,15 +245,15 @@ def _product_seconds(rows: int, inner: int, columns: int, precision: str, device
 
 def main(
     preset: Annotated[str, typer.Option(help="Size of the model with random weights.")] = "base",
-    vocabulary: Annotated[int, typer.Option(help="Its vocabulary.")] = 32_000,
-    model: Annotated[Path | None, typer.Option(help="A trained model, for the whole file.")] = None,
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary size of the model with random weights.")] = 32_000,
+    model: Annotated[Path | None, typer.Option(help="A trained model that translates a whole file.")] = None,
     source: Annotated[Path | None, typer.Option(help="The file to translate.")] = None,
-    reference: Annotated[Path | None, typer.Option(help="Its reference translations.")] = None,
+    reference: Annotated[Path | None, typer.Option(help="Reference translations of the file.")] = None,
     threads: Annotated[int, typer.Option(help="Threads of each contestant.")] = 2,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    rounds: Annotated[int, typer.Option(help="Rounds that count.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Measured rounds.")] = 5,
     sweep: Annotated[bool, typer.Option("--sweep", help="Search for each peer's best settings.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Where to write the results as JSON.")] = None,
+    output: Annotated[Path | None, typer.Option(help="JSON file to write the results to.")] = None,
 ) -> None:
     """Measure, print tables, and write the results."""
     torch.set_num_threads(threads)
@@ -301,7 +303,7 @@ def forced_lengths(
     rounds: int,
     sweep: bool,
 ) -> dict[str, Any]:
-    """Made-up sentences of one length."""
+    """Measure the decoding of random sentences of one length."""
     shared = {"source": LENGTH, "target": LENGTH, "vocabulary": vocabulary}
     orders = [{"sentences": sentences, "beam": beam, **shared} for sentences, beam in CASES[device]]
     running = contest(folder, device, threads, orders, sweep)
@@ -342,7 +344,7 @@ def forced_lengths(
                 for found in speeds.values()
             ),
         )
-    table.add_row("products alone / headway's time", *(f"{found['floor share']:.0%}" for found in speeds.values()))
+    table.add_row("matrix products / headway's time", *(f"{found['floor share']:.0%}" for found in speeds.values()))
     console.print(table)
     return speeds
 
@@ -358,7 +360,7 @@ def whole_file(
     rounds: int,
     sweep: bool,
 ) -> dict[str, Any]:
-    """A trained model on a file, beam 4."""
+    """Measure the translation of a file by a trained model with a beam of 4."""
     order = {"lines": lines, "beam": 4}
     running = contest(folder, device, threads, [order], sweep)
     answers = measure(running, order, rounds)

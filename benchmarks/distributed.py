@@ -1,22 +1,22 @@
-"""How does a step of several processes split into computing and communicating, and what would many GPUs do?
+"""Measure computation and communication in a training step of several processes, and project the cost on many GPUs.
 
     python benchmarks/distributed.py                                    # two processes on this machine's CPU (gloo)
     python benchmarks/distributed.py --device cuda --processes 8 --preset big --max-tokens 25000   # NCCL
 
-Each process takes steps of one micro-batch of random tokens. The kinds of steps take turns, and a time is the lower
-quartile of a kind, since what else the machine does only adds to it; of the processes' times the longest counts. The
-gradients are as large as the weights, in float32.
+Each process trains on micro-batches of random tokens. The kinds of steps are measured in turns. The time of a kind is
+the lower quartile of its steps, because other load on the machine only adds time, and the longest time among the
+processes counts. The gradients have the size of the weights, in float32.
 
-    alone         a step of one process, the others idle
-    together      all at once, gradients not exchanged: what processes take from each other (memory, cores, power)
-    exchanging    all at once, gradients summed: a training step
-    exchange      the sum of the gradients alone, in buckets of 25 MiB as PyTorch's DDP makes them
-    hidden        the share of the exchange that the backward pass covers: 1 - (exchanging - together) / exchange
+    alone         a step of one process while the others are idle
+    together      a step of all processes without gradient exchange: shows how much they slow each other down
+    exchanging    a step of all processes with gradient exchange: a training step
+    exchange      only the gradient exchange, in buckets of 25 MiB as in PyTorch's DDP
+    hidden        the share of the exchange that overlaps with the backward pass: 1 - (exchanging - together) / exchange
 
-The projection is arithmetic, not a measurement; its assumptions are the constants below and are printed with it. In a
-ring each GPU sends and receives 2 (n - 1) / n times the gradients' size (Patarasuk and Yuan 2009), at the rate of the
-slowest link; latencies count nothing. Backward is two thirds of a step's computing: at best it covers as much of the
-exchange, at worst nothing.
+The projection is computed, not measured. It prints its assumptions, which are the constants below. In a ring, each GPU
+sends and receives 2 (n - 1) / n times the gradients' size (Patarasuk and Yuan 2009) at the rate of the slowest link;
+latencies are neglected. The backward pass takes two thirds of a step's computation: at best, the exchange overlaps with
+all of it, at worst with none of it.
 """
 
 import json
@@ -55,20 +55,20 @@ from headway.train.distributed import World, join_world
 from headway.train.optim import OptimizerConfig, clip_and_step, make_optimizer
 from headway.train.stream import TokenBatch, to_device
 
-VOCAB_SIZE, LENGTH = 8000, 25  # tokens of a sentence, its end symbol included: about Multi30k's and WMT's mean
+VOCAB_SIZE, LENGTH = 8000, 25  # tokens of a sentence, including its end symbol: about the mean of Multi30k and WMT
 BUCKET_BYTES = 25 << 20
 WARM_UP = 3  # steps that are not timed
 
-# Assumed by the projection.
+# Assumptions of the projection.
 GPU = "H200: 989 TFLOP/s in bf16, of which a model's step reaches 30 % (base) or 45 % (big)"
 GPU_FLOP_PER_S, SHARE_OF_PEAK = 989e12, {"base": 0.30, "big": 0.45}
-TOKENS = 25_000  # of each side, for each GPU and step
+TOKENS = 25_000  # tokens per side, GPU and step
 LINKS = {8: ("NVLink, 450 GB/s one way", 450e9), 64: ("network, 400 Gb/s from node to node", 50e9)}
 
 
 @dataclass(frozen=True)
 class Split:
-    """Milliseconds of a step, and of its parts."""
+    """Times of the kinds of steps in milliseconds."""
 
     alone: float
     together: float
@@ -77,13 +77,13 @@ class Split:
 
     @property
     def hidden(self) -> float:
-        """The share of the exchange that computing covers."""
+        """The share of the exchange that overlaps with computation."""
         return 1 - (self.exchanging - self.together) / self.exchange
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Milliseconds of a step on ``gpus``, and their speed beside that of as many single ones, at worst and at best."""
+    """Times of a step on ``gpus`` in milliseconds, and the efficiency relative to as many single GPUs."""
 
     preset: str
     gpus: int
@@ -96,14 +96,14 @@ class Projection:
 
 
 def random_batch(max_tokens: int, world: World) -> TokenBatch:
-    """Sentences of 25 tokens on both sides, other ones in each process."""
+    """Return sentences of 25 tokens on both sides, which differ between processes."""
     rng = np.random.default_rng(world.rank)
     source, target = rng.integers(3, VOCAB_SIZE, (2, max(max_tokens // LENGTH, 1), LENGTH))
     return to_device(PaddedBatch(source, target), world.device)
 
 
 def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: int, device: str, steps: int) -> None:
-    """What each process does; process 0 leaves the result beside ``meeting``."""
+    """Run the measurement in one process; process 0 writes the result into the folder of the file ``meeting``."""
     os.environ["LOCAL_RANK"] = str(rank)
     keep_freed_memory()
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
@@ -141,7 +141,7 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
 
 
 def step(objective: nn.Module, optimizer: torch.optim.Optimizer, batch: TokenBatch, world: World) -> None:
-    """One training step."""
+    """Run one training step."""
     with autocast(world.device, "auto"):
         loss = objective(batch)
     (loss / batch.targets.numel()).backward()
@@ -150,7 +150,7 @@ def step(objective: nn.Module, optimizer: torch.optim.Optimizer, batch: TokenBat
 
 
 def sum_all(buckets: tuple[torch.Tensor, ...]) -> None:
-    """Sum over all processes, every bucket on its way before the first is waited for."""
+    """Sum the buckets over all processes. All transfers are started before the first one is waited for."""
     for work in [dist.all_reduce(bucket, async_op=True) for bucket in buckets]:
         work.wait()
 
@@ -158,7 +158,7 @@ def sum_all(buckets: tuple[torch.Tensor, ...]) -> None:
 def quartiles_ms(
     acts: dict[str, Callable[[], object]], steps: int, world: World, begin: Callable[[], object] = lambda: None
 ) -> dict[str, float]:
-    """The lower quartile of each act's times, in this process; they take turns, each after ``begin``."""
+    """Return the lower quartile of each act's times in this process. The acts run in turns, each after ``begin``."""
     times: dict[str, list[float]] = {name: [] for name in acts}
     for number in range(steps + WARM_UP):
         for name, act in acts.items():
@@ -173,7 +173,7 @@ def quartiles_ms(
 
 
 def projection(preset: str, gpus: int) -> Projection:
-    """A step of ``gpus``, each with a batch of ``TOKENS`` tokens a side."""
+    """Project a step on ``gpus`` GPUs, each with a batch of ``TOKENS`` tokens per side."""
     config = TransformerConfig.preset(preset)
     with torch.device("meta"):
         model = build_model(config, VOCAB_SIZE, VOCAB_SIZE)
@@ -189,9 +189,9 @@ def projection(preset: str, gpus: int) -> Projection:
 
 
 def split_table(preset: str, processes: int, max_tokens: int, split: Split) -> Table:
-    """The measurement."""
+    """Return the table of measured times."""
     table = Table("alone ms", "together ms", "exchanging ms", "exchange ms", "hidden", "speed-up")
-    table.title = f"{preset} model, {processes} processes, {max_tokens:,} tokens a side for each"
+    table.title = f"{preset} model, {processes} processes, {max_tokens:,} tokens per side each"
     speed_up = processes * split.alone / split.exchanging
     figures = (split.alone, split.together, split.exchanging, split.exchange)
     table.add_row(*(f"{figure:,.1f}" for figure in figures), f"{split.hidden:.0%}", f"{speed_up:.2f} x")
@@ -199,7 +199,7 @@ def split_table(preset: str, processes: int, max_tokens: int, split: Split) -> T
 
 
 def projection_table(projections: list[Projection]) -> Table:
-    """The arithmetic."""
+    """Return the table of projected times."""
     columns = ("model", "GPUs", "slowest link", "gradients MB", "computing ms", "exchange ms", "efficiency")
     table = Table(*columns, title="projected, not measured")
     for each in projections:
@@ -216,14 +216,14 @@ def projection_table(projections: list[Projection]) -> Table:
 
 
 def main(
-    processes: Annotated[int, typer.Option(help="Processes; on GPUs, one each.", min=2)] = 2,
-    preset: Annotated[str, typer.Option(help="The model.")] = "small",
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each side in a process's batch.")] = 1024,
+    processes: Annotated[int, typer.Option(help="Number of processes, one per GPU.", min=2)] = 2,
+    preset: Annotated[str, typer.Option(help="Preset of the model.")] = "small",
+    max_tokens: Annotated[int, typer.Option(help="Tokens per side in a process's batch.")] = 1024,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    steps: Annotated[int, typer.Option(help="Steps that are timed, of each kind.", min=2)] = 30,
+    steps: Annotated[int, typer.Option(help="Number of timed steps of each kind.", min=2)] = 30,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Measure here, project there, and print both."""
+    """Measure steps on this machine, project them to GPUs, and print both tables."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = (processes, f"{folder}/meeting", preset, max_tokens, device, steps)
         spawn(measure, arguments, nprocs=processes)  # type: ignore[no-untyped-call]
@@ -235,7 +235,7 @@ def main(
     console = Console(width=None if sys.stdout.isatty() else 140)
     console.print(f"{date.today()}: {machine}, Headway {version('headway')}\n{command}")
     console.print(split_table(preset, processes, max_tokens, split))
-    console.print(f"assumed: {GPU}; {TOKENS:,} tokens a side for each GPU and step")
+    console.print(f"assumptions: {GPU}; {TOKENS:,} tokens per side for each GPU and step")
     console.print(projection_table(projections))
     if output is not None:
         figures = {"split": {**asdict(split), "hidden": split.hidden}, "assumed": GPU, "tokens": TOKENS}

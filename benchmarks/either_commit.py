@@ -1,9 +1,9 @@
-"""Inference calls in a process of its own, with the code of any commit: the child process of against_commit.py.
+"""The child process of against_commit.py, which times inference calls with the code of one commit.
 
-The parent sets PYTHONPATH to the source of one commit, writes one JSON object per line to standard input and reads one
-per line from standard output: the seconds that the call took. Loaded models stay in memory between calls. Only public
-names are used (``headway.load``, ``headway.TranslatorPool``, ``headway.decode.DecodingOptions``), with a fallback for
-arguments that ``headway.load`` has not always had.
+The parent sets PYTHONPATH to the source of this commit and writes one JSON object per line to standard input. For each
+line, the child writes one line to standard output: the seconds that the call took. Loaded models stay in memory between
+calls. Only public names are used (``headway.load``, ``headway.TranslatorPool``, ``headway.decode.DecodingOptions``),
+with a fallback for arguments that ``headway.load`` does not have in every commit.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from headway.decode import DecodingOptions
 
 
 def loader(folder: str, precision: str, shortlist: bool) -> partial[Any]:
-    """Return what loads the translator: ``headway.predict.load_translator``, or ``headway.load`` if that is gone."""
+    """Return the function that loads the translator: ``load_translator`` if it exists, otherwise ``headway.load``."""
     load: Any = getattr(importlib.import_module("headway.predict"), "load_translator", headway.load)
     return partial(load, folder, precision=precision, shortlist=shortlist)
 
 
 @cache
 def translator(folder: str, precision: str, shortlist: bool, workers: int) -> Any:
-    """Load a translator once: in this process, or for several workers a pool of processes."""
+    """Load a translator once: in this process, or in a pool of processes if there are several workers."""
     load = loader(folder, precision, shortlist)
     return load() if workers == 1 else headway.TranslatorPool(load, workers)
 
@@ -61,7 +61,7 @@ def classify(texts: list[str], folder: str) -> float:
 def main() -> None:
     """Answer calls until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever else is printed is no answer
+    os.dup2(2, 1)  # other output goes to standard error, so that only answers are on standard output
     for line in sys.stdin:
         call = json.loads(line)
         function: Any = {"translate": translate, "classify": classify}[call.pop("call")]

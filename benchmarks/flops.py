@@ -1,14 +1,14 @@
-"""What a training step must multiply, and how fast the machine multiplies: the two sides of every share of a peak.
+"""FLOP utilization: count the FLOP of a training step, and measure the machine's peak rate of matrix products.
 
-Model FLOP are those of the matrix products that the definition asks for (Vaswani et al. 2017, section 3), two for each
-multiplication and addition, over real tokens only: the projections of the attentions, scores and weighted sums, the
-feed-forward layers, and the logits of the real targets. A backward pass has two products for every forward one, so a
-step counts three times the forward pass. Self-attention of the decoder counts T x T scores: equation 1 multiplies all
-queries with all keys, and the mask comes after (half of them would change the figures of translation by 0.1 %).
-Embedding look-ups, norms, softmax, dropout and the optimiser count nothing, and neither does padding.
+Model FLOP are the FLOP of the matrix products in the model's definition (Vaswani et al. 2017, section 3), over real
+tokens only: the projections of attention, scores and weighted sums, the feed-forward layers, and the logits of the real
+targets. A multiplication with its addition counts as two. A backward pass has two products for every forward product,
+so a step counts as three forward passes. Self-attention of the decoder counts T x T scores, because equation 1
+multiplies all queries with all keys before the mask is applied (counting half of them would change the figures of
+translation by 0.1 %). Embedding look-ups, norms, softmax, dropout, the optimizer and padding are not counted.
 
-A sentence has its end symbol on both sides. The figures hold for ``d_key = d_value = d_model / num_heads`` and feed-
-forward layers without gates.
+A sentence has its end symbol on both sides. The figures are valid for ``d_key = d_value = d_model / num_heads`` and
+feed-forward layers without gates.
 """
 
 import time
@@ -25,14 +25,14 @@ from headway.models.transformer import TransformerConfig
 
 
 def training_flop(config: TransformerConfig, vocab_size: int, source: ArrayLike, target: ArrayLike) -> float:
-    """The model FLOP, forward and backward, of sentences with these lengths (two arrays of equal size, in tokens)."""
+    """Return the model FLOP, forward and backward, of sentences with these lengths (equal-sized arrays, in tokens)."""
     s, t = np.asarray(source, np.float64), np.asarray(target, np.float64)
     d_model, d_ff = config.d_model, config.d_ff
-    square, feed_forward = 2 * d_model**2, 4 * d_model * d_ff  # FLOP a token
-    attended = 4 * d_model  # FLOP for each pair of query and key: its score, and its share of the sum
+    square, feed_forward = 2 * d_model**2, 4 * d_model * d_ff  # FLOP per token
+    attended = 4 * d_model  # FLOP per pair of query and key: its score, and its term of the weighted sum
     encoder_block = s * (4 * square + feed_forward) + attended * s * s
     self_attention = t * 4 * square + attended * t * t
-    cross_attention = (t + s) * 2 * square + attended * t * s  # queries and outputs from T, keys and values from S
+    cross_attention = (t + s) * 2 * square + attended * t * s  # queries and outputs for T, keys and values for S
     decoder_block = self_attention + cross_attention + t * feed_forward
     logits = t * 2 * d_model * vocab_size
     forward = config.encoder_layers * encoder_block + config.decoder_layers * decoder_block + logits
@@ -61,10 +61,11 @@ def best_product(
     cubes: Sequence[int] = (2048,),
     repeats: int = 5,
 ) -> Product:
-    """The fastest of these products: cubes, and each layer's three for ``rows`` tokens, laid out as a layer has them.
+    """Return the fastest of these products: cubes, and the three products of each layer for ``rows`` tokens.
 
-    A layer from I to O units multiplies x (N x I) with its transposed weight (O x I), in the backward pass the gradient
-    (N x O) with the weight, and the transposed gradient with x.
+    A layer from I to O units multiplies x (N x I) with its transposed weight (O x I). In the backward pass, it
+    multiplies the gradient (N x O) with the weight, and the transposed gradient with x. The operands have the layer's
+    memory layout.
     """
     d_model, d_ff = config.d_model, config.d_ff
     shape = partial(torch.empty, device="meta")
@@ -80,11 +81,11 @@ def best_product(
 
 
 def _rate(left: Tensor, right: Tensor, dtype: torch.dtype, device: torch.device, repeats: int) -> Product:
-    """The best of ``repeats`` timings of ``left @ right``, of which only shapes and layout are given."""
+    """Return the best of ``repeats`` timings of ``left @ right``, whose arguments give only shapes and layouts."""
     left, right = (torch.empty_like(side, dtype=dtype, device=device).normal_() for side in (left, right))
-    in_a_row = 20 if device.type == "cuda" else 1  # so that launching is no part of it
+    in_a_row = 20 if device.type == "cuda" else 1  # so that the time does not include launching
     shortest = float("inf")
-    for _ in range(repeats + 1):  # the first one warms up: it cannot be the best
+    for _ in range(repeats + 1):  # the first one is a warm-up
         wait(device)
         begin = time.perf_counter()
         for _ in range(in_a_row):
@@ -97,6 +98,6 @@ def _rate(left: Tensor, right: Tensor, dtype: torch.dtype, device: torch.device,
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done all that it was given."""
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

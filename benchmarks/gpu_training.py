@@ -1,19 +1,21 @@
-"""How near a GPU's limit does Headway train, beside the same model in Hugging Face's MarianMT?
+"""Measure the speed and FLOP utilization of training on a GPU, for Headway and for the same model in MarianMT.
 
-    python benchmarks/gpu_training.py                               # base and big model, 25,000 + 25,000 tokens a step
+    python benchmarks/gpu_training.py                             # base and big model, 25,000 + 25,000 tokens per step
     python benchmarks/gpu_training.py --device cpu --preset tiny --max-tokens 500 --vocab-size 300 --seconds 2
 
-No corpus is needed: tokens are random, and the lengths are those of translation data (log-normal, a mean of about 27
-tokens a sentence; the target's about the source's), sorted and cut into batches by Headway's own batching. All batches
-lie on the device beforehand. Each contestant trains eagerly and through torch.compile, in bfloat16 autocast where the
-hardware has it, with float32 weights, label smoothing, clipping and a fused Adam. Marian gets the preset's sizes, tied
-embeddings, fused attention, and a loss on the logits of all positions, which is how it is trained; ``transformers`` is
-no requirement of Headway's: without it that part is left out, with a word about it.
+No corpus is needed: tokens are random, and the lengths are distributed as in translation data (log-normal, with a mean
+of about 27 tokens per sentence, and similar lengths on both sides). Headway sorts the sentences and divides them into
+batches, which are copied to the device beforehand. Each contestant trains in eager mode and with torch.compile, in
+bfloat16 autocast if the hardware supports it, with float32 weights, label smoothing, gradient clipping and a fused
+Adam. Marian has the preset's sizes, tied embeddings, fused attention, and a loss on the logits of all positions, as it
+is usually trained. ``transformers`` is not a requirement of Headway; if it is missing, Marian is skipped with a
+message.
 
-A time is that of many steps in a row, between two waits for the device and with none inside, after every batch has been
-seen twice. ``host waits`` counts the operations of one more step that made the host wait (torch.cuda's sync debug mode;
-none on a CPU). ``flops.py`` says what model FLOP are; the peak is the best matrix product of 2,048 to 8,192 a side and
-of the model's own shapes, before and after. Memory is the device's peak of what tensors hold.
+The timing covers many steps in a row after every batch has been used twice. The script synchronizes with the device
+before and after them, but not between them. ``host waits`` counts the operations in one additional step that made the
+host wait (torch.cuda's sync debug mode; 0 on a CPU). ``flops.py`` defines model FLOP. The peak is the fastest matrix
+product of 2,048 to 8,192 units per side or of the model's own shapes, measured before and after training. Memory is the
+peak that tensors occupy on the device.
 """
 
 import importlib
@@ -53,18 +55,18 @@ from headway.train.stream import TokenBatch, to_device
 LABEL_SMOOTHING = 0.1
 CLIP_NORM = 1.0
 LEARNING_RATE = 1e-4
-LONGEST = 128  # tokens of a sentence
+LONGEST = 128  # maximum number of tokens in a sentence
 
 TakeStep = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class MadeUpBatch:
-    """A batch on the device, and what the figures count of it."""
+    """A batch on the device, with its number of tokens and FLOP."""
 
     tokens: TokenBatch
     mask: Tensor  # (B, S): real source tokens
-    padded_target: Tensor  # (B, T), with -100 for padding: what Marian's users hand to the loss
+    padded_target: Tensor  # (B, T): targets for Marian's loss, with -100 as padding
     num_sources: int
     num_targets: int
     flop: float
@@ -72,7 +74,7 @@ class MadeUpBatch:
 
 @dataclass(frozen=True)
 class Result:
-    """What one contestant reached on a model."""
+    """The measurements of one contestant on one model."""
 
     preset: str
     name: str
@@ -80,7 +82,7 @@ class Result:
     target_tokens_per_s: float
     source_tokens_per_s: float
     model_flop_per_s: float
-    peak_bytes: int | None  # of the device's tensors; None on a CPU
+    peak_bytes: int | None  # peak memory of tensors on the device; None on a CPU
     host_waits: int
     steps: int
 
@@ -88,7 +90,7 @@ class Result:
 def made_up_batches(
     config: TransformerConfig, vocab_size: int, max_tokens: int, count: int, device: torch.device
 ) -> list[MadeUpBatch]:
-    """``count`` batches of at most ``max_tokens`` (rows x longer side), with the lengths of translation data."""
+    """Return ``count`` batches of at most ``max_tokens`` (rows x longer side), with the lengths of translation data."""
     rng = np.random.default_rng(1)
     sentences = max(count * max_tokens // 10, 1)
     source = np.clip(rng.lognormal(3.15, 0.55, sentences), 2, LONGEST).astype(np.int32)
@@ -107,7 +109,7 @@ def made_up_batches(
 
 
 def _tokens(lengths: NDArray[np.int32], vocab_size: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Random sentences of these lengths, each ended and padded."""
+    """Return random sentences of these lengths, with end symbols and padding."""
     places = np.arange(lengths.max())
     tokens = rng.integers(NUM_SPECIAL, vocab_size, (len(lengths), len(places)))
     tokens[np.arange(len(lengths)), lengths - 1] = EOS
@@ -117,7 +119,7 @@ def _tokens(lengths: NDArray[np.int32], vocab_size: int, rng: np.random.Generato
 def headway_step(
     config: TransformerConfig, vocab_size: int, batches: Sequence[MadeUpBatch], device: torch.device, *, compiled: bool
 ) -> TakeStep:
-    """A function that trains Headway's model on a batch, given its number, as the training loop does."""
+    """Return a function that trains Headway's model on the batch with a given number, like the training loop."""
     model = accelerate(Transformer(config, vocab_size, vocab_size)).to(device).train()
     optimizer = make_optimizer(model, OptimizerConfig())
     for group in optimizer.param_groups:
@@ -140,7 +142,10 @@ def headway_step(
 def marian_step(
     config: TransformerConfig, vocab_size: int, batches: Sequence[MadeUpBatch], device: torch.device, *, compiled: bool
 ) -> TakeStep:
-    """The same for Hugging Face's MarianMT: logits of every position, then cross-entropy with label smoothing."""
+    """Return a function that trains Hugging Face's MarianMT on the batch with a given number.
+
+    It computes the logits of every position, then cross-entropy with label smoothing.
+    """
     transformers: Any = importlib.import_module("transformers")
     marian: nn.Module = transformers.MarianMTModel(
         transformers.MarianConfig(
@@ -191,7 +196,7 @@ def marian_step(
 
 
 def timed(take_step: TakeStep, order: Sequence[int], device: torch.device) -> float:
-    """Seconds for these batches in a row, without a wait between them."""
+    """Return the seconds for these batches in a row, without synchronization between them."""
     wait(device)
     begin = time.perf_counter()
     for number in order:
@@ -201,7 +206,7 @@ def timed(take_step: TakeStep, order: Sequence[int], device: torch.device) -> fl
 
 
 def host_waits(take_step: TakeStep, device: torch.device) -> int:
-    """How often a step on the first batch makes the host wait for the device."""
+    """Return how often a step on the first batch makes the host wait for the device."""
     if device.type != "cuda":
         take_step(0)
         return 0
@@ -224,11 +229,11 @@ def measure(
     seconds: float,
     device: torch.device,
 ) -> Result:
-    """The rates of a contestant over about ``seconds``, in whole rounds through the batches."""
+    """Measure a contestant for about ``seconds``, in whole passes over the batches."""
     once = range(len(batches))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    timed(take_step, once, device)  # compiles, allocates
+    timed(take_step, once, device)  # compiles and allocates
     rounds = max(1, round(seconds / timed(take_step, once, device)))
     elapsed_s = timed(take_step, [*once] * rounds, device)
     return Result(
@@ -247,7 +252,7 @@ def measure(
 def measure_all(
     preset: str, vocab_size: int, max_tokens: int, seconds: float, device: torch.device, compiles: Sequence[bool]
 ) -> Iterator[Result]:
-    """Measure all contestants on one model, one after the other."""
+    """Measure all contestants on one model, one after another."""
     config = TransformerConfig.preset(preset)
     batches = made_up_batches(config, vocab_size, max_tokens, 32 if device.type == "cuda" else 2, device)
     makers = {"headway": headway_step}
@@ -265,7 +270,7 @@ def measure_all(
 
 
 def table(results: Sequence[Result], peak: Product, dtype: torch.dtype) -> Table:
-    """One model's results; "headway is" compares target tokens per second with its fastest line."""
+    """Return the results of one model. "headway is" compares Headway's fastest row in target tokens per second."""
     title = f"{results[0].preset} model; peak {peak.flop_per_s / 1e12:,.2f} TFLOP/s in {dtype} ({peak})"
     names = (
         "toolkit",
@@ -296,15 +301,15 @@ def table(results: Sequence[Result], peak: Product, dtype: torch.dtype) -> Table
 
 
 def main(
-    preset: Annotated[str, typer.Option(help=f"Models, with commas between: {', '.join(PRESETS)}.")] = "base,big",
+    preset: Annotated[str, typer.Option(help=f"Models, separated by commas: {', '.join(PRESETS)}.")] = "base,big",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    seconds: Annotated[float, typer.Option(help="Steady state measured for each contestant.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Seconds of measurement for each contestant.")] = 20.0,
     max_tokens: Annotated[int, typer.Option(help="Size of a batch: rows x longer side.")] = 25_000,
-    vocab_size: Annotated[int, typer.Option(help="Joint vocabulary.")] = 32_000,
-    compile_: Annotated[Literal["both", "on", "off"], typer.Option("--compile", help="torch.compile.")] = "both",
+    vocab_size: Annotated[int, typer.Option(help="Size of the joint vocabulary.")] = 32_000,
+    compile_: Annotated[Literal["both", "on", "off"], typer.Option("--compile", help="Use torch.compile.")] = "both",
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Measure all and print a table for each model."""
+    """Measure all contestants and print a table for each model."""
     place = choose_device(device)
     dtype = torch.bfloat16 if computes_bfloat16(place) else torch.float32
     compiles = {"both": (False, True), "on": (True,), "off": (False,)}[compile_]
@@ -317,7 +322,7 @@ def main(
     command = f"python benchmarks/gpu_training.py {shlex.join(sys.argv[1:])}"
     console.print(f"{date.today()}: {machine}\n{command}")
     if not importlib.util.find_spec("transformers"):
-        console.print("without MarianMT: transformers is not installed; pip install transformers to have it beside")
+        console.print("MarianMT is skipped because transformers is not installed: pip install transformers")
     figures = []
     for name in preset.split(","):
         config = TransformerConfig.preset(name)

@@ -1,15 +1,15 @@
-"""Text classifiers of other kinds, which Headway's stand beside: fastText's in a few lines, and scikit-learn's.
+"""Text classifiers that Headway is compared with: a small implementation of fastText, and scikit-learn's classifiers.
 
 **fastText** (Joulin et al., "Bag of Tricks for Efficient Text Classification", 2017): a text is the mean of the vectors
-of its words and of its pairs of neighbouring words; the pairs share a table of fixed size, in which a hash is their
-place; a linear layer and a softmax follow. Words are in lower case, punctuation stands alone, as the authors prepare
-AG News. Theirs are 10 dimensions, 5 epochs, a learning rate of 0.25 that falls linearly to zero, plain stochastic
-gradient descent and the start (uniform within 1/dimensions; zeros). Departures: 16 texts make a step, whose gradients
-are summed, where fastText takes one at a time, in threads that race; 2^20 places, not 10 million. The original is
-C++: its speed is not this one's.
+of its words and word pairs, followed by a linear layer and a softmax. Word pairs share a table of fixed size, indexed
+by a hash. Words are in lower case and punctuation is separated, as the authors prepare AG News. Also from the paper are
+10 dimensions, 5 epochs, a learning rate of 0.25 that falls linearly to zero, plain stochastic gradient descent and the
+initialization (uniform within 1/dimensions; zeros). Departures: a step sums the gradients of 16 texts, while fastText
+updates after each text, in threads without locks; and the table has 2^20 entries, not 10 million. The original is
+written in C++, so its speed differs.
 
-**TF-IDF** with logistic regression or a linear support vector machine: words and pairs of neighbouring words, counts as
-1 + log, scikit-learn's defaults for the rest but for C (0.5 for the machine, 10 for the regression).
+**TF-IDF** with logistic regression or a linear support vector machine: words and word pairs, counts as 1 + log, and
+scikit-learn's defaults except for C (0.5 for the support vector machine, 10 for the regression).
 """
 
 import re
@@ -31,12 +31,13 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class MissingError(RuntimeError):
-    """A baseline's package is not installed."""
+    """The package of a baseline is not installed."""
 
 
 class FastText(nn.Module):
-    """The mean of the vectors of words and hashed pairs, then a linear layer. New words are left
-    out; row 0 of the table, zeros, is a text of nothing else.
+    """The mean of the vectors of words and hashed word pairs, followed by a linear layer.
+
+    Unknown words are skipped. Row 0 of the table, which is zero, represents a text without known words.
     """
 
     def __init__(self, texts: Sequence[str], labels: Sequence[str]) -> None:
@@ -52,7 +53,7 @@ class FastText(nn.Module):
         nn.init.zeros_(self.output.bias)
 
     def features(self, text: str) -> list[int]:
-        """The rows of the table that a text is the mean of."""
+        """Return the rows of the table whose mean represents a text."""
         found = words(text)
         single = [self.words[word] for word in found if word in self.words] or [0]
         first_bucket = 1 + len(self.words)
@@ -61,7 +62,7 @@ class FastText(nn.Module):
         ]
 
     def forward(self, features: Sequence[list[int]]) -> Tensor:
-        """The logits of texts, given as the rows of each."""
+        """Return the logits of texts, each given as its rows of the table."""
         starts = np.cumsum([0] + [len(rows) for rows in features[:-1]])
         flat = np.fromiter((row for rows in features for row in rows), np.int64)
         logits: Tensor = self.output(self.table(torch.from_numpy(flat), torch.from_numpy(starts)))
@@ -69,18 +70,18 @@ class FastText(nn.Module):
 
     @torch.inference_mode()
     def classify(self, texts: list[str]) -> list[str]:
-        """The label of each text."""
+        """Return the label of each text."""
         found = self([self.features(text) for text in texts]).argmax(1).tolist()
         return [self.labels[number] for number in found]
 
 
 def words(text: str) -> list[str]:
-    """The words of a text in lower case, and its punctuation marks one by one."""
+    """Return the words of a text in lower case, with each punctuation mark as a separate word."""
     return _WORD.findall(text.lower())
 
 
 def train_fasttext(texts: list[str], labels: list[str], seed: int = 1) -> Classify:
-    """Train as the module says."""
+    """Train fastText's model as described in the module's docstring."""
     torch.manual_seed(seed)
     model = FastText(texts, labels)
     features = [model.features(text) for text in texts]
@@ -103,7 +104,7 @@ def _steps(texts: int) -> int:
 
 
 def train_tfidf(kind: Literal["regression", "machine"], texts: list[str], labels: list[str]) -> Classify:
-    """Fit scikit-learn's pipeline.
+    """Fit a pipeline of scikit-learn.
 
     Raises:
         MissingError: scikit-learn is not installed.

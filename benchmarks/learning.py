@@ -1,15 +1,14 @@
-"""How much does a model know after so many minutes? Headway beside JoeyNMT: BLEU against wall-clock time.
+"""Compare BLEU against the wall-clock time of training, for Headway and JoeyNMT.
 
-Both train at the same time on the same machine, one thread each: the same corpus, the same sizes of model, vocabulary
-and batch, through their own commands, with their own tokenizers. Scores are cased sacreBLEU (13a) of the development
-set's plain text by greedy search. The clock starts with the process, so preparing and saving count. Headway validates
-as it trains, and that counts, too. JoeyNMT decodes without keeping what it computed for earlier positions, and took ten
-minutes to validate once; so it only saves then (``SAVING``), and what it saved is scored when the time is up. What
-differs is what each offers: Headway has rotary positions, batches of like lengths and a linear schedule; JoeyNMT has
-none of these, so it follows the inverse square root of the step after a warm-up, and normalises before its sub-layers,
-where a high rate is stable.
+Both toolkits train at the same time on the same machine, with one thread each, on the same corpus, with the same sizes
+of model, vocabulary and batch. Each uses its own command and tokenizer. Scores are cased sacreBLEU (13a) of greedy
+translations of the development set. The time starts with the process, so preparing data and saving are included, and so
+is validation in Headway. JoeyNMT decodes without a key/value cache and needs ten minutes for one validation, so it only
+saves checkpoints (``SAVING``), which are scored after the run. Settings differ where the toolkits do. Headway uses
+rotary positions, batches of similar lengths and a linear schedule. JoeyNMT supports none of these, so it uses a
+schedule with warm-up and inverse square root, and pre-norm layers, which are stable at a high learning rate.
 
-    python benchmarks/learning.py --data FOLDER        # FOLDER holds train.de, train.en, dev.de and dev.en
+    python benchmarks/learning.py --data FOLDER        # FOLDER contains train.de, train.en, dev.de and dev.en
 """
 
 import json
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from contest import ContestantError, Settings, place
+from contest import ContestantError, Settings, cpu_environment
 from matplotlib.figure import Figure
 from peers import PEERS, ROOT, install, joeynmt_config
 from rich.console import Console
@@ -46,7 +45,7 @@ DROPOUT = 0.1
 PRESET = "tiny"
 WARM_UP = 500
 POLL_S = 1.0
-LONGEST = 50  # tokens of JoeyNMT's translations; the development set's references have fewer
+LONGEST = 50  # maximum number of tokens in JoeyNMT's translations; all references of the development set are shorter
 SAVING = """
 import sys
 from joeynmt import __main__, training
@@ -58,7 +57,7 @@ __main__.main()
 
 @dataclass
 class Racer:
-    """A toolkit in training: what it has reached is told by ``marks``, the steps; their scores may come later."""
+    """A toolkit in training. ``marks`` returns the steps with a saved or scored model, ``score`` the BLEU at a step."""
 
     name: str
     command: list[str]
@@ -68,7 +67,7 @@ class Racer:
 
 
 def headway(data: Path, workdir: Path, steps: int, every: int) -> Racer:
-    """The recipe for processors without bfloat16, with less dropout: here are five times as many sentences."""
+    """Return Headway with the recipe multi30k-de-en-fast, but less dropout: this corpus is five times as large."""
     recipe = workdir / "headway.toml"
     recipe.write_text(
         f"""
@@ -111,7 +110,7 @@ every = {every}
 
 
 def joeynmt(data: Path, workdir: Path, every: int) -> Racer:
-    """JoeyNMT with a SentencePiece model of its own."""
+    """Return JoeyNMT with its own SentencePiece model."""
     python = install(PEERS["joeynmt"], workdir)
     pieces = workdir / "pieces"
     code = (
@@ -121,7 +120,7 @@ def joeynmt(data: Path, workdir: Path, every: int) -> Racer:
     )
     subprocess.run([python, "-c", code, data, pieces, str(VOCABULARY)], check=True)
     words = [line.split("\t")[0] for line in (workdir / "pieces.vocab").read_text().splitlines()]
-    (workdir / "vocabulary").write_text("".join(f"{word}\n" for word in words[3:]))  # but for its own three
+    (workdir / "vocabulary").write_text("".join(f"{word}\n" for word in words[3:]))  # without SentencePiece's own three
     side = {
         "level": "bpe",
         "lowercase": False,
@@ -167,18 +166,18 @@ def joeynmt(data: Path, workdir: Path, every: int) -> Racer:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file, whatever else its characters may separate."""
+    """Return the lines of a file, which only newlines separate."""
     return path.read_text(encoding="utf-8").rstrip("\n").split("\n")
 
 
 def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
-    """Let them train beside each other until the time is up or both are done; one that fails ends it."""
+    """Train all toolkits at the same time until the time is up or all are done; raise an error if one fails."""
     start = time.monotonic()
     running = {}
     for racer in racers:
         with (workdir / f"{racer.name}.log").open("w") as log:
             running[racer.name] = subprocess.Popen(
-                racer.command, stdout=log, stderr=log, env=place(1), cwd=workdir, start_new_session=True
+                racer.command, stdout=log, stderr=log, env=cpu_environment(1), cwd=workdir, start_new_session=True
             )
     try:
         while time.monotonic() - start < seconds and any(process.poll() is None for process in running.values()):
@@ -189,8 +188,8 @@ def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
                     racer.seen.append((now, step))
                     print(f"{now / 60:5.1f} min  {racer.name}  step {step:,}", flush=True)
                 if status := running[racer.name].poll():
-                    told = workdir / f"{racer.name}.log"
-                    raise ContestantError(f"{racer.name} ended with status {status}; see {told}")
+                    log_path = workdir / f"{racer.name}.log"
+                    raise ContestantError(f"{racer.name} ended with status {status}; see {log_path}")
     finally:
         for process in running.values():
             if process.poll() is None:
@@ -199,12 +198,12 @@ def race(racers: list[Racer], workdir: Path, seconds: float) -> None:
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
-    """The curves, as a picture."""
+    """Draw the curves of all toolkits to a picture."""
     with figure_style():
         drawing = Figure(figsize=(6.4, 4.0), layout="constrained")
         axes = drawing.subplots()
-        for (name, seen), colour in zip(results["scores"].items(), COLORS, strict=False):
-            axes.plot([s / 60 for s, _, _ in seen], [score for *_, score in seen], marker="o", color=colour, label=name)
+        for (name, seen), color in zip(results["scores"].items(), COLORS, strict=False):
+            axes.plot([s / 60 for s, _, _ in seen], [score for *_, score in seen], marker="o", color=color, label=name)
         axes.set(xlabel="minutes of wall-clock time, one thread each", ylabel="BLEU of the development set, greedy")
         axes.set_title(f"{results['corpus']} on {results['processor']}")
         axes.legend()
@@ -213,14 +212,14 @@ def draw(results: dict[str, Any], path: Path) -> None:
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with train.de, train.en, dev.de and dev.en.")],
-    workdir: Annotated[Path, typer.Option(help="Where environments and runs are kept.")] = ROOT / ".peers",
-    minutes: Annotated[float, typer.Option(help="Wall-clock time.")] = 22.0,
-    steps: Annotated[int, typer.Option(help="Headway's steps; its schedule ends with them.")] = 3_000,
+    workdir: Annotated[Path, typer.Option(help="Folder for environments and runs.")] = ROOT / ".peers",
+    minutes: Annotated[float, typer.Option(help="Wall-clock time of training.")] = 22.0,
+    steps: Annotated[int, typer.Option(help="Number of steps of Headway's schedule.")] = 3_000,
     every: Annotated[int, typer.Option(help="Headway's steps between validations.")] = 400,
     joeynmt_every: Annotated[int, typer.Option(help="JoeyNMT's steps between checkpoints.")] = 400,
-    out: Annotated[Path | None, typer.Option(help="Write NAME.json and NAME.png here, too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the results as OUT.json and OUT.png.")] = None,
 ) -> None:
-    """Train both beside each other and show their scores."""
+    """Train both toolkits at the same time and print their scores."""
     data, workdir = data.resolve(), workdir.resolve()
     workdir.mkdir(parents=True, exist_ok=True)
     for name in ("headway", "joeynmt-run"):

@@ -1,13 +1,13 @@
-"""How fast do other PyTorch translation toolkits train the same model on the same machine?
+"""Measure how fast other PyTorch translation toolkits train the same model on the same machine.
 
-Each peer gets a virtual environment of its own, Headway's own tokens as words, the same model (``trainees.py``), and
-trains through its own command in its own loop. A few lines (``probe``) run in the peer's process before its command:
-they wrap the method that takes one training step and print the lengths of its sentences (``contest.py``). Nothing else
-inside the toolkit changes. ``--sweep`` searches for the settings with which each is fastest: size of a batch, data
-workers, how many sentences are sorted together where the toolkit does so, and whether the C library keeps freed memory
-for the next step, which an environment variable decides. Neither has a way to train in several processes on a CPU.
+Each peer has its own virtual environment and trains the same model (``trainees.py``) with its own command and training
+loop. Headway's tokens are its words. A few lines (``probe``) run in the peer's process before its command: they wrap
+the method that takes one training step, and print the lengths of its sentences (``contest.py``). Nothing else in the
+toolkit is changed. ``--sweep`` searches for each peer's fastest settings: batch size, data workers, how many sentences
+are sorted together (if the toolkit sorts them), and whether the C library keeps freed memory for the next step, which
+an environment variable controls. None of the peers can train in several processes on a CPU.
 
-    python benchmarks/peers.py --data FOLDER --sweep        # FOLDER holds train.de, train.en, val.de, val.en
+    python benchmarks/peers.py --data FOLDER --sweep        # FOLDER contains train.de, train.en, val.de, val.en
 """
 
 import json
@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from contest import REPORT, Running, Settings, Trial, alone, sweep
+from contest import REPORT, Running, Settings, Trial, measure_once, sweep
 from rich.console import Console
 from rich.table import Table
 from trainees import CLIP_NORM, DROPOUT, LABEL_SMOOTHING, LEARNING_RATE, SOURCE, TARGET, prepare_corpus, sizes
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Peer:
-    """A toolkit: what pip installs, its configuration, how its training is watched, and what a sweep may vary."""
+    """A toolkit: its pip requirements, its configuration, the code that reports its steps, and the axes of a sweep."""
 
     toolkit: str
     version: str
@@ -50,14 +50,14 @@ class Peer:
 
 
 def joeynmt_config(tokens: Path, run: Path, model: TransformerConfig, settings: Settings) -> dict[str, Any]:
-    """JoeyNMT's YAML. A batch is closed once rows x longer side, ends included, reaches the limit."""
+    """Return JoeyNMT's configuration. A batch is closed when rows x longer side (with ends) reaches the limit."""
     stack = {
         "type": "transformer",
         "num_heads": model.num_heads,
         "embeddings": {"embedding_dim": model.d_model, "scale": True, "dropout": DROPOUT},
         "hidden_size": model.d_model,
         "ff_size": model.d_ff,
-        "dropout": DROPOUT,  # also on attention weights: no switch
+        "dropout": DROPOUT,  # also on attention weights, which JoeyNMT cannot turn off
         "layer_norm": "pre",
     }
     side = {"level": "word", "lowercase": False, "normalize": False, "voc_file": str(tokens / "vocabulary")}
@@ -79,7 +79,7 @@ def joeynmt_config(tokens: Path, run: Path, model: TransformerConfig, settings: 
             "overwrite": True,
             "optimizer": "adam",
             "adam_betas": [0.9, 0.98],
-            "scheduling": "noam",  # it wants one
+            "scheduling": "noam",  # JoeyNMT requires a schedule
             "learning_rate_factor": 0.5,
             "learning_rate_warmup": 4_000,
             "clip_grad_norm": CLIP_NORM,
@@ -105,7 +105,10 @@ def joeynmt_config(tokens: Path, run: Path, model: TransformerConfig, settings: 
 def eole_config(
     tokens: Path, run: Path, model: TransformerConfig, settings: Settings, precision: str = "fp32"
 ) -> dict[str, Any]:
-    """Eole's YAML. A batch is filled while rows x longer side stays within the limit; a target counts both marks."""
+    """Return Eole's configuration.
+
+    A batch is filled while rows x longer side stays within the limit. A target counts its begin and end symbols.
+    """
     return {
         "seed": 1,
         "share_vocab": True,
@@ -123,7 +126,7 @@ def eole_config(
             "batch_size": settings.max_tokens,
             "normalization": "tokens",
             "compute_dtype": precision,
-            "log_attention_entropy": False,  # on by default: a report of its own that costs time
+            "log_attention_entropy": False,  # on by default, and takes time
             "dropout": [DROPOUT],
             "attention_dropout": [0.0],
             "label_smoothing": LABEL_SMOOTHING,
@@ -152,7 +155,7 @@ def eole_config(
     }
 
 
-# Both probes end in the peer's own command line. JoeyNMT's loss is a divergence, Eole's a cross-entropy; both are sums.
+# Both probes end by running the peer's command line. JoeyNMT's loss is a divergence, Eole's is a cross-entropy.
 JOEYNMT_PROBE = """
 from joeynmt import __main__, training
 take_step = training.TrainManager._train_step
@@ -183,7 +186,7 @@ BATCH_SIZES = (2_048, 8_192)
 EOLE = Peer(
     toolkit="eole",
     version="0.6.4",
-    requirements=("eole==0.6.4", "aiohttp"),  # its command imports aiohttp, which its package does not ask for
+    requirements=("eole==0.6.4", "aiohttp"),  # its command imports aiohttp, which its package does not require
     precision="float32",
     config=eole_config,
     probe=EOLE_PROBE,
@@ -191,13 +194,13 @@ EOLE = Peer(
     axes={
         "keep_freed_memory": (False,),
         "max_tokens": BATCH_SIZES,
-        "pool_size": (262_144,),  # its default
+        "pool_size": (262_144,),  # Eole's default
         "workers": (1,),
     },
 )
 PEERS = {
-    # Its package does not ask for importlib_metadata, which it imports, and calls what later releases of SentencePiece
-    # no longer have. It has no 16-bit training on a CPU, and no way to group sentences by length.
+    # JoeyNMT imports importlib_metadata without requiring it, and calls functions that later releases of SentencePiece
+    # have removed. It supports neither 16-bit training on a CPU nor batches of similar lengths.
     "joeynmt": Peer(
         toolkit="joeynmt",
         version="2.3.0",
@@ -216,7 +219,7 @@ PEERS = {
 def begin_peer(name: str, preset: str, data: Path, workdir: Path, threads: int, settings: Settings) -> Running:
     """Start a peer on ``data`` (train.de, train.en, val.de, val.en).
 
-    What is missing in ``workdir`` (the peer's environment, the tokens) is made first.
+    If the peer's environment or the tokens are missing in ``workdir``, they are created first.
     """
     peer = PEERS[name]
     python = install(peer, workdir)
@@ -238,7 +241,7 @@ def begin_peer(name: str, preset: str, data: Path, workdir: Path, threads: int, 
 
 
 def install(peer: Peer, workdir: Path) -> Path:
-    """Make the peer's environment unless it stands, and return its Python. Torch is the version of our own tests."""
+    """Create the peer's environment if it is missing, and return its Python. PyTorch has the version of our tests."""
     constraints = (ROOT.parent / "constraints.txt").read_text().splitlines()
     torch = next(line for line in constraints if line.startswith("torch=="))
     environment = workdir / peer.toolkit
@@ -254,7 +257,10 @@ def install(peer: Peer, workdir: Path) -> Path:
 
 
 def write_tokens(prepared: Prepared, workdir: Path) -> Path:
-    """The corpus as ids between spaces, and the vocabulary as one id a line: the toolkits take each id for a word."""
+    """Write the corpus as ids separated by spaces, and the vocabulary as one id per line, and return the folder.
+
+    The toolkits treat each id as a word.
+    """
     folder = workdir / "words"
     if folder.exists():
         return folder
@@ -269,12 +275,12 @@ def write_tokens(prepared: Prepared, workdir: Path) -> Path:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write one line each, with a newline after the last."""
+    """Write lines, each followed by a newline."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def trials_table(title: str, trials: Sequence[Trial]) -> Table:
-    """What a sweep tried, one line each."""
+    """Return a table of the trials of a sweep, one row each."""
     table = Table("settings", "target tokens/s", "source tokens/s", "peak GiB", "loss", title=title)
     for trial in trials:
         if trial.speed is None:
@@ -292,11 +298,11 @@ def trials_table(title: str, trials: Sequence[Trial]) -> Table:
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with train.de, train.en, val.de and val.en.")],
-    workdir: Annotated[Path, typer.Option(help="Where environments and tokens are kept.")] = ROOT / ".peers",
-    models: Annotated[str, typer.Option(help="Presets, with commas between.")] = "base,small",
-    seconds: Annotated[float, typer.Option(help="Measured time of each run, after its warm-up.")] = 20.0,
-    threads: Annotated[int, typer.Option(help="Threads of PyTorch.")] = 2,
-    peer: Annotated[list[str] | None, typer.Option(help="Run only this one; may be repeated.")] = None,
+    workdir: Annotated[Path, typer.Option(help="Folder for environments and tokens.")] = ROOT / ".peers",
+    models: Annotated[str, typer.Option(help="Presets, separated by commas.")] = "base,small",
+    seconds: Annotated[float, typer.Option(help="Seconds of measurement in each run, after the warm-up.")] = 20.0,
+    threads: Annotated[int, typer.Option(help="Number of PyTorch's threads.")] = 2,
+    peer: Annotated[list[str] | None, typer.Option(help="Run only this peer; may be repeated.")] = None,
     search: Annotated[bool, typer.Option("--sweep", help="Search for the fastest settings.")] = False,
 ) -> None:
     """Measure the training speed of other toolkits on this machine."""
@@ -306,7 +312,7 @@ def main(
     for preset in models.split(","):
         for name in names:
             begin = partial(begin_peer, name, preset, data.resolve(), workdir.resolve(), threads)
-            run = partial(alone, begin, seconds)
+            run = partial(measure_once, begin, seconds)
             best, trials = sweep(run, PEERS[name].axes if search else {}, PEERS[name].start)
             title = f"{name} {PEERS[name].version}, {preset} model, {PEERS[name].precision}"
             Console().print(trials_table(f"{title}: best with {best.settings}", trials))

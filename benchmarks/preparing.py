@@ -1,16 +1,16 @@
-"""How fast is a large corpus made ready, in how much memory, and how soon does training start from it?
+"""Measure the time and memory that preparing a large corpus takes, and how soon training starts from it.
 
-    python benchmarks/preparing.py                  # 10 million pairs of made-up text; some 10 GB in a temporary folder
+    python benchmarks/preparing.py               # 10 million pairs of random text; about 10 GB in a temporary folder
 
-The text is drawn from a made-up vocabulary of half a million words a language; frequencies follow Zipf and Mandelbrot,
-1 / (rank + 2.7)^1.2, which makes about as many different words as news have. Sentences are some 12 words long.
+The text is drawn from a random vocabulary of half a million words per language. Frequencies follow the Zipf-Mandelbrot
+law, 1 / (rank + 2.7)^1.2, which produces about as many different words as news text. Sentences have about 12 words.
 
-``headway prepare`` and ``headway train`` run as a user runs them, each in a process of its own. Tokens are those of
-both sides with their end symbols. The time of preparing includes its rehearsal of a step of training. Memory is the
-peak of what is resident in all processes of a command together. The memory of training is compared with the same
-training on the corpus's first thousand pairs: the difference is what the corpus costs. Before each start the store's
-files are dropped from the system's file cache. On a machine that is busy with other things tokens per processor second
-tell more than tokens per second.
+``headway prepare`` and ``headway train`` run as user commands, each in its own process. Tokens of both sides are
+counted, including end symbols. The time of ``prepare`` includes its trial step of training. Memory is the peak of the
+total resident memory of all processes of a command. The memory of training is compared with the same training on the
+first thousand pairs of the corpus; the difference is the memory that the corpus needs. Before training, the files of
+the token store are dropped from the system's file cache. If the machine has other load, tokens per processor second are
+more reliable than tokens per second.
 """
 
 import json
@@ -54,7 +54,7 @@ average = 0
 
 @dataclass(frozen=True)
 class Measured:
-    """A command: wall time until it ended or until its mark, processor time, peak of resident memory in bytes."""
+    """The wall time, processor time and peak memory of a command. ``mark_s`` is the time until its mark was reached."""
 
     seconds: float
     processor_s: float
@@ -63,7 +63,7 @@ class Measured:
 
 
 def write_corpus(folder: Path, pairs: int) -> None:
-    """Made-up text, the same each time."""
+    """Write random text, which is the same in every run."""
     frequencies = 1 / (np.arange(1, VOCABULARY + 1) + 2.7) ** 1.2
     cumulative = np.cumsum(frequencies / frequencies.sum())
     for number, side in enumerate(SIDES):
@@ -71,7 +71,7 @@ def write_corpus(folder: Path, pairs: int) -> None:
         words = made_up_words(rng)
         with (folder / f"train.{side}").open("w", encoding="utf-8") as file:
             for start in range(0, pairs, BLOCK):
-                # Lengths come from the number of the block, so that both sides agree more or less.
+                # The seed of the lengths is the number of the block, so that both sides have similar lengths.
                 lengths = np.random.default_rng((2, start)).lognormal(2.4, 0.45, min(BLOCK, pairs - start))
                 ends = np.cumsum(np.clip(lengths + number * rng.integers(-1, 2, len(lengths)), 1, 80).astype(np.int64))
                 drawn = words[np.searchsorted(cumulative, rng.random(ends[-1])).clip(max=VOCABULARY - 1)].tolist()
@@ -80,7 +80,7 @@ def write_corpus(folder: Path, pairs: int) -> None:
 
 
 def made_up_words(rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.object_]]:
-    """Words of one to five syllables, frequent ones shorter."""
+    """Return random words of one to five syllables; frequent words are shorter."""
     syllables = [
         consonant + vowel for consonant in "bdfghklmnprstvwz" for vowel in ("a", "e", "i", "o", "u", "en", "er")
     ]
@@ -91,12 +91,12 @@ def made_up_words(rng: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def measure(arguments: list[str], mark: Callable[[], bool] | None = None) -> Measured:
-    """Run ``headway`` with ``arguments``; ``mark`` is asked again and again until it is true."""
+    """Run ``headway`` with ``arguments``, and call ``mark`` repeatedly until it returns True."""
     begin = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "headway", *arguments])
     peak, marked = 0, None
     while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
-        peak = max(peak, sum(map(resident_bytes, family(child.pid))))
+        peak = max(peak, sum(map(resident_bytes, process_tree(child.pid))))
         if marked is None and mark and mark():
             marked = time.perf_counter() - begin
         time.sleep(0.02)
@@ -107,17 +107,17 @@ def measure(arguments: list[str], mark: Callable[[], bool] | None = None) -> Mea
     return Measured(time.perf_counter() - begin, usage.ru_utime + usage.ru_stime, marked, peak)
 
 
-def family(process: int) -> list[int]:
-    """A process and all below it."""
+def process_tree(process: int) -> list[int]:
+    """Return the ids of a process and of its descendants."""
     try:
         below = Path(f"/proc/{process}/task/{process}/children").read_text().split()
     except OSError:
         below = []
-    return [process, *(member for child in below for member in family(int(child)))]
+    return [process, *(member for child in below for member in process_tree(int(child)))]
 
 
 def resident_bytes(process: int) -> int:
-    """What is in memory of a process, mapped files included; 0 when it has ended."""
+    """Return the resident memory of a process, including mapped files, or 0 if the process has ended."""
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError):
@@ -125,7 +125,7 @@ def resident_bytes(process: int) -> int:
 
 
 def drop_from_cache(folder: Path) -> None:
-    """Have the system forget the content of a folder's files, so that the next reader reads from the disk."""
+    """Drop the files of a folder from the system's file cache, so that the next process reads them from disk."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("rb") as file:
@@ -134,7 +134,7 @@ def drop_from_cache(folder: Path) -> None:
 
 
 def train(recipe: Path, data: Path, run: Path) -> Measured:
-    """The first steps of training."""
+    """Measure the first steps of training."""
     drop_from_cache(run)
     metrics = run / "metrics.jsonl"
     options = ["--set", f"data.folder={data}", "--set", f"training.steps={STEPS}", "--run", str(run)]
@@ -144,16 +144,16 @@ def train(recipe: Path, data: Path, run: Path) -> Measured:
 
 
 def tokens_in(run: Path) -> int:
-    """The tokens of the training corpus, counted in the store."""
+    """Return the number of tokens of the training corpus in the token store."""
     sizes = [(run / "tokens" / "train-0" / f"{side}.tokens").stat().st_size for side in ("source", "target")]
     return sum(sizes) // 2  # uint16
 
 
 def main(
-    pairs: Annotated[int, typer.Option(help="Size of the corpus.")] = 10_000_000,
+    pairs: Annotated[int, typer.Option(help="Number of sentence pairs in the corpus.")] = 10_000_000,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Make the text, prepare it, train from it, and print what that took."""
+    """Write a corpus, prepare it, train on it, and print the figures."""
     command = f"python benchmarks/preparing.py {shlex.join(sys.argv[1:])}".strip()
     machine = f"{processor_name()}, {num_cores()} cores, PyTorch {version('torch')}, Python {platform.python_version()}"
     print(f"{date.today()}: {machine}, tokenizers {version('tokenizers')}, Headway {version('headway')}\n{command}")
@@ -169,7 +169,7 @@ def main(
         recipe.write_text(RECIPE, encoding="utf-8")
         run, small_run = folder / "run", folder / "small-run"
         options = ["--set", f"data.folder={folder}", "--run", str(run)]
-        # The first one rehearses training as well, which compiles it where that has not been done on this machine.
+        # The first command also compiles the kernels of training if this has not been done on this machine.
         measure(["prepare", str(recipe), "--set", f"data.folder={few}", "--run", str(small_run)])
         vocabulary = measure(["prepare", str(recipe), *options, "--shard", f"{pairs}/{pairs}"])
         prepared = measure(["prepare", str(recipe), *options])

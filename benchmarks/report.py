@@ -2,9 +2,9 @@
 """Write docs/benchmarks.md from the measurements in benchmarks/results.
 
     python benchmarks/report.py            # rewrite docs/benchmarks.md
-    python benchmarks/report.py --check    # exit with 1 if the page is not what the results say
+    python benchmarks/report.py --check    # exit with 1 if docs/benchmarks.md is out of date
 
-Each section reads the files of one benchmark. A table holds what was measured in one run, side by side.
+Each section reads the result files of one benchmark. A table contains only measurements from one run.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ INTRODUCTION = """\
 # Benchmarks
 
 `python benchmarks/report.py` writes this page from the files in `benchmarks/results`. Each table compares engines within one
-run on one machine: the machines are shared, so only ratios within a run are comparable. [speed.md](speed.md) explains what
-makes decoding fast and which setting to choose, [training.md](training.md) how to train fast.
+run on one machine. The machines are shared, so only ratios within a run are comparable. [speed.md](speed.md) explains what
+makes decoding fast and which settings to choose; [training.md](training.md) explains how to train.
 """
 
 
@@ -64,14 +64,14 @@ def quality() -> Iterator[str]:
 
 
 def training() -> Iterator[str]:
-    """Yield training speed beside other toolkits, from the newest run in turns."""
+    """Yield the training speed of Headway and other toolkits, from the newest comparison."""
     name, data = load("training-*.json")[-1]
     yield (
         f"## Training speed\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`).\n\n"
         "All toolkits train the same model (pre-norm, 8,000 tokens, dropout also inside the feed-forward layers) on Multi30k. "
-        "A sweep first finds the fastest settings of each; then Headway and each other toolkit take turns. Medians over the "
-        "rounds, with the range of the ratio in brackets. FLOP utilization counts real (non-padding) tokens only, against the "
-        "fastest matrix product of any shape in the same minutes.\n"
+        "A sweep first finds each toolkit's fastest settings; then Headway and each other toolkit run in turns. The tables show "
+        "medians over the rounds, with the range of the ratio in brackets. FLOP utilization counts real (non-padding) tokens "
+        "only, relative to the fastest matrix product of any shape in the same minutes.\n"
     )
     for model in dict.fromkeys(each["model"] for each in data["results"]):
         rows = []
@@ -96,12 +96,12 @@ def training() -> Iterator[str]:
 
 
 def learning() -> Iterator[str]:
-    """Yield the quality reached after the same time."""
+    """Yield the BLEU scores that Headway and another toolkit reach after the same training time."""
     for name, data in load("learning-*.json"):
         yield (
             f"## Quality after the same time\n\n`python benchmarks/learning.py` ({data['date']}, {data['processor']}, one thread "
-            f"each; `{name}`): BLEU of greedy translations of the development set of {data['corpus']}, a model of 1.4 million "
-            "weights, float32. Both toolkits ran at the same time, each on its own core.\n"
+            f"each; `{name}`). The table shows the BLEU of greedy translations of the development set of {data['corpus']} by a model "
+            "with 1.4 million weights, in float32. Both toolkits ran at the same time, each on its own core.\n"
         )
         rows = [
             [toolkit, f"{seconds / 60:.1f}", str(steps), f"{bleu:.1f}"]
@@ -113,11 +113,12 @@ def learning() -> Iterator[str]:
 
 
 def decoding() -> Iterator[str]:
-    """Yield translation speed beside other engines."""
+    """Yield the translation speed of Headway and other engines."""
     yield (
-        "## Translation speed\n\nTarget tokens per second. The model is the paper's base model with 32,000 tokens and random "
-        "weights, 20 source tokens and 20 forced target tokens, two threads or two processes. Settings of other engines that "
-        "were tried: workers x threads and batch size.\n"
+        "## Translation speed\n\nSpeeds are in target tokens per second. The model is the paper's base model with a vocabulary "
+        "of 32,000 tokens and random weights. Each sentence has 20 source tokens and 20 forced target tokens. Every engine runs "
+        "in two threads or in two processes. The names of other engines include the settings that were tried: workers x threads "
+        "and batch size.\n"
     )
     for name, data in load("decoding-*.json"):
         machine = f"{data['processor']} ({data['capability']})"
@@ -136,7 +137,7 @@ def decoding() -> Iterator[str]:
 
 
 def forced_table(settings: Json) -> str:
-    """Return one table of speeds: an engine a row, a batch size and beam a column."""
+    """Return a table of speeds with one row per engine and one column per batch size and beam."""
     engines = [name for name in next(iter(settings.values())) if name != "floor share"]
     rows = []
     for engine in engines:
@@ -160,7 +161,7 @@ def file_table(engines: Json) -> str:
 
 
 def classification() -> Iterator[str]:
-    """Yield the classifier beside linear models."""
+    """Yield the accuracy and speed of the classifier and of linear models."""
     for name, data in load("classification-*.json"):
         yield (
             f"## Classification\n\nAG News, {data['train_texts']:,} training texts, {data['dev_texts']:,} development texts "
@@ -179,12 +180,12 @@ def classification() -> Iterator[str]:
 
 
 def preparing() -> Iterator[str]:
-    """Yield the speed of tokenization into the store."""
+    """Yield the speed of tokenizing a corpus into the token store."""
     for name, data in load("preparing-*.json"):
         yield (
             f"## Preparing a corpus\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`).\n\n"
-            f"{data['pairs']:,} sentence pairs, {number(data['tokens_per_s'])} tokens/s on two cores; "
-            f"{data['start_to_first_step_s']} s from the start of `headway train` to the first step of a prepared run.\n"
+            f"On two cores, {data['pairs']:,} sentence pairs were tokenized at {number(data['tokens_per_s'])} tokens/s. A prepared "
+            f"run took {data['start_to_first_step_s']} s from the start of `headway train` to its first step.\n"
         )
 
 
@@ -193,8 +194,8 @@ def unlikely() -> Iterator[str]:
     for name, data in load("unlikely-*.json"):
         yield (
             f"## The flag `unlikely`\n\n`python benchmarks/unlikely.py` ({data['date']}, PyTorch {data['torch']}, calibrated in "
-            f"{data['calibrated_in']}; `{name}`). The share of texts that are flagged; in the models' own domain these are "
-            f"false alarms. In brackets: by the source alone. {data['note']}\n"
+            f"{data['calibrated_in']}; `{name}`). The table shows the share of texts that are flagged; in the models' own domain "
+            f"these are false alarms. Brackets contain the share that is flagged by the source alone. {data['note']}\n"
         )
         runs = data["results"]
         header = [f"{each['model']}, calibrated on {each['calibrated_on']}, {each['precision']}" for each in runs]
@@ -205,17 +206,17 @@ def unlikely() -> Iterator[str]:
 
 
 def share(row: Json) -> str:
-    """Return which part of the texts was flagged, and in brackets by the source alone."""
+    """Return the percentage of texts that were flagged and, in brackets, the percentage flagged by the source alone."""
     flagged, alone = (f"{100 * row[key] / row['texts']:.1f}" for key in ("flagged", "source_alone"))
     return f"{flagged} % ({alone} %)"
 
 
 def distributed() -> Iterator[str]:
-    """Yield the cost of exchanging gradients and the projection made from it."""
+    """Yield the projected cost of exchanging gradients on many GPUs."""
     for name, data in load("distributed-*.json"):
         yield (
-            f"## Exchanging gradients\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`). A projection, not a "
-            f"measurement: {data['assumed']}; {data['tokens']:,} tokens a step on each device.\n"
+            f"## Exchanging gradients\n\n`{data['command']}` ({data['date']}, {data['machine']}; `{name}`). This is a projection, "
+            f"not a measurement. It assumes an {data['assumed']}; {data['tokens']:,} tokens per step on each device.\n"
         )
         rows = [
             [

@@ -1,13 +1,14 @@
-"""Compare the results of this checkout with those of an earlier commit: losses of a training, and translations.
+"""Compare the training losses and translations of this checkout with those of an earlier commit.
 
     git worktree add ../old COMMIT
     python benchmarks/same_results.py --old ../old --data ../shared/data/multi30k --model runs/multi30k/best
     python benchmarks/same_results.py ... --sentences 200 --steps 0 --output F.json
 
 Both commits train the same recipe, once without and once with dropout, and translate the same sentences of the test set
-in every decoding mode and precision. The table shows how far the losses differ, how many translations are equal, how
-far the scores of equal translations differ, and for translations that differ how far the scores of the two are apart:
-near 0 for ties. Each commit computes in a process of its own, with its own source code.
+in every decoding mode and precision. The output shows the largest difference between losses, the number of equal
+translations, and the largest difference between scores, separately for translations that are equal and for translations
+that differ. The latter is near 0 if the translations are tied. Each commit runs in its own process with its own source
+code.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ MODES: dict[str, dict[str, Any]] = {
     "rules": {"no_repeat_ngram": 2, "repetition_penalty": 1.2, "min_length": 5},
     "sampling": {"sampling": {"seed": 7, "top_k": 20, "temperature": 0.8}},
 }
-# The child process: the translations of a file's lines as JSON, by whatever commit PYTHONPATH names.
+# The child process prints the translations of a file's lines as JSON. PYTHONPATH selects the commit.
 CHILD = """
 import importlib, json, sys
 from headway.decode import DecodingOptions
@@ -65,7 +66,7 @@ print(json.dumps([[[c.text, c.score] for c in each.candidates] for each in found
 
 
 def run(checkout: Path, *arguments: str) -> str:
-    """Return what a Python command prints with the source code of ``checkout``."""
+    """Return the output of a Python command that uses the source code of ``checkout``."""
     environment = {**os.environ, "PYTHONPATH": str(checkout / "src")}
     return subprocess.run(
         [sys.executable, *arguments], env=environment, check=True, stdout=subprocess.PIPE, text=True
@@ -80,7 +81,7 @@ def losses(checkout: Path, recipe: Path, run_folder: Path) -> list[float]:
 
 
 def compare_translations(old: list[Any], new: list[Any]) -> dict[str, float]:
-    """Return how many candidate lists are equal in text, and how far scores differ."""
+    """Return how many candidate lists have equal texts, and how much their scores differ."""
     pairs = list(zip(old, new, strict=True))
     same = [[text for text, _ in one] == [text for text, _ in other] for one, other in pairs]
     apart = [max((abs(a[1] - b[1]) for a, b in zip(one, other, strict=False)), default=0.0) for one, other in pairs]
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--old", type=Path, required=True, help="a checkout of the earlier commit")
     parser.add_argument("--data", type=Path, required=True, help="the folder of Multi30k")
     parser.add_argument("--model", type=Path, help="a translation model; without it only losses are compared")
-    parser.add_argument("--steps", type=int, default=100, help="steps of the training; 0 leaves it out")
+    parser.add_argument("--steps", type=int, default=100, help="training steps; 0 skips the training")
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--precisions", nargs="+", default=["float32", "int8"])
     parser.add_argument("--output", type=Path, help="a JSON file")
@@ -128,7 +129,7 @@ def main() -> None:
                     figures[name] = row = compare_translations(old, new)
                     print(
                         f"{name}: {row['equal']:.0f} of {row['of']:.0f} equal, scores within "
-                        f"{row['score_difference']:.1g}; where texts differ within "
+                        f"{row['score_difference']:.1g}; if texts differ, within "
                         f"{row['score_difference_where_texts_differ']:.1g}",
                         flush=True,
                     )

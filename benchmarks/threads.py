@@ -1,8 +1,8 @@
-"""Are the results of many threads on one Translator equal to those of one thread?
+"""Check that several threads that share one Translator get the same results as one thread.
 
-Translates the lines of a file with alignments, in calls of a few lines each: first call after call, then the same calls
-by several threads at once. Both run the same batches, so every number should be equal. In int8 the script also compares
-with one call for all lines: a sentence must not depend on its batch.
+The script translates the lines of a file with alignments, in calls of a few lines each: first one call after another,
+then the same calls in several threads at once. The batches are the same, so all results should be equal. In int8, the
+script also compares them with a single call for all lines, because a result must not depend on its batch.
 
     python benchmarks/threads.py MODEL FILE                            # 2,000 lines, 8 threads, int8 and float32
     python benchmarks/threads.py MODEL FILE --lines 200 --threads 4
@@ -47,7 +47,7 @@ def main(
 
 
 def _compare(model: Path, texts: list[str], threads: int, precision: Precision) -> bool:
-    """Print how the results of threads differ from those of one thread, and return whether they are equal."""
+    """Print how many results of several threads differ from those of one thread, and return whether all are equal."""
     calls = [texts[start : start + _LINES_PER_CALL] for start in range(0, len(texts), _LINES_PER_CALL)]
     one, many = (load_translator(model, precision=precision) for _ in range(2))
 
@@ -66,7 +66,7 @@ def _compare(model: Path, texts: list[str], threads: int, precision: Precision) 
     print(f" ({seconds[0]:.1f} s with one thread, {seconds[1]:.1f} s with {threads})")
     if precision != "int8":
         return different == 0
-    # The attention is computed in float32, so that it is rounded by the batch. Without it every bit is equal.
+    # Alignments are computed in float32, so their rounding depends on the batch. All other results must be equal.
     together = [_without_alignment(each) for each in one.translate_each(texts)]
     in_calls = [_without_alignment(each) for each in expected]
     batched = _count_different(together, in_calls)

@@ -1,10 +1,10 @@
-"""Headway, and the plain loop that it is measured against, as contestants: train and print a line after each step.
+"""Two contestants, Headway and a plain training loop: train, and print a line after each step.
 
-The plain loop is what one writes in an afternoon: ``torch.nn.Transformer`` in float32 with Adam, on Headway's batches.
-The model is a preset's sizes with pre-norm, sinusoids, one matrix for both embeddings and the output, and dropout on
-embeddings, on sub-layers and inside the feed-forward layers: what all contestants can be told to train. Headway can
-also train the paper's own blocks: post-norm, and no dropout inside the feed-forward layers. The steps are those of
-``headway.train``'s loop: next batch, loss, backward, clip, optimiser, and free pages returned now and then.
+The plain loop is a simple one: ``torch.nn.Transformer`` in float32 with Adam, on Headway's batches. The model has the
+sizes of a preset, pre-norm layers, sinusoids, one matrix for both embeddings and the output, and dropout on embeddings,
+sublayers and inside the feed-forward layers, because all contestants support these options. Headway can also train the
+paper's own blocks: post-norm, without dropout inside the feed-forward layers. A step does the same as in
+``headway.train``'s loop: next batch, loss, backward, clip, optimizer, and from time to time returning freed memory.
 """
 
 import json
@@ -38,11 +38,11 @@ DROPOUT = 0.1
 LABEL_SMOOTHING = 0.1
 CLIP_NORM = 1.0
 LEARNING_RATE = 1e-4
-RETURN_MEMORY_EVERY = 50  # steps: where a recipe logs
+RETURN_MEMORY_EVERY = 50  # steps; training does this when it logs
 
 
 def recipe(data: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000) -> Recipe:
-    """The contest as a recipe: ``data`` holds train.de, train.en, val.de and val.en."""
+    """Return the recipe of the comparison. ``data`` contains train.de, train.en, val.de and val.en."""
     return parse_recipe(
         {
             "data": {
@@ -62,7 +62,7 @@ def recipe(data: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29
 
 
 def sizes(setting: Recipe) -> TransformerConfig:
-    """The contest's model."""
+    """Return the configuration of the recipe's model."""
     assert isinstance(setting.model, TransformerConfig)
     return setting.model
 
@@ -70,7 +70,7 @@ def sizes(setting: Recipe) -> TransformerConfig:
 def prepare_corpus(
     data: Path, workdir: Path, preset: str, max_tokens: int = 4_096, pool_size: int = 29_000
 ) -> tuple[Recipe, Prepared]:
-    """The recipe, and its tokenizer and tokens, which are made once in ``workdir``."""
+    """Return the recipe and its prepared data; tokenizer and tokens are created once in ``workdir``."""
     setting = recipe(data, preset, max_tokens, pool_size)
     prepared = task_of(setting).prepare(setting, workdir / "headway", Listener())
     assert prepared is not None
@@ -97,10 +97,10 @@ class PlainTransformer(nn.Module):
         )
         for module in self.modules():
             if isinstance(module, nn.MultiheadAttention):
-                module.dropout = 0.0  # on attention weights nobody else has any
+                module.dropout = 0.0  # the other contestants have no dropout on attention weights
 
     def loss(self, batch: TokenBatch) -> Tensor:
-        """The summed label-smoothed cross-entropy."""
+        """Compute the summed label-smoothed cross-entropy."""
         causal = nn.Transformer.generate_square_subsequent_mask(batch.shifted.size(1))
         padding = torch.zeros(batch.source.shape).masked_fill(batch.source == PAD, -torch.inf)
         hidden = self.transformer(
@@ -126,7 +126,7 @@ def train(
     stream: BatchStream,
     precision: str,
 ) -> None:
-    """Train until the process is ended. ``take_step`` changes the weights once their gradients are there."""
+    """Train until the process is killed. ``take_step`` updates the weights after the backward pass."""
     device = choose_device("cpu")
     model.train()
     for step, work in enumerate(stream, start=1):
@@ -145,7 +145,7 @@ def train(
 
 
 def lengths(work: StepBatches) -> tuple[list[int], list[int]]:
-    """The sources' and the targets' tokens, end symbols included."""
+    """Return the lengths of the sources and of the targets in tokens, including end symbols."""
     source: list[int] = []
     target: list[int] = []
     for batch in work.micro_batches.values():
@@ -157,17 +157,17 @@ def lengths(work: StepBatches) -> tuple[list[int], list[int]]:
 
 def main(
     data: Annotated[Path, typer.Option(help="Folder with train.de, train.en, val.de and val.en.")],
-    workdir: Annotated[Path, typer.Option(help="Where the tokens are kept.")],
+    workdir: Annotated[Path, typer.Option(help="Folder for the tokens.")],
     preset: Annotated[str, typer.Option(help="Sizes of the model: tiny, small, base or big.")] = "base",
     kind: Annotated[
         Literal["headway", "paper", "plain"],
-        typer.Option(help="Headway, Headway with the paper's blocks, or the loop."),
+        typer.Option(help="Headway, Headway with the paper's blocks, or the plain loop."),
     ] = "headway",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    max_tokens: Annotated[int, typer.Option(help="Size of a batch.")] = 4_096,
-    pool_size: Annotated[int, typer.Option(help="Sentences sorted by length together.")] = 29_000,
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens in a batch.")] = 4_096,
+    pool_size: Annotated[int, typer.Option(help="Number of sentences sorted by length together.")] = 29_000,
 ) -> None:
-    """Train until ended, printing each step's lengths; OMP_NUM_THREADS sets the threads."""
+    """Train until killed, and print the lengths of each step. OMP_NUM_THREADS sets the number of threads."""
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     keep_freed_memory()
     setting, prepared = prepare_corpus(data, workdir, preset, max_tokens, pool_size)

@@ -1,15 +1,15 @@
-"""How fast does Headway train, and how near the machine's limit, beside other toolkits on the same models and tokens?
+"""Compare the training speed and FLOP utilization of Headway and other toolkits on the same models and tokens.
 
-    python benchmarks/training.py --data FOLDER        # FOLDER holds Multi30k: train.de, train.en, val.de, val.en
+    python benchmarks/training.py --data FOLDER     # FOLDER contains Multi30k: train.de, train.en, val.de, val.en
 
-For each model: Headway (bfloat16 where the hardware has it) beside Headway in float32, Headway with the paper's blocks,
-a plain loop over ``torch.nn.Transformer`` in float32 on Headway's own batches, and the peers in environments of their
-own (``peers.py``). ``trainees.py`` says what the model is, ``contest.py`` what a rate is, ``flops.py`` what model FLOP
-are. Headway and one of the others train by turns, each in a process of its own, and before each round the machine's
-peaks are measured: of a type, the best rate of any matrix product tried, a 2048-cube and the model's own shapes. Rates
-are medians over the rounds; ratios and shares of the peak compare what one round measured, and are medians too. With
-``--sweep``, Headway and each peer first look for their fastest settings in short runs. All of them compute in as many
-threads as asked, and all may keep freed memory for the next step.
+For each model, Headway (in bfloat16 if the hardware supports it) is compared with Headway in float32, with Headway with
+the paper's blocks, with a plain loop over ``torch.nn.Transformer`` in float32 on Headway's batches, and with the peers
+in their own environments (``peers.py``). ``trainees.py`` describes the model, ``contest.py`` defines the rates, and
+``flops.py`` defines model FLOP. Headway and one of the others train in turns, each in its own process. Before each
+round, the machine's peak of each data type is measured: the best rate of a 2048-cube and of the model's own matrix
+products. Rates are medians over the rounds. Ratios and shares of the peak are computed within a round, and their
+medians are reported. With ``--sweep``, Headway and each peer first search for their fastest settings in short runs. All
+contestants use the same number of threads, and all may keep freed memory for the next step.
 """
 
 import json
@@ -29,7 +29,7 @@ from typing import Annotated, Any
 import peers
 import torch
 import typer
-from contest import ContestantError, Running, Settings, Speed, Trial, alone, sweep
+from contest import ContestantError, Running, Settings, Speed, Trial, measure_once, sweep
 from flops import Product, best_product
 from rich.console import Console
 from rich.table import Table
@@ -38,12 +38,12 @@ from trainees import prepare_corpus, sizes
 from headway.hardware import choose_device, computes_bfloat16, processor_name
 from headway.models.transformer import TransformerConfig
 
-TOKENS_A_STEP = 3_400  # real ones of a side in a batch of 4,096: the rows of the model's own products
+TOKENS_PER_STEP = 3_400  # real tokens per side in a batch of 4,096: the rows of the model's own products
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """Who trains, in which type, how it is started, and what its sweep may vary."""
+    """A toolkit that trains: its data type, how it is started, and the axes of its sweep."""
 
     name: str
     precision: str
@@ -54,7 +54,7 @@ class Contestant:
 
 @dataclass(frozen=True)
 class Round:
-    """A contestant's turn, the first contestant's beside it, and the machine's peak in this one's type before."""
+    """A contestant's turn, the first contestant's turn in the same round, and the machine's peak measured before."""
 
     own: Speed
     first: Speed
@@ -63,7 +63,7 @@ class Round:
 
 @dataclass(frozen=True)
 class Result:
-    """One line of the table, and what the sweep before it tried."""
+    """One row of the table, and the trials of the sweep before it."""
 
     model: str
     name: str
@@ -76,7 +76,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Place:
-    """Where the contest is held."""
+    """Folders and threads that all contestants use."""
 
     data: Path
     workdir: Path
@@ -84,7 +84,7 @@ class Place:
 
 
 def begin_trainee(kind: str, precision: str, preset: str, place: Place, settings: Settings) -> Running:
-    """Start Headway ("headway", with the paper's blocks "paper") or the plain loop ("plain")."""
+    """Start Headway ("headway"), Headway with the paper's blocks ("paper") or the plain loop ("plain")."""
     setting, prepared = prepare_corpus(place.data, place.workdir, preset)
     options = {
         "data": place.data,
@@ -107,7 +107,7 @@ def begin_trainee(kind: str, precision: str, preset: str, place: Place, settings
 
 
 def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contestant]:
-    """Headway in its fastest type first; everybody else is compared with it."""
+    """Return all contestants. The first one, Headway in its fastest data type, is compared with the others."""
     own_type = "bfloat16" if computes_bfloat16(choose_device("cpu")) else "float32"
     batch_sizes = {"max_tokens": peers.BATCH_SIZES}
     listed = [
@@ -116,20 +116,20 @@ def contestants(preset: str, place: Place, *, with_peers: bool) -> list[Contesta
         )
         for precision in dict.fromkeys((own_type, "float32"))
     ]
-    # On Headway's own batches: nothing to search.
+    # These use the batches that are fastest for Headway, so they have no sweep.
     paper = partial(begin_trainee, "paper", own_type, preset, place)
     listed.append(Contestant("headway, the paper's blocks", own_type, paper, Settings(), {}))
     plain = partial(begin_trainee, "plain", "float32", preset, place)
     listed.append(Contestant("torch.nn.Transformer", "float32", plain, Settings(), {}))
     for name, peer in peers.PEERS.items() if with_peers else ():
         if peer.precision.startswith("bfloat16") and own_type == "float32":
-            continue  # emulated, a hundred times slower
+            continue  # bfloat16 would be emulated, a hundred times slower
         run = partial(peers.begin_peer, name, preset, place.data, place.workdir, place.threads)
         listed.append(Contestant(f"{peer.toolkit} {peer.version}", peer.precision, run, peer.start, peer.axes))
     return listed
 
 
-def hold(
+def run_contest(
     preset: str,
     entries: list[Contestant],
     measure_peaks: Callable[[], dict[str, Product]],
@@ -139,13 +139,13 @@ def hold(
     sweep_seconds: float | None,
     console: Console,
 ) -> list[Result]:
-    """The first contestant beside each of the others, by turns, all with their best settings."""
+    """Run the first contestant in turns with each of the others, all with their best settings."""
     fittest: list[tuple[Contestant, Settings, list[Trial]]] = []
     for entry in entries:
-        start = entry.start if entry.axes else fittest[0][1]  # the plain loop's are Headway's
+        start = entry.start if entry.axes else fittest[0][1]  # contestants without a sweep use Headway's settings
         tried: list[Trial] = []
         if sweep_seconds and entry.axes:
-            best, tried = sweep(partial(alone, entry.begin, sweep_seconds), entry.axes, start)
+            best, tried = sweep(partial(measure_once, entry.begin, sweep_seconds), entry.axes, start)
             start = best.settings
             console.print(peers.trials_table(f"{preset} model, {entry.name}, {entry.precision}: sweep", tried))
         fittest.append((entry, start, tried))
@@ -153,7 +153,7 @@ def hold(
     results: list[Result] = []
     all_rounds: list[Round] = []
     with first.begin(settings) as running:
-        running.turn(0.0)  # start-up is no part of a round, and until its first turn ends a contestant does not stand
+        running.turn(0.0)  # excludes start-up from the rounds; a contestant is only stopped after its first turn
         for entry, own_settings, tried in others:
             found: list[Round] = []
             failure = ""
@@ -177,23 +177,23 @@ def hold(
 
 
 def peaks(config: TransformerConfig, vocab_size: int, threads: int) -> dict[str, Product]:
-    """The fastest matrix product of each type on this machine, now."""
+    """Measure the fastest matrix product of each data type on this machine."""
     device = choose_device("cpu")
     torch.set_num_threads(threads)
     types = (torch.float32, torch.bfloat16) if computes_bfloat16(device) else (torch.float32,)
     return {
-        str(dtype).removeprefix("torch."): best_product(dtype, device, config, vocab_size, TOKENS_A_STEP)
+        str(dtype).removeprefix("torch."): best_product(dtype, device, config, vocab_size, TOKENS_PER_STEP)
         for dtype in types
     }
 
 
 def results_table(results: list[Result]) -> Table:
-    """One model's results; "headway is" compares target tokens per second with the first line's."""
+    """Return the results of one model. "headway is" compares the first row with each row in target tokens per second."""
     names = ("toolkit", "type", "target tok/s", "source tok/s", "model GFLOP/s", "of peak", "headway is", "peak GiB")
     table = Table(*names, "settings", title=f"{results[0].model} model")
     for result in results:
         if result.failure or not result.rounds:
-            table.add_row(result.name, result.precision, *[""] * 6, result.failure or "nobody to take turns with")
+            table.add_row(result.name, result.precision, *[""] * 6, result.failure or "no other contestant")
             continue
         own = [each.own for each in result.rounds]
         shares = [each.own.model_flop_per_s / each.peak.flop_per_s for each in result.rounds]
@@ -214,19 +214,19 @@ def results_table(results: list[Result]) -> Table:
 
 def main(
     data: Annotated[Path, typer.Option(help="Multi30k: train.de, train.en, val.de, val.en.")],
-    workdir: Annotated[Path, typer.Option(help="Where the peers' environments are made.")] = peers.ROOT / ".peers",
-    models: Annotated[str, typer.Option(help="Presets, with commas between.")] = "base,small",
-    rounds: Annotated[int, typer.Option(help="How often Headway and each other contestant take their turns.")] = 5,
-    seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 10.0,
-    threads: Annotated[int, typer.Option(help="Processor threads for each.")] = 2,
+    workdir: Annotated[Path, typer.Option(help="Folder for the peers' environments.")] = peers.ROOT / ".peers",
+    models: Annotated[str, typer.Option(help="Presets, separated by commas.")] = "base,small",
+    rounds: Annotated[int, typer.Option(help="Number of rounds of Headway and each other contestant.")] = 5,
+    seconds: Annotated[float, typer.Option(help="Length of a turn in seconds.")] = 10.0,
+    threads: Annotated[int, typer.Option(help="Processor threads of each contestant.")] = 2,
     with_peers: Annotated[bool, typer.Option("--peers/--no-peers", help="Also run the other toolkits.")] = True,
     sweep_seconds: Annotated[
-        float | None, typer.Option("--sweep", help="Seconds for each trial of a search for the fastest settings.")
+        float | None, typer.Option("--sweep", help="Search for the fastest settings, with this many seconds per trial.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", help="Also write the figures as JSON.")] = None,
 ) -> None:
-    """Measure all and print a table for each model."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # or contestants would stand for ever
+    """Measure all contestants and print a table for each model."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that stopped contestants are ended
     place = Place(data.resolve(), workdir.resolve(), threads)
     console = Console(width=None if sys.stdout.isatty() else 160)
     machine = f"{processor_name()}, {threads} threads, PyTorch {version('torch')}, Python {platform.python_version()}"
@@ -235,7 +235,7 @@ def main(
     figures = []
     for preset in models.split(","):
         setting, prepared = prepare_corpus(place.data, place.workdir, preset)
-        results = hold(
+        results = run_contest(
             preset,
             contestants(preset, place, with_peers=with_peers),
             partial(peaks, sizes(setting), prepared.tokenizers.source.vocab_size, threads),
@@ -250,7 +250,7 @@ def main(
             best = max(found, key=lambda product: product.flop_per_s)
             rate = median(product.flop_per_s for product in found)
             console.print(
-                f"peak of {precision}: {rate / 1e9:,.0f} GFLOP/s; the best {best.flop_per_s / 1e9:,.0f}, of {best}"
+                f"peak of {precision}: {rate / 1e9:,.0f} GFLOP/s (median); {best.flop_per_s / 1e9:,.0f} (best, {best})"
             )
         figures += [asdict(result) for result in results]
         if output is not None:

@@ -1,18 +1,19 @@
-"""Measure how often the flag ``unlikely`` is set: on text of a model's own domain, and on everything else.
+"""Measure how often the flag ``unlikely`` is set on text of a model's own domain and on other text.
 
     python benchmarks/unlikely.py --data ../shared/data --multi30k MODEL --tatoeba MODEL
     python benchmarks/unlikely.py ... --precision float32 int8 --beam-size 4 --output F.json
 
-The models translate from German. The script calibrates each on text that it does not measure: Multi30k on ``val``, for
-the 2016 test set; Tatoeba, which has no test set, on the even lines of ``dev`` for the odd lines, and the other way
-round. Training text is used to count tokens only. Then each model translates
+The models translate from German. The script never measures a model on the text that calibrated it: it calibrates the
+Multi30k model on ``val`` and measures it on the 2016 test set. Tatoeba has no test set, so the script calibrates on the
+even lines of ``dev`` and measures on the odd lines, and the other way round. Training text is used only to count
+tokens. Then each model translates
 
 - text of its own domain, where the flag is a false alarm,
 - text in other languages and scripts,
 - random characters, and the characters or words of its own test sentences (for Tatoeba, the odd lines) shuffled,
 - fluent German from the other corpus.
 
-``source alone`` is the share that the flag finds without the translation's probabilities, as in sampling.
+``source alone`` is the number of texts that are flagged without the translation's probabilities, as in sampling.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from headway.decode import DecodingOptions
 from headway.predict import Translator, load_translator
 from headway.predict.calibration import Calibration, calibrate
 
-TEXTS = 500  # of each random kind
+TEXTS = 500  # number of texts of each random kind
 
 SCRIPTS = """\
 Собака бежит по траве за красным мячом.
@@ -129,7 +130,7 @@ Judged = tuple[str, list[int], tuple[float, ...]]  # a text, its tokens, and the
 
 
 def translate(translator: Translator, given: list[str], options: DecodingOptions) -> list[Judged]:
-    """Return what the flag is decided by, for each text."""
+    """Return the values that the flag is computed from, for each text."""
     texts = [text for text in given if text.strip()]
     ids = translator.bundle.source_tokenizer.encode_batch(texts)
     found = translator.translate(texts, options)
@@ -153,10 +154,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder with multi30k and tatoeba-de-en")
     parser.add_argument("--multi30k", type=Path, help="a model trained on Multi30k, de-en")
     parser.add_argument("--tatoeba", type=Path, help="a model trained on Tatoeba, de-en")
-    parser.add_argument("--precision", nargs="+", default=["float32"], help="the first one calibrates")
+    parser.add_argument("--precision", nargs="+", default=["float32"], help="precisions; the first one calibrates")
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument(
-        "--note", default="", help="what a reader of the results must know, such as the models' training"
+        "--note", default="", help="a note for readers of the results, such as how the models were trained"
     )
     parser.add_argument("--output", type=Path)
     given = parser.parse_args()

@@ -1,7 +1,7 @@
-"""One small config for each value of each field of each model config: what fast and plain forms are compared on.
+"""Small configs on which fast and plain forms are compared: one for each value of each field of each model config.
 
-Fields with a closed set of values (literals, booleans) are enumerated from their annotations. Each other field needs
-values here; a field without any fails the tests that use :func:`variants`.
+Fields with a closed set of values (literals, booleans) are enumerated from their annotations. Every other field needs
+values here; the tests that use :func:`variants` fail for a field without values.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _VALUES: dict[str, list[Any]] = {
     "encoder_window": [1, 4],
     "decoder_window": [1, 3],
 }
-# Inherited fields without any effect, which the config refuses.
+# Inherited fields that have no effect and that the config refuses.
 REFUSED = {(ClassifierConfig, "decoder_window")}
-# Other fields that a value needs to be valid, or to have an effect.
+# Values of other fields that a field needs in order to be valid or to have an effect.
 _COMPANIONS: dict[tuple[type[Config], str], dict[str, Any]] = {
     (TransformerConfig, "max_length"): {"positions": "learned"},
     (ClassifierConfig, "max_length"): {"positions": "learned", "pad_to_max_length": True},
@@ -76,7 +76,7 @@ def variants(config: type[Config]) -> list[tuple[str, Config]]:
 
 
 def undeclared(config: type[Config]) -> list[str]:
-    """Return the fields of which no value is compared."""
+    """Return the fields without any values to compare."""
     return [name for name in config.model_fields if not _values(config, name) and (config, name) not in REFUSED]
 
 
@@ -98,7 +98,7 @@ def _values(config: type[Config], name: str) -> list[Any]:
 
 
 def _closed_set(annotation: Any) -> list[Any]:
-    """Return all values of a literal or a boolean, None among them if it is allowed."""
+    """Return all values of a literal or a boolean, including None if it is allowed."""
     if annotation is bool:
         return [True, False]
     if get_origin(annotation) is Literal:

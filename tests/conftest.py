@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from headway.predict import Translator
     from headway.predict.classifier import Classifier
 
-# A busy machine is no failure.
+# Without a deadline, tests do not fail on a busy machine.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from walking through every imported module again and again."""
+    """Freeze all imported modules, so that the garbage collector does not traverse them again and again."""
     gc.collect()
     gc.freeze()
 
@@ -92,7 +92,7 @@ def _children_receive_interrupts() -> None:
 
 @pytest.fixture(autouse=True)
 def _same_start() -> Iterator[None]:
-    """Every test draws the same numbers, alone or among others, and checks the first calls of each function."""
+    """Reset seeds and call counters, so that a test behaves the same on its own and among other tests."""
     random.seed(0)
     torch.manual_seed(0)
     _calls.clear()
@@ -109,7 +109,7 @@ class _NoWaiting(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.fixture
 def no_waiting() -> AbstractContextManager[object]:
-    """Inside, reading a tensor's value fails: on a GPU the host would wait for it."""
+    """Return a context in which reading a tensor's value fails, because on a GPU the host would wait for it."""
     mode: AbstractContextManager[object] = _NoWaiting()  # type: ignore[no-untyped-call]
     with pytest.raises(AssertionError, match="reads a tensor's value"), mode:
         torch.ones(()).item()
@@ -121,8 +121,11 @@ WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
 
 @pytest.fixture(scope="session")
 def make_translator() -> Callable[..., Translator]:
-    """Makes tiny translators of these words: random weights with the end symbol made likely, so that outputs differ in
-    length and end soon. Arguments: the kind of tokenizer, ``seed``, ``settings`` of the translator, model options."""
+    """Return a function that makes tiny translators for :data:`WORDS`, with random weights.
+
+    The end symbol is likely, so that outputs are short and differ in length. The function's arguments are the kind of
+    tokenizer, ``seed``, ``settings`` of the translator, and model options.
+    """
 
     def make(kind: str = "bpe", *, seed: int = 3, settings: dict[str, Any] | None = None, **changes: Any) -> Translator:
         from headway.bundle import Bundle, TaskConfig
@@ -157,8 +160,10 @@ def make_translator() -> Callable[..., Translator]:
 
 @pytest.fixture(scope="session")
 def make_classifier() -> Callable[..., Classifier]:
-    """Makes tiny classifiers of these words into three labels, with random weights. Arguments: the kind of tokenizer,
-    ``seed``, model options."""
+    """Return a function that makes tiny classifiers for :data:`WORDS` with three labels and random weights.
+
+    The function's arguments are the kind of tokenizer, ``seed``, and model options.
+    """
 
     def make(kind: str = "bpe", *, seed: int = 3, **changes: Any) -> Classifier:
         from headway.bundle import ClassifierBundle, TaskConfig

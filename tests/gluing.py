@@ -1,4 +1,4 @@
-"""A model that glues letters to words, and a search in it for phrases that must be whole words."""
+"""A model that tends to append letters to words, and a search with it for phrases that must be whole words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.text.base import BOS, EOS, PAD, UNK, TextTokenizer
 
 
 class Gluing:
-    """Random probabilities that only depend on the last tokens; letters after letters are far more probable."""
+    """Random probabilities that depend only on the last two tokens; a letter is most often followed by a letter."""
 
     device = torch.device("cpu")
     max_length = None
@@ -47,12 +47,12 @@ class Gluing:
 def search_phrases(
     tokenizer: TextTokenizer, source: Source, seed: int, beam_size: int
 ) -> list[tuple[tuple[int, ...], str]]:
-    """The unmet phrases and the text of each hypothesis, with just enough room for all phrases."""
+    """Return the unmet phrases and the text of each hypothesis, with a length limit that just fits all phrases."""
     phrases = include_phrases(tokenizer, source)
     needed = sum(min(len(each.tokens) for each in several) + 1 for several in phrases)
     request = Request(source=(4, EOS), limit=needed + 2, include=phrases, boundaries=word_boundaries(tokenizer))
     options = DecodingOptions(beam_size=beam_size, n_best=2)
-    reserved = getattr(tokenizer, "reserved", {PAD, BOS, UNK})  # without text, so models are made never to write them
+    reserved = getattr(tokenizer, "reserved", {PAD, BOS, UNK})  # tokens without text, which models never produce
     banned = sorted(reserved - {EOS})
     (found,) = search(Gluing(tokenizer, seed), [request], options, bos=BOS, eos=EOS, banned=banned)
     return [(each.unmet, tokenizer.decode(each.tokens)) for each in found]

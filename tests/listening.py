@@ -1,4 +1,4 @@
-"""What tests of training share: a listener that remembers messages, and preparing without training."""
+"""Helpers for tests of training: a listener that stores messages, and data preparation without training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headway.train.report import Listener
 
 
 class Heard(Listener):
-    """Remembers the messages."""
+    """A listener that stores the messages."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -30,5 +30,5 @@ def prepare(recipe: Recipe, run: Path, listener: Listener) -> Any:
 
 
 def prepare_shard(recipe: Recipe, run: Path, listener: Listener, shard: Shard) -> Any:
-    """Build one shard's part of the stores; None if parts of other shards are missing."""
+    """Build one shard's part of the stores. Return None if parts of other shards are missing."""
     return task_of(recipe).prepare(complete_recipe(recipe, run), run, listener, shard)

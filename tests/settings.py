@@ -1,11 +1,11 @@
 """Run the suite once in each setting that changes how numbers are computed or how the tests are started.
 
-    make test-settings                             # all settings, one after the other; 8 minutes each on 2 cores
+    make test-settings                             # all settings, one after another; 8 minutes each on 2 cores
     make test-settings SETTINGS="onednn-avx2 no-numba" TESTS="tests/nn tests/engine"
 
-Each setting stands for other hardware or another environment: processors that PyTorch or oneDNN know fewer vector
-instructions of, processors that our own kernels know fewer features of, a machine without Numba, two threads, and a
-parent that ignores Ctrl-C (``nohup make test &``). The exit code is 1 if a setting fails, and the last lines name it.
+Each setting imitates other hardware or another environment: fewer vector instructions for PyTorch or oneDNN, fewer
+processor features for our own kernels, a machine without Numba, two threads, and a parent process that ignores Ctrl-C
+(``nohup make test &``). The exit code is 1 if a setting fails, and the last lines show which settings failed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 
-# Each setting: environment variables that it sets.
+# The environment variables of each setting.
 SETTINGS: dict[str, dict[str, str]] = {
     "aten-default": {"ATEN_CPU_CAPABILITY": "default"},
     "aten-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
@@ -52,7 +52,7 @@ def run(setting: str, arguments: list[str]) -> int:
 def main() -> None:
     """Run the settings named on the command line, or all of them."""
     parser = argparse.ArgumentParser(description="Run the suite in several settings.")
-    parser.add_argument("settings", nargs="*", help=f"some of {', '.join(SETTINGS)}; default: all")
+    parser.add_argument("settings", nargs="*", help=f"any of {', '.join(SETTINGS)}; default: all")
     parser.add_argument("--tests", nargs="*", default=[], help="test files or folders, or options of pytest")
     asked = parser.parse_args()
     unknown = set(asked.settings) - SETTINGS.keys()

@@ -1,12 +1,12 @@
-"""Kill training again and again, resume it each time, and compare it with a run that nothing disturbed.
+"""Kill training repeatedly, resume it each time, and compare the result with an uninterrupted run.
 
     make soak                                           50 kills
-    python tests/soak.py --kills 5 --data FOLDER        fewer, or on another copy of the corpus
+    python tests/soak.py --kills 5 --data FOLDER        fewer kills, or another copy of the corpus
 
-It trains the Multi30k recipe as it is (dropout, the machine's own precision, two threads), with two batches a step and
-a checkpoint every second step so that 50 kills fit into minutes. A third of the kills come inside a save: the folder
-being written lies there afterwards. In the end weights, moments, both model folders, metrics and the checkpoints
-that are kept must be equal bit for bit.
+The script trains the Multi30k recipe (with dropout, the machine's default precision and two threads), with two batches
+per step and a checkpoint every second step, so that 50 kills take only minutes. A third of the kills are during a save,
+which leaves an unfinished folder. At the end, weights, moments, both model folders, metrics and the remaining
+checkpoints must be equal bit for bit.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ __all__ = ["Killer", "differences"]
 ROOT = Path(__file__).parents[1]
 CLOCK = ("target_tokens_per_s", "source_tokens_per_s", "elapsed_s")
 PATIENCE_S = 600
-_LAST_STEPS = 4  # no kill waits for these: the run must not be over before the kill comes
+_LAST_STEPS = 4  # no kill waits for these steps, because the run must not end before the kill
 
 
 @dataclass
 class Killer:
-    """Runs a training command until it ends by itself, with kills between.
+    """Runs a training command to its end, with kills in between.
 
     ``command`` trains in the folder ``run`` for ``steps`` steps of up to about ``pause_s``; running it again resumes.
     """
@@ -55,22 +55,22 @@ class Killer:
     inside: int = 0
 
     def start(self) -> subprocess.Popen[bytes]:
-        """A process that trains; what it says goes to the file ``said`` beside the run folder."""
+        """Start a training process, whose output is appended to a file ending in ``.said`` beside the run folder."""
         with self.run.with_name(f"{self.run.name}.said").open("ab") as said:
             return subprocess.Popen(
                 self.command, stdout=said, stderr=said, cwd=ROOT, env={**os.environ, **self.environment}
             )
 
     def finish(self) -> None:
-        """Run to the end."""
+        """Run the command to its end."""
         if code := self.start().wait(PATIENCE_S):
             said = self.run.with_name(f"{self.run.name}.said").read_text(errors="replace")
             raise RuntimeError(f"training ended with code {code}:\n{said[-2000:]}")
 
     def kill(self, kills_left: int, *, inside: bool) -> str:
-        """Start, kill at a random moment, and tell which; ``inside``: in the middle of a save.
+        """Start training, kill it at a random moment, and describe the moment. With ``inside``, kill it during a save.
 
-        The moment is up to so many steps after the start that the run is not over before the last kill.
+        The number of steps until the kill is limited, so that the run does not end before the last kill.
         """
         begin = self.saved()
         advance = self.random.randint(0, max(2 * (self.steps - begin) // (kills_left + 1), 0))
@@ -88,18 +88,18 @@ class Killer:
         process.kill()
         process.wait()
         if not alive and process.returncode > 0:
-            self.finish()  # says what was wrong
+            self.finish()  # raises the error
         self.kills += process.returncode == -signal.SIGKILL
         caught = inside and not before.issuperset(self.unfinished())
         self.inside += caught
         return f"from step {begin}, at step {self.saved()}{', inside a save' if caught else ''}"
 
     def saved(self) -> int:
-        """The newest step that is saved."""
+        """Return the newest saved step."""
         return next((step_of(path) for path in checkpoint_folders(self.run / "checkpoints")), 0)
 
     def unfinished(self) -> Iterator[tuple[str, int]]:
-        """The checkpoints that are being written, or were when their process died."""
+        """Yield the checkpoints that are being written, or were being written when their process died."""
         for path in (self.run / "checkpoints").glob(".step-*.part"):
             try:
                 yield path.name, path.stat().st_mtime_ns
@@ -107,7 +107,7 @@ class Killer:
                 continue
 
     def wait_for(self, reached: Callable[[], object], process: subprocess.Popen[bytes], pause_s: float) -> bool:
-        """Whether that came to be before the process ended; looked at every ``pause_s`` seconds."""
+        """Call ``reached`` every ``pause_s`` seconds until it is true. Return False if the process ends before."""
         deadline = time.monotonic() + PATIENCE_S
         while not reached():
             if process.poll() is not None:
@@ -119,7 +119,7 @@ class Killer:
 
 
 def differences(one: Path, other: Path) -> list[str]:
-    """What is not the same in two run folders, but for what depends on the clock."""
+    """Return the differences between two run folders, except for values that depend on the clock."""
     found: list[str] = []
     kept = [[path.name for path in checkpoint_folders(run / "checkpoints")] for run in (one, other)]
     if kept[0] != kept[1]:
@@ -143,7 +143,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
-    """The recipe as it is, shorter, with a small development set because it is scored often."""
+    """Return the training command: fewer steps, and a small development set because it is scored often."""
     for side in ("de", "en"):
         lines = (data / f"val.{side}").read_text(encoding="utf-8").splitlines(keepends=True)[:20]
         (folder / f"dev.{side}").write_text("".join(lines), encoding="utf-8")
@@ -154,7 +154,7 @@ def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
         "training.accumulate": 2,
         "training.log_every": 3,
         "validation.every": 10,
-        "validation.metric": "loss",  # translating with a model that knows nothing yet takes long
+        "validation.metric": "loss",  # translating with a hardly trained model takes long
         "checkpoints.every": 2,
         "checkpoints.keep_best": 2,
     }
@@ -164,7 +164,7 @@ def _command(run: Path, data: Path, folder: Path, steps: int) -> list[str]:
 
 
 def main() -> int:
-    """Soak, and print what came of it; 1 where something differs, or too little was killed to tell."""
+    """Run the test and print the result. Return 1 if something differs or if there were too few kills."""
     parser = argparse.ArgumentParser(description="Kill training at random moments and resume it.")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--steps", type=int, default=100)
@@ -198,7 +198,7 @@ def main() -> int:
         found = differences(*runs)
     print(f"{killer.kills} kills, {killer.inside} of them inside a save, {time.monotonic() - begin:.0f} s")
     if killer.kills < options.kills or not killer.inside:
-        found.append("the number of kills that met a training, or a save: give more --steps")
+        found.append("too few kills during training or during a save; increase --steps")
     print(
         "different: " + "; ".join(found) if found else "weights, moments, metrics and checkpoints are equal bit for bit"
     )

@@ -1,4 +1,4 @@
-"""The direction of imports, one home for each third party, and doors that open fast."""
+"""The direction of imports, the files that may import each third-party library, and packages that import fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import headway
 PACKAGE = Path(headway.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-# From the bottom up, as in docs: a part may import the parts of lower lines, and itself.
+# From the bottom up: a part may import itself and the parts on lower levels.
 LEVELS = [
     {"errors"},
     {"storage", "config", "hardware", "deprecation"},
@@ -34,7 +34,7 @@ LEVELS = [
 ]
 LEVEL_OF = {part: level for level, parts in enumerate(LEVELS) for part in parts}
 
-HOMES = {
+ALLOWED = {
     "tokenizers": ["text/"],
     "sacrebleu": ["evaluate/"],
     "sentencex": ["predict/segment.py"],
@@ -65,7 +65,7 @@ HOMES = {
 
 
 def imports(tree: ast.AST, package: str) -> list[str]:
-    """Every module that is imported anywhere, inside functions and for type checking as well, by its full name."""
+    """Return the full name of every imported module, including imports in functions and for type checking."""
     found: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -88,7 +88,7 @@ def part_of(path: Path) -> str:
 
 
 def own_parts(path: Path) -> set[str]:
-    """The parts of Headway that a file imports."""
+    """Return the parts of Headway that a file imports."""
     modules = [name.split(".") for name in imports_of(path)]
     return {module[1] for module in modules if module[0] == "headway" and len(module) > 1} & LEVEL_OF.keys()
 
@@ -128,13 +128,13 @@ def test_training_knows_no_decoding() -> None:
     assert not known & {"decode", "predict", "tasks"}
 
 
-def test_search_knows_no_architecture() -> None:
+def test_search_is_independent_of_the_architecture() -> None:
     known = set().union(*(own_parts(path) for path in FILES if part_of(path) == "decode"))
     assert known <= {"errors", "config", "deprecation", "decode"}
 
 
-@pytest.mark.parametrize("library", HOMES)
-def test_each_third_party_has_one_home(library: str) -> None:
+@pytest.mark.parametrize("library", ALLOWED)
+def test_third_party_libraries_are_imported_only_in_their_places(library: str) -> None:
     users = {
         path.relative_to(PACKAGE).as_posix()
         for path in FILES
@@ -142,13 +142,13 @@ def test_each_third_party_has_one_home(library: str) -> None:
         if library in name.split(".") and not name.startswith("headway.")
     }
     heavy_inside_functions = {"cli/doctor.py"} if library == "torch" else set()
-    outside = {user for user in users - heavy_inside_functions if not user.startswith(tuple(HOMES[library]))}
+    outside = {user for user in users - heavy_inside_functions if not user.startswith(tuple(ALLOWED[library]))}
     assert users
     assert outside == set()
 
 
 def loaded_after(code: str) -> set[str]:
-    """The top-level modules that a fresh interpreter holds after running ``code``."""
+    """Return the top-level modules that a fresh interpreter has imported after running ``code``."""
     script = f"import sys\n{code}\nprint(*{{name.split('.')[0] for name in sys.modules}}, file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return set(done.stderr.split())
@@ -185,7 +185,7 @@ def test_every_class_name_exists_once() -> None:
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
 
 
-# Where an architecture or a task may be asked for: elsewhere, facts come from the registries.
+# Files that may ask for the architecture or the task. In all other files, facts come from the registries.
 _KNOWS_KINDS = ("models/", "tasks/", "engine/", "interop/", "experiments/", "bundle.py")
 _KINDS = {
     *("Transformer", "RecurrentModel", "EncoderClassifier"),
@@ -193,8 +193,8 @@ _KINDS = {
     *("TranslationTask", "ClassificationTask", "TranslationRecipe", "ClassificationRecipe", "Translator", "Classifier"),
 }
 _KIND_NAMES = {"transformer", "recurrent", "classifier", "translation", "classification"}
-# hasattr, and getattr with a default, may ask for what a version of a library lacks, or for an optional attribute of
-# a protocol. Anything else could tell an architecture or a task apart.
+# hasattr, and getattr with a default, may ask for an attribute that some versions of a library lack, or for an optional
+# attribute of a protocol. Other uses could distinguish architectures or tasks.
 _ALLOWED_ATTRIBUTES = {
     *("full_tensor", "to_local", "get_capabilities"),  # PyTorch
     *("sched_getaffinity", "pthread_kill", "register_at_fork"),  # Python: not on every system
@@ -236,7 +236,7 @@ def _asks(node: ast.AST) -> bool:
 
 
 def asked_kinds(tree: ast.AST) -> list[int]:
-    """The lines that ask which architecture or task something has, in whatever way."""
+    """Return the lines that ask in any way which architecture or task an object has."""
     return [node.lineno for node in ast.walk(tree) if _asks(node)]  # type: ignore[attr-defined]
 
 

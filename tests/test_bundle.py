@@ -112,7 +112,7 @@ def test_tied_weights_are_stored_once_and_stay_tied(tmp_path: Path, tie: str, st
 
 
 def test_weight_names_are_an_api(folder: Path) -> None:
-    # Renaming one needs a migration: folders of older versions load for ever.
+    # Renaming a weight needs a migration, because folders of older versions must always load.
     attention = [f"{part}.{kind}" for part in ("query", "key", "value", "output") for kind in ("weight", "bias")]
     norm = [f"norm.{kind}" for kind in ("weight", "bias")]
     encoder = [f"attention.{name}" for name in attention] + [f"attention_residual.{name}" for name in norm]

@@ -1,4 +1,4 @@
-"""docs/classification.md: its recipe trains, and its commands and its Python run on what comes out."""
+"""docs/classification.md: its recipe trains, and its commands and Python examples run with the trained model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the guide's files are."""
+    """A folder with the files that the guide uses."""
     folder = tmp_path_factory.mktemp("guide")
     (folder / "mine.toml").write_text(RECIPE, encoding="utf-8")
     for name in ("train.tsv", "dev.tsv"):
@@ -43,7 +43,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_of_it_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The commands in their order, the first of which makes the model; training is kept short and small."""
+    """The commands run in order. The first one trains the model, in few steps and with a small size."""
     monkeypatch.chdir(home)
     assert [command.split()[1] for command in COMMANDS] == ["train", *["classify"] * 3, "evaluate", "classify"]
     for command in COMMANDS:

@@ -1,4 +1,4 @@
-"""docs/decoding.md: its commands and its Python run on a tiny model, and its tables are those of the options."""
+"""docs/decoding.md: its commands and Python examples run with a tiny model, and its tables list all options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = re.findall(r"^    (\{.*\})$", GUIDE, re.MULTILINE)
 
 @pytest.fixture(scope="module")
 def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the guide's files are: a model of bytes, another of the same tokenizers, and texts."""
+    """A folder with the guide's files: two models with the same byte tokenizer, and texts."""
     folder = tmp_path_factory.mktemp("guide")
     for name, seed in (("MODEL", 1), ("MODEL2", 2)):
         make_translator("bpe", seed=seed).bundle.save(folder / name, "# Card")
@@ -38,7 +38,7 @@ def home(make_translator: Callable[..., Translator], tmp_path_factory: pytest.Te
 
 
 def test_its_commands_run(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """In their order, for some read what an earlier one has written; targets are kept short, to be quick."""
+    """The commands run in order, because some read the output of earlier ones. Targets are short, to save time."""
     monkeypatch.chdir(home)
     assert len(COMMANDS) > 15
     for command in COMMANDS:
@@ -61,7 +61,7 @@ def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 def table(model: type[BaseModel]) -> str:
-    """A row for each field, as the guide has them."""
+    """Return the guide's table of a config: one row for each field."""
     rows = []
     for name, field in model.model_fields.items():
         if name != "sampling":

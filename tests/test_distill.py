@@ -70,7 +70,7 @@ def tagged(folder: Path, *languages: str) -> Recipe:
 
 
 def save_teacher(folder: Path, seed: int = 0, tags: Sequence[str] = (), **changes: Any) -> Path:
-    """Save a model of random weights whose translations differ between sources; eight positions keep them short."""
+    """Save a model with random weights whose translations differ between sources. Eight positions keep them short."""
     words = sorted({word for text in SOURCES for word in text.split()})
     tokenizer = Tokenizer.train(words * 2, TokenizerConfig.parse({"kind": "whitespace"}, "test"), tags=tags)
     torch.manual_seed(seed)
@@ -97,7 +97,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Asked(list[str]):
-    """The texts that teachers were asked to translate. After ``limit`` texts, the user presses Ctrl-C."""
+    """Records the texts that teachers translate. After ``limit`` texts, the user presses Ctrl-C."""
 
     limit = 1000
 

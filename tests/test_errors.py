@@ -1,4 +1,4 @@
-"""The fields of an error, and the message that is made of them."""
+"""The fields of an error, and the message that combines them."""
 
 from __future__ import annotations
 

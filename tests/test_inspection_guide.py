@@ -1,4 +1,4 @@
-"""docs/inspection.md: its commands and its Python run on tiny models."""
+"""docs/inspection.md: its commands and Python examples run with tiny models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README, the page on layers and the page on commands say what the code does."""
+"""The README, docs/layers.md and docs/commands.md agree with the code."""
 
 import re
 from pathlib import Path

@@ -13,7 +13,7 @@ from headway.tasks import load_recipe, train
 
 RECIPES = sorted((Path(__file__).parents[1] / "recipes").glob("*.toml"))
 
-# Small enough for seconds; everything else is the recipe's own.
+# Sizes that train in seconds; everything else is as in the recipe.
 SMALLER = (
     "tokenizer.vocab_size=300",
     "training.steps=2",
@@ -36,7 +36,7 @@ MODELS = {
 
 
 def write(corpus: Corpus, folder: Path, count: int, *, labeled: bool) -> None:
-    """Write short lines and their words in the opposite order, or labels that say whether they contain "rot"."""
+    """Write short lines, and as targets their words in reverse order, or as labels whether they contain "rot"."""
     rng = random.Random(count)
     sources = [rng.choices(["Haus", "Baum", "ein", "der", "rot", "grün"], k=rng.randint(1, 6)) for _ in range(count)]
     pairs = [(" ".join(words), " ".join(reversed(words))) for words in sources]

@@ -1,4 +1,4 @@
-"""What loading a model imports."""
+"""The modules that loading a model imports."""
 
 from __future__ import annotations
 

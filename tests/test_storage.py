@@ -28,7 +28,7 @@ def disk_full(*_: object) -> None:
 
 @pytest.fixture
 def before(tmp_path: Path) -> dict[str, str]:
-    """A file and a folder that exist already."""
+    """A file and a folder that already exist."""
     (tmp_path / "file").write_text("old")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_text("old a")
@@ -136,7 +136,7 @@ def test_remains_of_a_killed_process_do_not_matter(tmp_path: Path, before: dict[
 
 
 def test_a_folder_lost_between_two_renames_is_restored(tmp_path: Path, before: dict[str, str]) -> None:
-    (tmp_path / "folder").rename(tmp_path / ".folder.old")  # as a process killed there leaves it
+    (tmp_path / "folder").rename(tmp_path / ".folder.old")  # as if the process had been killed there
     with pytest.raises(RuntimeError), atomic_write_folder(tmp_path / "folder"):
         raise RuntimeError
     assert contents(tmp_path) == before
@@ -216,7 +216,7 @@ class TestLockedFolder:
     def test_temporary_files_of_a_killed_holder_are_removed(self, tmp_path: Path) -> None:
         for name in (".metrics.jsonl.7.part", "metrics.jsonl", ".hidden"):
             (tmp_path / name).write_text("")
-        (tmp_path / ".average.part").mkdir()  # another command may be at it
+        (tmp_path / ".average.part").mkdir()  # another command may be using it
         with locked_folder(tmp_path):
             assert {path.name for path in tmp_path.iterdir()} == {
                 ".hidden",
@@ -243,7 +243,7 @@ class TestLockedFolder:
 
 class TestLock:
     def test_processes_hold_the_lock_in_turn(self, tmp_path: Path) -> None:
-        """Another process gets the lock only when its holder has released it or is dead."""
+        """Another process gets the lock only after its holder has released it or died."""
         path, out = tmp_path / "new" / "lock", tmp_path / "out"
         code = (
             "import sys; from pathlib import Path; from headway.storage import locked\n"

@@ -1,7 +1,7 @@
 import report
 
 
-def test_the_page_holds_what_the_results_say() -> None:
+def test_the_page_agrees_with_the_results() -> None:
     assert report.PAGE.read_text(encoding="utf-8") == report.render(), "run: python benchmarks/report.py"
 
 

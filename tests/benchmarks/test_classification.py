@@ -9,7 +9,7 @@ import classification
 import labellers
 import pytest
 import torch
-from classification import Contestant, Labelled, Result
+from classification import Contestant, LabeledTexts, Result
 from rich.console import Console
 
 ANIMALS, TOOLS = ["cat", "dog", "cow"], ["saw", "nail", "axe"]
@@ -23,7 +23,7 @@ def _a_small_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_each_is_asked_about_the_same_texts_and_a_missing_one_says_how_to_get_it() -> None:
-    dev = Labelled(["a", "b", "c", "d"], ["x", "y", "x", "y"])
+    dev = LabeledTexts(["a", "b", "c", "d"], ["x", "y", "x", "y"])
     asked: list[list[str]] = []
 
     def all_x(texts: list[str]) -> list[str]:
@@ -46,7 +46,7 @@ def test_each_is_asked_about_the_same_texts_and_a_missing_one_says_how_to_get_it
     assert absent == Result("absent", failure="not installed: pip install it")
 
 
-def test_the_table_leaves_open_what_nobody_knows() -> None:
+def test_the_table_leaves_unknown_figures_empty() -> None:
     results = [
         Result("trained", 0.91875, 123.45, 2_500.4),
         Result("before", 0.5, None, 10.0),
@@ -55,7 +55,7 @@ def test_the_table_leaves_open_what_nobody_knows() -> None:
     text = io.StringIO()
     Console(file=text, width=200).print(classification.results_table(results, 35_000, 2_000))
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.getvalue().splitlines() if "│" in line]
-    assert "trained on 35,000 texts, asked about 2,000" in text.getvalue()
+    assert "trained on 35,000 texts, measured on 2,000" in text.getvalue()
     assert lines == [
         ["trained", "91.88%", "123.5 s", "2,500", ""],
         ["before", "50.00%", "", "10", ""],

@@ -12,7 +12,7 @@ from flops import training_flop
 
 from headway.models.transformer import TransformerConfig
 
-# A hundred steps a second by the common clock: three source and two target tokens each.
+# A hundred steps per second of the common clock, with three source and two target tokens each.
 STEADY = f"""
 import json, os, time
 print("not a step", os.environ.get("MALLOC_TRIM_THRESHOLD_"), os.environ["OMP_NUM_THREADS"], flush=True)
@@ -33,7 +33,7 @@ def begin(code: str, folder: Path, *, keep: bool = True) -> contest.Running:
 def test_turns_leave_out_the_warm_up_and_the_steps_that_their_ends_cut(tmp_path: Path) -> None:
     with begin(STEADY, tmp_path) as running:
         first = running.turn(0.1)
-        time.sleep(0.5)  # it stands still: steps go on where they were, and no rate counts the pause
+        time.sleep(0.5)  # the process is stopped: steps continue where they stopped, and rates exclude the pause
         second = running.turn(0.1)
     for speed in (first, second):
         assert 2 <= speed.steps <= 10
@@ -55,13 +55,13 @@ def test_a_contestant_has_ended_once_it_is_closed(tmp_path: Path) -> None:
         os.kill(process, 0)
 
 
-def test_the_c_library_is_left_alone_unless_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_c_library_keeps_its_settings_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MALLOC_TRIM_THRESHOLD_", raising=False)
-    contest.alone(lambda settings: begin(STEADY, tmp_path, keep=settings.keep_freed_memory), 0.0, NOT_KEPT)
+    contest.measure_once(lambda settings: begin(STEADY, tmp_path, keep=settings.keep_freed_memory), 0.0, NOT_KEPT)
     assert (tmp_path / "log").read_text() == "not a step None 3\n"
 
 
-def test_rates_begin_where_the_first_step_ended() -> None:
+def test_rates_start_at_the_end_of_the_first_step() -> None:
     steps = [contest.Step(clock_s, (3,), (2,), 10.0 - clock_s) for clock_s in (4.0, 5.0, 6.0, 8.0)]
     assert contest.speed(steps, 77, CONFIG, 100) == contest.Speed(
         target_tokens_per_s=6 / 4,
@@ -97,7 +97,7 @@ child.stdout.readline()
 
 
 def rate(settings: contest.Settings) -> contest.Speed:
-    """Fastest with 8,192 tokens and two workers, which help only there."""
+    """Return a speed that is highest with 8,192 tokens and two workers. Workers help only with 8,192 tokens."""
     if settings.max_tokens > 10_000:
         raise contest.ContestantError("out of memory")
     tokens = settings.max_tokens * (1 + settings.workers if settings.max_tokens == 8_192 else 1 - settings.workers / 10)

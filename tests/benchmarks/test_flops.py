@@ -52,14 +52,14 @@ def test_agrees_with_pytorchs_own_counter_on_a_batch_without_padding(source: int
     assert flops.training_flop(sizes, 50, [source] * 6, [target] * 6) == counter.get_total_flops()
 
 
-def test_sentences_add_up_and_their_neighbours_do_not_matter() -> None:
+def test_sentences_add_up_and_their_neighbors_do_not_matter() -> None:
     together = flops.training_flop(config(), 10, [3, 40, 1], [2, 5, 7])
     alone = [flops.training_flop(config(), 10, [s], [t]) for s, t in ((3, 2), (40, 5), (1, 7))]
     assert together == sum(alone)
 
 
 def test_the_best_product_is_the_one_with_the_highest_rate(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A clock that moves one second a look: every product takes a second, so the largest has the highest rate.
+    # The clock advances one second per reading, so every product takes a second, and the largest has the highest rate.
     monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
     best = flops.best_product(torch.float32, CPU, config(), vocab_size=100, rows=6, cubes=(3,), repeats=2)
     assert best.flop_per_s == 2 * 6 * 4 * 100

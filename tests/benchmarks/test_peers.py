@@ -22,7 +22,7 @@ WORDS = ["ein", "Hund", "und", "eine", "Katze", "laufen", "über", "den", "Weg",
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> tuple[Recipe, Prepared, Path]:
-    """Made-up sentences, prepared as for the contest with the tiny model."""
+    """Random sentences, prepared for the tiny model as in the benchmark."""
     data, workdir = tmp_path_factory.mktemp("data"), tmp_path_factory.mktemp("work")
     rng = random.Random(1)
     for split, count in {"train": 60, "val": 5}.items():
@@ -36,7 +36,7 @@ def test_peers_read_headways_tokens_as_words(corpus: tuple[Recipe, Prepared, Pat
     _, prepared, workdir = corpus
     folder = peers.write_tokens(prepared, workdir)
     vocabulary = (folder / "vocabulary").read_text().splitlines()
-    assert len(set(vocabulary)) == prepared.tokenizers.source.vocab_size - 4  # every toolkit adds its own four marks
+    assert len(set(vocabulary)) == prepared.tokenizers.source.vocab_size - 4  # toolkits add four special tokens
     for language, lengths in {
         "de": prepared.train.lengths("source", 0),
         "en": prepared.train.lengths("target", 0),
@@ -85,7 +85,7 @@ def batch(*pairs: tuple[list[int], list[int]]) -> TokenBatch:
 
 def test_the_plain_loops_model_has_headways_weights_and_asks_about_real_targets_only() -> None:
     config = trainees.sizes(trainees.recipe(Path("data"), "tiny"))
-    with pytest.warns(UserWarning, match="norm_first"):  # PyTorch says that a fast path for inference is out of reach
+    with pytest.warns(UserWarning, match="norm_first"):  # PyTorch warns that a fast path for inference cannot be used
         plain = trainees.PlainTransformer(config, 50)
     headway = Transformer(config, 50, 50)
     assert count(plain) == count(headway)

@@ -27,7 +27,7 @@ def test_threads_on_a_tiny_model_give_equal_results(
 
 
 def test_results_that_differ_are_counted(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A translator that returns another text each time it is asked."""
+    """A translator that returns a different text at each call."""
     numbers = iter(range(1000))
 
     def translate_each(texts: list[str], *, alignment: bool) -> list[Translation]:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 @dataclass
 class Steady:
-    """A process that trains at one rate; its turns are noted down."""
+    """A contestant that trains at a constant rate and records its turns."""
 
     name: str
     tokens_per_s: float
@@ -42,14 +42,14 @@ def contestant(
 
 
 def hold(entries: list[training.Contestant], peaks: list[float], sweep_seconds: float | None) -> list[training.Result]:
-    """Two rounds of nine seconds; a peak of bfloat16 for each round."""
+    """Run two rounds of nine seconds, with the given bfloat16 peak in each round."""
     rates = iter(peaks)
 
     def measure() -> dict[str, Product]:
         return {"float32": Product(1, 1, 1, 100e9), "bfloat16": Product(1, 1, 1, next(rates))}
 
     console = Console(file=io.StringIO())
-    return training.hold("base", entries, measure, rounds=2, seconds=9.0, sweep_seconds=sweep_seconds, console=console)
+    return training.run_contest("base", entries, measure, rounds=2, seconds=9.0, sweep_seconds=sweep_seconds, console=console)
 
 
 def drawn(results: list[training.Result]) -> list[list[str]]:
@@ -74,7 +74,7 @@ def test_each_runs_with_its_best_settings_and_the_plain_loop_with_headways(sweep
 
     lines = drawn(results)
     assert [line[0] for line in lines] == ["headway", "plain", "peer", "broken"]
-    # 50 GFLOP/s of 400 in bfloat16, of 100 in float32; Headway's tokens over each one's own.
+    # Utilization: 50 GFLOP/s of 400 in bfloat16, and of 100 in float32. Ratio: Headway's tokens over the contestant's.
     assert [line[5].split()[0] for line in lines[:3]] == ["12%", "50%", "50%"]
     assert [line[6].split()[0] for line in lines[:3]] == ["1.0", "2.0", "8.0" if sweep_seconds else "4.0"]
     assert lines[0][7] == "3.00"
@@ -94,5 +94,5 @@ def test_headway_takes_turns_with_each_of_the_others_and_each_round_has_its_own_
     expected = [turn.format(name) for name in ("plain", "peer") for turn in rounds]
     assert turns == ["headway 0", *expected, "headway ended"]
     assert [each.peak.flop_per_s for each in results[0].rounds] == [100e9, 200e9, 300e9, 400e9]
-    # 50 GFLOP/s are a half, a quarter, a sixth and an eighth of the four peaks.
+    # 50 GFLOP/s is a half, a quarter, a sixth and an eighth of the four peaks.
     assert drawn(results)[0][5] == "21% (12% to 50%)"

@@ -1,4 +1,4 @@
-"""Run the command line in this process, and what a refused command looks like."""
+"""Helpers that run the command line in this process and check refused commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Ended", "assert_refused", "run", "write_lines"]
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str
@@ -27,7 +27,7 @@ class Ended:
 
 
 class _Captured(io.TextIOWrapper):
-    """A stream with the attributes of files that are open for writing, as ``IO[str]`` promises."""
+    """A stream with the attributes of a file that is open for writing, as ``IO[str]`` requires."""
 
     name = "captured"
     mode = "w"
@@ -43,13 +43,13 @@ class _Captured(io.TextIOWrapper):
 
 
 def run(*words: object, stdin: bytes = b"", stderr: TextIO | None = None) -> Ended:
-    """Run the command line in this process. With ``stderr``, standard error goes there instead of into the result."""
+    """Run the command line in this process. If ``stderr`` is given, standard error is written there."""
     out, err = _Captured(), _Captured()
     code: object = 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(stderr or err):
         patch.setattr(sys, "argv", ["headway", *map(str, words)])
         patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        patch.setattr("warnings.showwarning", None)  # put back whatever main() sets
+        patch.setattr("warnings.showwarning", None)  # restore what main() sets
         try:
             main()
         except SystemExit as end:
@@ -59,7 +59,7 @@ def run(*words: object, stdin: bytes = b"", stderr: TextIO | None = None) -> End
 
 
 def assert_refused(ended: Ended, message: str) -> None:
-    """Exit code 2, nothing on standard output, and one line that says what is wrong."""
+    """Check that a command ended with exit code 2, no standard output and a one-line error."""
     assert ended.code == 2, ended
     assert ended.out == ""
     last = ended.err.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""``headway calibrate``, the file that it writes, and what the commands report of the flag ``unlikely``."""
+"""``headway calibrate``, the file that it writes, and how commands report the flag ``unlikely``."""
 
 from __future__ import annotations
 

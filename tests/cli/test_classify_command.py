@@ -1,4 +1,4 @@
-"""``headway classify``, and ``headway evaluate`` of a classifier: inputs, outputs, mistakes."""
+"""``headway classify``, and ``headway evaluate`` with a classifier: inputs, outputs, user errors."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class TestEvaluate:
         ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "matrix.bmp")
         assert_refused(ended, "matrix.bmp: expected a picture whose name ends in .png, .svg, .pdf")
 
-    def test_scores_are_told_though_a_picture_cannot_be_written(self, folder: Path, data: Path, tmp_path: Path) -> None:
+    def test_scores_are_printed_even_if_a_picture_cannot_be_written(self, folder: Path, data: Path, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "file" / "matrix.png")
         assert ended.code == 2

@@ -1,4 +1,4 @@
-"""The commands, through the same function that the shell calls: what they print, where, and what mistakes cost."""
+"""The commands, run by the function that the shell calls: their output, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ TARGETS = ["the dog", "the cat", "the dog sees the cat", "the cat sees the dog",
 
 
 def write_recipe(folder: Path, data: Path) -> Path:
-    """Six steps of a tiny model, seconds of work."""
+    """A recipe that trains a tiny model for six steps, in seconds."""
     recipe = {
         "task": {"source_language": "de", "target_language": "en"},
         "data": {
@@ -84,7 +84,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, and how the command that made it ended."""
+    """A finished run, and the result of the command that trained it."""
 
     recipe: Path
     folder: Path
@@ -127,7 +127,7 @@ def disk_full(limit: int) -> Iterator[None]:
 
 
 def command_name(command: CommandInfo) -> str:
-    """What the user types; a function cannot be called "import"."""
+    """Return the name that the user types: a Python function cannot be called "import"."""
     assert command.callback
     return command.name or command.callback.__name__
 
@@ -252,7 +252,7 @@ class TestTranslate:
         assert (tmp_path / "new" / "out.txt").read_text(encoding="utf-8") == piped.out
 
     def test_an_empty_line_stays_one_and_counts_match(self, trained: Trained) -> None:
-        """Also at the ends, with Windows line ends, and around characters that other tools take for line ends."""
+        """Also at both ends, with Windows line endings, and at characters that other tools treat as line endings."""
         stdin = "\r\n\nder Hund\r\n \nEin\x85zwei\u2028drei\x0c\n\n".encode()
         ended = run("translate", trained.model, stdin=stdin)
         lines = ended.out.removesuffix("\n").split("\n")
@@ -380,7 +380,7 @@ class TestBadCorpora:
         if content is not None:
             file.write_bytes(content)
         recipe = write_recipe(tmp_path, tmp_path / "data")
-        for metric in ("bleu", "loss"):  # bleu reads the development set before anything else
+        for metric in ("bleu", "loss"):  # the BLEU metric reads the development set first
             options = ["--run", tmp_path / "run", "--set", f"validation.metric={metric}"]
             assert_refused(run("train", recipe, *options), message if metric == "bleu" else r"(train|dev)\.(de|en)")
         left = {path.name for path in (tmp_path / "run").rglob("*") if path.is_file()}
@@ -502,7 +502,7 @@ class TestFullDisk:
     def test_while_saving_a_checkpoint(self, data: Path, tmp_path: Path) -> None:
         recipe = write_recipe(tmp_path, data)
         folder = tmp_path / "run"
-        with disk_full(20_000):  # tokenizer and tokens fit, weights do not
+        with disk_full(20_000):  # tokenizer and tokens fit on the disk, weights do not
             ended = run("train", recipe, "--run", folder)
         assert_refused(ended, r"step-2: cannot be written .*what was there before is unchanged")
         assert list((folder / "checkpoints").iterdir()) == []
@@ -540,7 +540,7 @@ class TestFullDisk:
 
 
 def start(*words: object, **streams: int) -> subprocess.Popen[str]:
-    """The command in a process of its own, one thread, its standard error readable."""
+    """Start the command in its own process, with one thread and readable standard error."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "headway", *map(str, words)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment, **streams)  # type: ignore[call-overload,no-any-return]
@@ -581,11 +581,11 @@ class TestInterruption:
         assert process.stdin is not None
         assert process.stderr is not None
         process.stdin.write("der Hund\n")
-        process.stdin.flush()  # and no end of it: the command waits for more
+        process.stdin.flush()  # no end of input: the command waits for more
         deadline = time.monotonic() + 60
         while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert len(list(tmp_path.iterdir())) == 2  # the new output is under way
+        assert len(list(tmp_path.iterdir())) == 2  # the new output is being written
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stderr.read() == "headway: interrupted\n"

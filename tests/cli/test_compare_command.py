@@ -1,4 +1,4 @@
-"""``headway compare``: systems from files and folders, its table, its mistakes."""
+"""``headway compare``: systems from files and folders, the table, user errors."""
 
 from __future__ import annotations
 

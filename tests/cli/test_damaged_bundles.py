@@ -1,5 +1,7 @@
-"""Damaged and hostile model folders: a command that cannot use one ends with exit code 2 and one line, never a
-traceback, and allocates nothing that the files do not contain."""
+"""Damaged and hostile model folders: a command that cannot use one ends with exit code 2 and a one-line error.
+
+It never prints a traceback, and never allocates memory for data that the files do not contain.
+"""
 
 from __future__ import annotations
 
@@ -58,20 +60,20 @@ MODELS = ["transformer", "imported", "recurrent", "classifier"]
 
 
 def used(folder: Path) -> list[Any]:
-    """The commands that read all of a model folder, run on it."""
+    """Run the commands that read a whole model folder."""
     use = "classify" if folder.name == "classifier" else "translate"
     extra = [] if use == "classify" else ["--max-length", "5"]
     return [run("info", folder), run(use, folder, "das Haus", *extra)]
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The keys and indices that lead to every value of nested JSON; of long lists, to the first ones."""
+    """Yield the path of keys and indices to every value in nested JSON; in long lists, only to the first values."""
     inner = value.items() if isinstance(value, dict) else enumerate(value[:8]) if isinstance(value, list) else ()
     return [found for key, item in inner for found in ((*path, key), *places(item, (*path, key)))]
 
 
 def damage_json(path: Path, draw: random.Random) -> str:
-    """Drop a key, or replace its value by a strange one or by another value of the file."""
+    """Drop a key, or replace its value with an unusual value or with another value from the file."""
     data = json.loads(path.read_text(encoding="utf-8"))
     where = draw.choice(places(data))
     owner = data
@@ -94,7 +96,7 @@ def damage_json(path: Path, draw: random.Random) -> str:
 
 
 def damage_bytes(path: Path, draw: random.Random) -> str:
-    """Flip bytes, truncate, append, or write something else altogether."""
+    """Flip bytes, truncate the content, append to it, or replace it."""
     content = bytearray(path.read_bytes())
     kind = draw.choice(["flip", "flip", "cut", "append", "junk", "empty", "header"])
     match kind:
@@ -117,7 +119,7 @@ def damage_bytes(path: Path, draw: random.Random) -> str:
 
 
 def damage(folder: Path, draw: random.Random) -> str:
-    """Damage one file of a model folder; returns what was done."""
+    """Damage one file of a model folder, and return a description of the damage."""
     files = sorted(path for path in folder.iterdir() if path.name != "README.md")
     path = draw.choice([*files, folder / "config.json"])
     if path.suffix == ".json" and draw.random() < 0.7:
@@ -129,7 +131,7 @@ def damage(folder: Path, draw: random.Random) -> str:
 
 
 def fuzz(origin: Path, tmp_path: Path, seeds: range) -> int:
-    """Use damaged copies of a model folder; returns how many were refused."""
+    """Run commands on damaged copies of a model folder, and return how many were refused."""
     refused = 0
     for seed in seeds:
         folder = tmp_path / origin.name

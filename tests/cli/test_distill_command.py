@@ -1,4 +1,4 @@
-"""``headway distill``: from a teacher and a recipe to a trained student, whatever comes between."""
+"""``headway distill``: from a teacher and a recipe to a trained student, with and without interruptions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lesson(tmp_path_factory: pytest.TempPathFactory) -> Lesson:
     return Lesson(folder / "run" / "best", recipe)
 
 
-LIMIT = ("--set", "model.max_length=40")  # translations of a hardly trained model end there
+LIMIT = ("--set", "model.max_length=40")  # limits the length of a hardly trained model's translations
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
@@ -66,7 +66,7 @@ def test_translates_then_trains(lesson: Lesson, tmp_path: Path) -> None:
     ).out.split("\n")
     rows = read(tmp_path / "run" / "distilled" / "train-0.jsonl")
     assert [one_line(row["target"]) for row in rows] == translated[:-1]
-    # Training on the text that stands there is the same.
+    # Training directly on the distilled text gives the same result.
     assert run("train", tmp_path / "run" / "recipe.toml", "--run", tmp_path / "again").code == 0
     again = weights(tmp_path / "again" / "average")
     assert all(torch.equal(tensor, again[name]) for name, tensor in weights(model).items())
@@ -102,7 +102,7 @@ def test_the_run_folder_has_the_recipes_name(lesson: Lesson, tmp_path: Path, mon
 
 
 def start(command: list[object]) -> subprocess.Popen[str]:
-    """The command in a process of its own, with pieces of one source."""
+    """Start the command in its own process, with chunks of one source."""
     code = "import headway.distill; headway.distill._CHUNK_PAIRS = 1; import headway.cli; headway.cli.main()"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
@@ -117,7 +117,7 @@ def start(command: list[object]) -> subprocess.Popen[str]:
 def test_stopped_while_translating(
     lesson: Lesson, tmp_path: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was translated is kept, and the end is that of a command that nobody has stopped."""
+    """Finished translations are kept, and the result equals that of an uninterrupted command."""
     corpus = [f"{line} {other}" for line in LINES[:5] for other in LINES[:2]]  # a third of a second of work
     write_lines(tmp_path / "train.de", corpus)
     write_lines(tmp_path / "train.en", corpus)

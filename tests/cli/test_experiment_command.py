@@ -1,4 +1,4 @@
-"""``headway experiment``, with experiments that measure nothing in particular."""
+"""``headway experiment``, with trivial experiments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Replace = Callable[[Callable[[str, Settings], Numbers]], None]
 
 @pytest.fixture
 def replace_experiments(monkeypatch: pytest.MonkeyPatch) -> Replace:
-    """Put experiments in place of the real ones that measure by the given function of name and settings."""
+    """Replace the experiments with ones that measure by the given function of name and settings."""
 
     def replace(measure: Callable[[str, Settings], Numbers]) -> None:
         def load(name: str) -> Experiment:

@@ -1,4 +1,4 @@
-"""Optional packages: a command that misses one says in one line how to install it; training needs none of them."""
+"""Optional packages: if one is missing, a command explains in one line how to install it. Training needs none."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ COMMANDS = {
 
 
 def without(package: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command where ``package`` cannot be imported."""
+    """Run a command in a process in which ``package`` cannot be imported."""
     code = f"import sys\nsys.modules[{package!r}] = None\nimport headway.cli\nheadway.cli.main()"
     return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
 
 
 def installs(extra: str) -> set[str]:
-    """The packages of an extra, those of the extras inside it included."""
+    """Return the packages of an extra, including those of nested extras."""
     found = set()
     for requirement in PROJECT["optional-dependencies"][extra]:
         name, _, inner = requirement.partition("[")

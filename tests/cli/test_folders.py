@@ -1,4 +1,4 @@
-"""Where export and import write: beside their source, and over nothing but an older model."""
+"""The output folders of export and import: beside their source, and replacing only an older model."""
 
 from __future__ import annotations
 

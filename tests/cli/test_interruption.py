@@ -1,4 +1,4 @@
-"""Ctrl-C at moments when Python throws away what it raises."""
+"""Ctrl-C at moments when Python discards exceptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_a_finaliser_loses_is_heard_while_waiting_for_input() -> None:
     assert (done.stdout, done.stderr) == ("lost\nheard\n", "")
 
 
-def test_other_errors_are_told_and_everything_is_put_back() -> None:
+def test_other_errors_are_printed_and_all_settings_are_restored() -> None:
     script = """
 import sys
 from headway.cli import repeat_lost_interrupts

@@ -1,4 +1,4 @@
-"""Of the processes of one training, one speaks, and starting over happens once."""
+"""Training in several processes: only one prints, and only one starts a run over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headway.train.loop import Result
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long was waited, without waiting."""
+    """Records the waiting times without waiting."""
     seconds: list[float] = []
     monkeypatch.setattr("time.sleep", seconds.append)
     return seconds
@@ -39,7 +39,7 @@ def test_an_error_is_told_by_process_0_and_late_by_the_others(
     rank: str | None, waits: list[float], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["headway", "train", "nowhere.toml"])
-    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # put back afterwards
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # restored afterwards
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
@@ -72,7 +72,7 @@ def test_the_command_to_go_on_is_torchruns(monkeypatch: pytest.MonkeyPatch, caps
 def test_an_earlier_run_is_moved_aside_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: str, restarts: str, moved: bool
 ) -> None:
-    """Not by every process, and not when torchrun starts it again: then the run to go on with is there."""
+    """Only one process moves the earlier run, and a restart by torchrun does not move the run that it resumes."""
 
     def stop(*_: object, **__: object) -> Result:
         raise ConfigError("far enough")
@@ -94,7 +94,7 @@ def test_an_earlier_run_is_moved_aside_once(
 def test_an_earlier_run_is_not_put_where_torchrun_would_resume_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: str
 ) -> None:
-    """A process that ends before the first save costs a restart, not the fresh start."""
+    """If a process dies before the first save, the restart does not start over a second time."""
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
 
     def begin() -> None:

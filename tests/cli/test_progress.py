@@ -27,7 +27,7 @@ def on_terminal(*words: object) -> tuple[str, str]:
     chunks: list[bytes] = []
 
     def read() -> None:
-        with contextlib.suppress(OSError):  # Linux reports the other end's closing as an error
+        with contextlib.suppress(OSError):  # Linux reports an error when the other end is closed
             while chunk := os.read(ours, 65536):
                 chunks.append(chunk)
 

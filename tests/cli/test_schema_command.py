@@ -1,4 +1,4 @@
-"""``headway schema``: JSON Schema that accepts and refuses what the parsers accept and refuse."""
+"""``headway schema``: the JSON Schemas accept and refuse the same input as the parsers."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def test_every_recipe_fits_and_names_the_schema(path: Path) -> None:
 
 
 def test_the_stored_schema_is_the_current_one() -> None:
-    """If not: ``headway schema recipe > recipes/schema/recipe.json``."""
+    """If this fails, run ``headway schema recipe > recipes/schema/recipe.json``."""
     stored = (RECIPES / "schema" / "recipe.json").read_text(encoding="utf-8")
     assert stored == json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Section, key and schema of every key of a recipe."""
+    """Return the section, name and schema of every key of a recipe."""
     whole = recipe_schema()
     for section, node in whole["properties"].items():
         names = [node["$ref"]] if "$ref" in node else [option["$ref"] for option in node["anyOf"]]
@@ -65,7 +65,7 @@ def fields() -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def section_of(section: str, key: str) -> dict[str, Any]:
-    """A recipe's section that may have ``key``."""
+    """Return a section of a recipe in which ``key`` is allowed."""
     if section != "model":
         return dict(MINIMAL.get(section, {}))
     kind = next(kind for kind, each in ARCHITECTURES.items() if key == "preset" or key in each.config.model_fields)

@@ -180,7 +180,7 @@ class TestGlossaries:
         shared = run("translate", folder / "one", *words, "--workers", 2, stdin=stdin(*LINES))
         assert (shared.out, shared.err) == (ended.out, ended.err)
 
-    def test_what_is_not_met_is_listed(self, folder: Path, tmp_path: Path) -> None:
+    def test_unmet_phrases_are_listed(self, folder: Path, tmp_path: Path) -> None:
         write_lines(tmp_path / "terms.tsv", ["das\tund und"])
         words = ["--glossary", tmp_path / "terms.tsv", "--max-length", 4, "--no-repeat-ngram", 1]
         ended = run("translate", folder / "one", *words, stdin=stdin(*LINES))
@@ -238,7 +238,7 @@ class TestOutput:
         plain = run("translate", folder / "one", *words, stdin=stdin(*LINES))
         assert plain.out.splitlines() == [row["text"] for row in objects(ended.out)]
 
-    def test_what_is_suspicious_is_counted_on_standard_error(self, folder: Path) -> None:
+    def test_flags_are_counted_on_standard_error(self, folder: Path) -> None:
         ended = run("translate", folder / "one", "--no-guard", "--max-length", 1, stdin=stdin(*LINES))
         flagged = objects(
             run(
@@ -260,7 +260,7 @@ class TestBadLines:
 
     @pytest.mark.parametrize("from_file", [True, False])
     def test_mark(self, make_translator: Make, folder: Path, tmp_path: Path, from_file: bool) -> None:
-        """A word of 300 letters is too long for a model of bytes, and there is nowhere to cut it."""
+        """A word of 300 letters is too long for a byte-level model, and it cannot be split."""
         content = self.LINES.replace(b"das " * 300, b"x" * 300)
         (tmp_path / "in.txt").write_bytes(content)
         words = ["-i", tmp_path / "in.txt"] if from_file else []
@@ -293,7 +293,7 @@ class TestBadLines:
 class TestStreams:
     def test_windows_follow_what_arrives(self) -> None:
         class Pipe(BufferedIOBase):
-            """Gives what one write has put in."""
+            """Return the data of one write."""
 
             def __init__(self, *chunks: bytes) -> None:
                 self.chunks = iter(chunks)
@@ -327,7 +327,7 @@ class TestStreams:
         for line, answer in zip(LINES, expected, strict=True):
             process.stdin.write(stdin(line))
             process.stdin.flush()
-            assert process.stdout.readline().decode() == answer  # it would wait for ever, had the command read ahead
+            assert process.stdout.readline().decode() == answer  # this would block if the command read ahead
         process.stdin.close()
         assert process.stdout.read() == b""
         process.stdout.close()
@@ -335,7 +335,7 @@ class TestStreams:
 
     @pytest.mark.slow
     def test_memory_is_flat_over_20_000_lines(self, folder: Path, tmp_path: Path) -> None:
-        """What is alive at the peak does not depend on how many lines there are: after two windows it is all there."""
+        """Peak memory does not depend on the number of lines: it is reached after two blocks of lines."""
         draw = random.Random(0)
         lines = [
             " ".join(draw.choices(["das", "rote", "Haus", "ein", "Baum", "der", "und"], k=draw.randint(1, 6)))
@@ -415,7 +415,7 @@ class TestRerank:
         return ["--source", source, "--candidates", tmp_path / "nbest.txt"]
 
     def test_by_the_model_that_made_them_they_stay(self, folder: Path, lists: list[object], tmp_path: Path) -> None:
-        """The search has scored them by the same probabilities."""
+        """The scores equal the scores of the search."""
         before, after = (
             {(number, text): float(score) for number, score, text in (line.split("\t") for line in out.splitlines())}
             for out in ((tmp_path / "nbest.txt").read_text(encoding="utf-8"), run("rerank", folder / "one", *lists).out)

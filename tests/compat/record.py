@@ -55,7 +55,7 @@ from headway.train import snapshot as state
 from headway.train.report import Listener
 
 ROOT = Path(__file__).parents[2]
-STOP, STEPS = 6, 16  # training stops after the one, and would have gone on to the other
+STOP, STEPS = 6, 16  # training is interrupted after step 6 of 16
 ROUNDED = 6  # decimals
 
 Sections = dict[str, dict[str, Any]]

@@ -1,8 +1,8 @@
-"""Artifacts of earlier commits load, resume and answer as when they were recorded (see :mod:`record`).
+"""Artifacts of earlier commits load, resume and return the same results as when they were recorded (:mod:`record`).
 
 Results are compared in float32. Logits (here log-probabilities, which are logits up to a constant) may differ by 1e-3,
-a thousand times the rounding of float32 and far below the effect of another formula. Losses of ten steps may differ by
-1e-2, because each step passes differences of rounding on to the next. :mod:`record` checks that the losses of a run
+a thousand times the rounding of float32 and far below the effect of a changed formula. Losses of ten steps may differ
+by 1e-2, because differences of rounding accumulate over the steps. :mod:`record` checks that the losses of a run
 without its optimizer's state differ by more.
 """
 
@@ -29,7 +29,7 @@ def each(kind: str) -> pytest.MarkDecorator:
 
 
 def assert_as_recorded(found: dict[str, Any], recorded: dict[str, Any]) -> None:
-    """Compare numbers within the tolerance, and texts: they must be equal, or another text must have the same score."""
+    """Compare numbers within the tolerance. Texts must be equal or have equal scores."""
     assert found.keys() == recorded.keys()
     for key in ("scores", "next", "log_probabilities"):
         if key in recorded:
@@ -83,7 +83,7 @@ def test_a_run_resumes_with_the_recorded_losses(archive: Path, tmp_path: Path, m
 
 
 def assert_plausible(found: list[float], recorded: list[float]) -> None:
-    """Check that two curves with different dropout differ in their means by less than single steps do."""
+    """Check that the means of two curves with different dropout differ less than their single steps do."""
     assert abs(statistics.mean(found) - statistics.mean(recorded)) < 2 * statistics.stdev(recorded)
 
 
@@ -114,7 +114,7 @@ def test_an_exported_hugging_face_folder_can_be_imported(archive: Path, tmp_path
 
 @pytest.mark.parametrize("form", ["huggingface", "ctranslate2"])
 def test_the_export_is_the_recorded_one(form: str, tmp_path: Path) -> None:
-    """Check that file names are equal, and contents of all files without prose."""
+    """Check that file names are equal, and the contents of all files except prose."""
     if form == "ctranslate2":
         pytest.importorskip("ctranslate2")
     unpack(RECORDED / f"export-{form}.tar.xz", tmp_path)
@@ -132,7 +132,7 @@ def test_the_export_is_the_recorded_one(form: str, tmp_path: Path) -> None:
 
 
 def test_resolved_recipes_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only error of each is its missing data, which is looked for after the recipe has been accepted."""
+    """The only error of each recipe is its missing data, which is checked after the recipe has been accepted."""
     unpack(RECORDED / "recipes.tar.xz", tmp_path)
     monkeypatch.chdir(tmp_path)
     recipes = sorted(tmp_path.glob("*.toml"))

@@ -1,4 +1,4 @@
-"""Batches: a pure function of seed and epoch, every example in its place, little padding."""
+"""Batches: they depend only on seed and epoch, contain every example once, and have little padding."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Numbers:
 
 
 class Growing(Numbers):
-    """Segmentation k repeats a text's numbers k + 1 times."""
+    """In segmentation k, the numbers of a text are repeated k + 1 times."""
 
     def __init__(self, segmentations: int) -> None:
         self.num_segmentations = segmentations
@@ -52,7 +52,7 @@ def store(folder: Path, pairs: list[tuple[list[int], list[int]]], segmentations:
 
 
 def random_pairs(count: int, seed: int = 0) -> list[tuple[list[int], list[int]]]:
-    """Sides of 1 to 20 tokens; the first token of the source numbers the pair."""
+    """Return pairs with 1 to 20 tokens per side. The first token of the source is the number of the pair."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(0, 20, (count, 2)).tolist()
     return [([100 + index] + [7] * source, [8] * target + [9]) for index, (source, target) in enumerate(sizes)]
@@ -63,7 +63,7 @@ def same(one: EpochPlan, other: EpochPlan) -> bool:
 
 
 def naive_cut(longer: list[int], max_tokens: int) -> list[list[int]]:
-    """Add to the batch while rows x the longest fits; of an odd number from eight on, the last begins the next."""
+    """Fill a batch while rows x longest fits. If it has an odd number of rows from 9 on, move the last to the next."""
     batches: list[list[int]] = []
     rest = list(range(len(longer)))
     while rest:
@@ -83,7 +83,7 @@ class TestCut:
         assert [list(range(start, end)) for start, end in bounds] == naive_cut(longer, max_tokens)
 
     def test_by_hand(self) -> None:
-        # 3 x 4 = 12 fits; a fourth row would cost 4 x 5 = 20; 20 alone is over the budget and stands alone.
+        # 3 x 4 = 12 fits; a fourth row would need 4 x 5 = 20. The row of 20 exceeds the budget and is its own batch.
         bounds = _split(np.array([4, 2, 4, 5, 1, 20, 3], np.int32), 12)
         assert bounds.tolist() == [[0, 3], [3, 5], [5, 6], [6, 7]]
 
@@ -135,7 +135,7 @@ class TestEpochs:
         epoch = partial(corpora.epoch, max_tokens=100, pool_size=64)
         fresh = partial(TokenDataset([TokenStore(tmp_path / "s")]).epoch, max_tokens=100, pool_size=64)
         first = epoch(3, 5)
-        np.random.default_rng().random()  # noise elsewhere does not matter, nor does what was asked before
+        np.random.default_rng().random()  # neither other random draws nor earlier calls matter
         epoch(3, 6)
         assert same(first, epoch(3, 5))
         assert same(first, fresh(3, 5))
@@ -147,7 +147,7 @@ class TestEpochs:
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
 
     def test_batches_are_not_in_order_of_length(self, corpora: TokenDataset) -> None:
-        """One pool: sorted inside, but the batches come shuffled."""
+        """A single pool is sorted, but its batches are shuffled."""
         widths = [
             int(corpora.lengths("target", 0)[rows].max()) for rows in corpora.epoch(1, 0, max_tokens=60, pool_size=300)
         ]
@@ -161,7 +161,7 @@ class TestEpochs:
         assert lengths == sorted(lengths)
 
     def test_weights(self, tmp_path: Path) -> None:
-        """Twice each; and each twice, with half of them a third time, others in another epoch; and a fraction alone."""
+        """Weights 2, 2.5 and a fraction below 1: the examples of the fraction differ between epochs."""
         stores = [store(tmp_path / str(number), random_pairs(400)) for number in range(3)]
         corpora = TokenDataset(stores, [2.0, 2.5, 0.25])
         drawn = []
@@ -172,7 +172,7 @@ class TestEpochs:
             assert {counts[row] for row in range(800, 1200)} == {0, 1}
             thirds = {row for row in range(400, 800) if counts[row] == 3}
             quarter = sum(counts[row] for row in range(800, 1200))
-            # Binomial: n = 400, p = 1/2 has a standard deviation of 10, p = 1/4 one of 8.7; five of them are allowed.
+            # Binomial with n = 400: the standard deviation is 10 for p = 1/2 and 8.7 for p = 1/4. Five are allowed.
             assert 150 <= len(thirds) <= 250
             assert 57 <= quarter <= 143
             drawn.append(thirds)
@@ -187,10 +187,10 @@ class TestEpochs:
 
 class TestTemperature:
     def test_shares_by_hand(self) -> None:
-        """Sizes 900 and 100: at 1 the shares are 9/10 and 1/10, at 2 the roots' 30/40 and 10/40, of 1,000 examples."""
+        """Of sizes 900 and 100, temperature 1 takes shares of 9/10 and 1/10; temperature 2 takes 30/40 and 10/40."""
         assert corpus_weights([900, 100], [1.0, 1.0], 1.0) == [1.0, 1.0]
         assert corpus_weights([900, 100], [1.0, 1.0], 2.0) == pytest.approx([750 / 900, 250 / 100])
-        # A weight of 9 makes the small one as heavy as the large one.
+        # With a weight of 9, the small corpus has the same share as the large one.
         assert corpus_weights([900, 100], [1.0, 9.0], 2.0) == pytest.approx([500 / 900, 500 / 100])
 
     @given(
@@ -209,13 +209,13 @@ class TestTemperature:
         counts = Counter(plan.order.tolist())
         assert {counts[row] for row in range(900)} == {0, 1}
         assert {counts[row] for row in range(900, 1000)} == {2, 3}
-        # Binomial: n = 900, p = 5/6 has a standard deviation of 11.2; five of them are allowed.
+        # Binomial with n = 900 and p = 5/6: the standard deviation is 11.2. Five are allowed.
         assert 694 <= sum(counts[row] for row in range(900)) <= 806
 
 
 class TestSegmentations:
     def test_epochs_take_turns(self, tmp_path: Path) -> None:
-        """In epoch e every text is repeated e mod 3 + 1 times, and batches are cut by the lengths of that epoch."""
+        """In epoch e, every text is repeated e mod 3 + 1 times, and batches are based on the lengths in this epoch."""
         pairs = random_pairs(50)
         corpora = TokenDataset([store(tmp_path / "s", pairs, segmentations=3)])
         assert len(corpora) == 50
@@ -240,7 +240,7 @@ class TestSegmentations:
         expected = sorted([*(source * 2), EOS] for source, _ in first + second)
         batches = [corpora.batch(rows).source for rows in corpora.epoch(1, 1, max_tokens=100, pool_size=20)]
         assert sorted([token for token in row if token] for rows in batches for row in rows.tolist()) == expected
-        # Once and twice the tokens of each text, with an end symbol each: the mean of both.
+        # The mean of two lengths: once and twice the tokens of each text, each with an end symbol.
         once = sum(len(source) for source, _ in first + second)
         assert corpora.num_tokens("source") == (3 * once + 24) // 2
 
@@ -288,7 +288,7 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     corpora = TokenDataset([built])
     plan = corpora.epoch(1, 0, max_tokens=4096, pool_size=32768)
     share = corpora.padding(plan)
-    cells = real = 0  # the same share, counted on the batches themselves
+    cells = real = 0  # the same share, counted in the batches
     for rows in plan:
         batch = corpora.batch(rows)
         assert max(batch.source.size, batch.target.size) <= 4096

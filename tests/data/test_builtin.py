@@ -1,4 +1,4 @@
-"""The built-in corpus: fair questions, clean splits, and texts that agree with what CLDR says of each language."""
+"""The built-in corpus: solvable tasks, disjoint splits, and texts that agree with CLDR for each language."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pairs(built: BuiltinCorpus) -> list[BuiltinPair]:
 
 
 def look(text: str) -> str:
-    """A text as a reader sees it, who cannot tell a narrow space from a wide one."""
+    """Return a text as a reader sees it, who cannot distinguish narrow and wide spaces."""
     return " ".join(text.split())
 
 
@@ -49,7 +49,7 @@ def test_sizes_and_categories() -> None:
 def test_every_source_has_one_target_and_is_in_one_place(source: str, target: str) -> None:
     built = corpus(source, target, 1500)
     sources = Counter(look(pair.source) for pair in pairs(built))
-    assert max(sources.values()) == 1  # so: no ambiguous source, and nothing held out was trained on
+    assert max(sources.values()) == 1  # so no source is ambiguous, and no held-out text is in the training set
     for pair in pairs(built):
         for text in (pair.source, pair.target):
             assert text == text.strip()
@@ -72,7 +72,7 @@ def test_names_that_training_never_shows_are_marked() -> None:
     assert all(pair.inferable for pair in (*built.train, *built.dev))
     alone = {pair.source for pair in built.train if pair.category == "names"}
     assert not alone & {pair.source for pair in unseen}
-    # Every language and country of a held-out phrase is trained on alone.
+    # Every language and country of a held-out phrase also occurs on its own in the training set.
     phrases = [pair.source for pair in built.test if pair.category == "names" and pair.inferable]
     assert {part.rstrip(")") for phrase in phrases for part in phrase.split(" (")} <= alone
 

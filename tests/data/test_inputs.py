@@ -29,18 +29,18 @@ def test_hashes_follow_content_not_names_or_times(tmp_path: Path) -> None:
 
 
 def test_a_settled_file_is_read_once_also_by_later_programs(tmp_path: Path) -> None:
-    """Content that changes behind an unchanged size and time is not seen: so it was not read."""
+    """Content that changes without a change of size and time is not noticed, so the file was not read."""
     memory, path = tmp_path / "memory.json", tmp_path / "file"
     first = ContentHashes(memory).of(write(path, "a\n"))
     write(path, "b\n")
     assert ContentHashes(memory).of(path) == first
-    for text, time_ns in [("b\n", LONG_AGO_NS + 1), ("bb\n", LONG_AGO_NS + 1)]:  # another time, another size
+    for text, time_ns in [("b\n", LONG_AGO_NS + 1), ("bb\n", LONG_AGO_NS + 1)]:  # a different time and a different size
         found = ContentHashes(memory).of(write(path, text, time_ns))
         assert found == ContentHashes(tmp_path / "none.json").of(path) != first
 
 
 def test_a_file_that_just_changed_is_read_again(tmp_path: Path) -> None:
-    """Written twice at one time of a coarse clock."""
+    """A file is written twice within one tick of a coarse clock."""
     hashes, path, now = ContentHashes(tmp_path / "memory.json"), tmp_path / "file", time.time_ns()
     first = hashes.of(write(path, "a\n", now))
     assert hashes.of(write(path, "b\n", now)) != first

@@ -1,4 +1,4 @@
-"""Labels as tokens, and reading labelled texts."""
+"""Labels as tokens, and reading labeled texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headway.text.corpus_encoder import Packed, pack
 
 
 class Letters:
-    """Each letter a token: its code."""
+    """A tokenizer in which each letter is a token with the letter's code as id."""
 
     vocab_size = 1000
 
@@ -27,7 +27,7 @@ class Letters:
 
 
 class Twice:
-    """Each text once as it is and once backwards."""
+    """Encodes each text once as it is and once reversed."""
 
     num_segmentations = 2
 
@@ -113,7 +113,7 @@ def test_white_space_around_a_label_does_not_count(tmp_path: Path) -> None:
     assert count_labels([written(tmp_path, "a.tsv", "b \tx\nb\tx\n a\ty\n")], tmp_path) == {"a": 1, "b": 2}
 
 
-def test_a_header_alone_is_no_example(tmp_path: Path) -> None:
+def test_a_file_with_only_a_header_has_no_examples(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.csv: no examples"):
         count_labels([written(tmp_path, "a.csv", "label,text\n")], tmp_path)
 

@@ -1,4 +1,4 @@
-"""Readers: every line arrives as it was written, and every mistake is reported where it is."""
+"""Readers: every line is read as it was written, and every error names its position."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headway.errors import ConfigError, DataError
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write ``content``, compressed as the name says."""
+    """Write ``content``, compressed as the file name says."""
     data = content.encode() if isinstance(content, str) else content
     if path.suffix == ".gz":
         data = gzip.compress(data)
@@ -61,12 +61,12 @@ class TestLines:
 
     @pytest.mark.parametrize("block_bytes", [1, 2, 3, 7, 1 << 18])
     @pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
-    def test_where_blocks_are_cut_changes_nothing(
+    def test_block_boundaries_change_nothing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, suffix: str
     ) -> None:
         monkeypatch.setattr(readers, "_BLOCK_BYTES", block_bytes)
         path = write(tmp_path / f"corpus.txt{suffix}", "\ufeffüber\r\n\r\n日本語 🙂\r\nno end".encode())
-        # A one-byte block holds no whole byte order mark, but a block of whole lines does.
+        # A one-byte block contains no whole byte order mark, but a block of whole lines does.
         assert lines_of(path) == ["über", "", "日本語 🙂", "no end"]
 
     @given(
@@ -168,7 +168,7 @@ class TestLines:
     def test_damaged_gzip(self, tmp_path: Path) -> None:
         path = write(tmp_path / "corpus.txt.gz", "text\n" * 100)
         data = bytearray(path.read_bytes())
-        data[-5] ^= 0xFF  # the checksum ends before the last four bytes
+        data[-5] ^= 0xFF  # the file ends before the last four bytes of the checksum
         path.write_bytes(bytes(data))
         with pytest.raises(DataError, match="incorrect data check"):
             lines_of(path)
@@ -309,4 +309,4 @@ def test_lines_are_counted_as_they_are_read(tmp_path: Path, content: str, suffix
     path.write_bytes(packed)
     assert count_lines(path) == len(list(read_lines(path))) > 0
     path.write_bytes(packed[: len(packed) // 2] if suffix else b"")
-    assert count_lines(path) == 0  # reading it tells what is wrong
+    assert count_lines(path) == 0  # reading the file reports what is wrong

@@ -1,4 +1,4 @@
-"""The token store: what goes in comes out, nothing stale or unfinished is ever used."""
+"""The token store: examples are read as they were written, and stale or unfinished stores are never used."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Numbers:
 
 
 class Reversing(Numbers):
-    """Two segmentations: as it is, and from the end."""
+    """Two segmentations: the text as it is, and reversed."""
 
     num_segmentations = 2
 
@@ -67,7 +67,7 @@ def build(
 
 
 def rows(store: TokenStore, side: str) -> list[list[int]]:
-    """Every example's tokens, read back one by one."""
+    """Return every example's tokens, read one by one."""
     return [store.padded(side, np.array([index]))[0].tolist() for index in range(len(store))]
 
 
@@ -152,12 +152,12 @@ class TestReuse:
         assert rows(again, "source") == rows(first, "source") == [[5, 6, END]]
         assert again.counts == first.counts
 
-    def test_another_key_builds_anew(self, tmp_path: Path) -> None:
+    def test_a_different_key_builds_the_store_again(self, tmp_path: Path) -> None:
         build(tmp_path / "s", [("5 6", "7")])
         assert rows(build(tmp_path / "s", [("8", "9")], key="other"), "source") == [[8, END]]
 
     @pytest.mark.parametrize("damage", ["no header", "torn header", "short tokens", "short offsets", "newer format"])
-    def test_an_unfinished_or_damaged_store_is_built_anew(self, tmp_path: Path, damage: str) -> None:
+    def test_an_unfinished_or_damaged_store_is_built_again(self, tmp_path: Path, damage: str) -> None:
         folder = tmp_path / "s"
         build(folder, [("5 6", "7"), ("8", "9")])
         header = folder / "store.json"
@@ -213,7 +213,7 @@ class TestFilters:
 
 
 class TestFailures:
-    def test_a_full_disk_is_told_and_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_a_full_disk_is_reported_and_leaves_no_files(self, tmp_path: Path) -> None:
         with disk_full(), pytest.raises(OutputError, match=r"cannot be written \(File too large\)"):
             build(tmp_path / "s", [(words(4000), "1")])
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
@@ -232,7 +232,7 @@ class TestFailures:
 
 
 class Characters:
-    """Every character is a token, a space too."""
+    """Every character is a token, including spaces."""
 
     vocab_size = 1 << 16
 
@@ -269,7 +269,7 @@ def test_stores_with_the_former_name_of_a_count_stay_readable(tmp_path: Path) ->
 
 
 def test_segmentations_lie_beside_each_other(tmp_path: Path) -> None:
-    """Of the kept examples; the filters go by the encoder's one way to cut."""
+    """Counted over the kept examples; the filters use the encoder's regular segmentation."""
     side = SideSpec(Numbers(), Reversing(), suffix_ids=(END,))
     examples = [("5 6", "7"), ("1 2 3", "4"), ("8", "9 4")]
     store = built(tmp_path / "s", "key", lambda: iter(examples), EncodingSpec((side, side), FilterConfig(max_length=2)))

@@ -1,4 +1,4 @@
-"""Stores are built in pieces: by many, after any interruption, always the same."""
+"""Stores are built in chunks: by several processes, after any interruption, always with the same result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def expected(tmp_path: Path, work: EncodingSpec, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
-    """The files of the store, made by this process alone in one piece."""
+    """Return the files of the store, built by this process in one chunk."""
     with monkeypatch.context() as patch:
         patch.setattr(store_builder, "_CHUNK_EXAMPLES", 1000)
         store = open_or_build(tmp_path / "expected", KEY, texts, work)
@@ -99,7 +99,7 @@ def test_workers_load_no_torch() -> None:
 
 
 @pytest.mark.parametrize("cores", [1, 2])
-def test_what_is_done_is_not_done_again(
+def test_finished_work_is_not_repeated(
     tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     on_cores(monkeypatch, cores)
@@ -181,7 +181,7 @@ def test_bad_shards_are_refused(text: str) -> None:
     assert Shard.parse("2/4") == Shard(2, 4)
 
 
-def test_a_damaged_piece_is_told_and_made_anew(
+def test_a_damaged_chunk_is_reported_and_built_again(
     tmp_path: Path, work: EncodingSpec, expected: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on_cores(monkeypatch, 1)
@@ -241,7 +241,7 @@ class TestWorkers:
         assert not any(process.is_alive() for process in processes)
 
     def test_workers_end_when_their_parent_is_killed(self, tmp_path: Path) -> None:
-        """A killed parent cannot shut its pool down: each worker watches it."""
+        """A killed parent cannot shut its pool down, so each worker watches the parent."""
         script = tmp_path / "parent.py"
         script.write_text(
             "import time\n"
@@ -277,4 +277,4 @@ def _is_running(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
-    return state != "Z"  # ended, but nobody has asked for its exit status
+    return state != "Z"  # ended, but its exit status has not been read

@@ -25,14 +25,14 @@ LogProbs = Callable[[Prefix], Sequence[float]]
 
 @dataclass
 class TableState:
-    """The sentence of each sequence, the prefix of each row."""
+    """The sentence of each sequence, and the prefix of each row."""
 
     sentences: list[int]
     rows: list[Prefix]
 
 
 class TableModel:
-    """P(next token | sentence, prefix) by a function; a sentence is named by its first source token."""
+    """A model with P(next token | sentence, prefix) from a function. A sentence is named by its first source token."""
 
     device = torch.device("cpu")
     max_length = None
@@ -82,13 +82,13 @@ def log_probs_of(distribution: Distribution, sentence: int = 0) -> LogProbs:
 def run(
     model: SearchModel[Any], requests: Sequence[Request], banned: Sequence[int] = (), **options: Any
 ) -> list[list[Hypothesis]]:
-    """Search with these options."""
+    """Run a search with these options."""
     parsed = DecodingOptions.parse(options, "test")
     return search(model, requests, parsed, bos=BEGIN, eos=END, banned=banned)
 
 
 def numbered(limits: Iterable[int]) -> list[Request]:
-    """Requests for sentences 0, 1, ... of a table."""
+    """Return requests for sentences 0, 1, ... of a table."""
     return [Request(source=(number,), limit=limit) for number, limit in enumerate(limits)]
 
 
@@ -103,7 +103,7 @@ def tiny_transformer(seed: int = 3, vocab_size: int = 8) -> Transformer:
 
 
 def sentences(count: int = 5, seed: int = 7) -> list[Request]:
-    """Sources of different lengths, with limits for them."""
+    """Return sources of different lengths, with limits for their targets."""
     dice = random.Random(seed)
     lengths = [4, 1, 7, 2, 5] + [dice.randint(1, 8) for _ in range(count)]
     limits = [6, 9, 3, 0, 7] + [dice.randint(0, 8) for _ in range(count)]
@@ -116,13 +116,13 @@ def sentences(count: int = 5, seed: int = 7) -> list[Request]:
 @functools.cache
 @torch.no_grad()
 def uncached(model: Transformer, source: tuple[int, ...], prefix: Prefix) -> list[float]:
-    """The model's log-probabilities after a prefix, by one call that keeps nothing between steps."""
+    """Return the model's log-probabilities after a prefix, computed in one call without a cache."""
     last: list[float] = model(torch.tensor([source]), torch.tensor([[BEGIN, *prefix]]))[0, -1].log_softmax(-1).tolist()
     return last
 
 
 def targets_of(allowed: Sequence[int], longest: int) -> list[Prefix]:
-    """Every target of at most so many tokens."""
+    """Yield every target with at most the given number of tokens."""
     return [target for length in range(longest + 1) for target in itertools.product(allowed, repeat=length)]
 
 
@@ -155,12 +155,12 @@ def plain_beam_search(
     allowed: Allowed = lambda _prefix, _token: True,
     stopping: str = "exact",
 ) -> list[Hypothesis]:
-    """A search to hold ours against: one sentence, plain lists, nothing cached. ``allowed`` rules tokens out."""
+    """A reference search: one sentence, plain lists, no cache. ``allowed`` excludes tokens."""
 
     def penalty(length: int) -> float:
         return ((5 + length) / 6) ** alpha if normalization == "gnmt" else float(length**alpha)
 
-    beams: list[tuple[float, Prefix]] = [(0.0, ())]  # the score is that of what follows the forced tokens
+    beams: list[tuple[float, Prefix]] = [(0.0, ())]  # the score covers only what follows the forced tokens
     finished: list[Hypothesis] = []
     for step in range(limit + 1):
         extensions = [

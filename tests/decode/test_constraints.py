@@ -26,7 +26,7 @@ from headway.decode.constraints import Constraints
 from headway.models.transformer import Transformer
 
 Include = tuple[tuple[Prefix, ...], ...]
-WORDS = (0, 1, 3)  # with the end symbol a vocabulary of four
+WORDS = (0, 1, 3)  # a vocabulary of four with the end symbol
 
 phrases = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
 includes = st.lists(st.lists(phrases, min_size=1, max_size=2).map(tuple), min_size=1, max_size=3).map(tuple)
@@ -68,7 +68,7 @@ def unmet_in(target: Prefix, include: Include) -> tuple[int, ...]:
 
 
 def holds_words(target: Prefix, phrase: Phrase) -> bool:
-    """Whether a phrase occurs between neighbors that its edges allow."""
+    """Return whether a phrase occurs between neighbors that its edges allow."""
     length = len(phrase.tokens)
     return any(
         target[at : at + length] == phrase.tokens
@@ -84,7 +84,7 @@ def words_unmet_in(target: Prefix, include: Words) -> tuple[int, ...]:
 
 @given(drawn=word_includes, tokens=st.lists(st.sampled_from(WORDS), max_size=9).map(tuple))
 @settings(derandomize=True, max_examples=300)
-def test_the_automaton_knows_whole_words(drawn: Drawn, tokens: Prefix) -> None:
+def test_the_automaton_matches_whole_words(drawn: Drawn, tokens: Prefix) -> None:
     include = as_words(drawn)
     constraints = Constraints(include, boundaries=SPACED)
     node = constraints.after(tokens)
@@ -148,7 +148,7 @@ def test_a_phrase_is_closed_though_the_model_would_go_on() -> None:
     )
     assert found[0].unmet == ()
     (glued,) = run(TableModel(distribution), [Request(source=(0,), limit=9, include=(((1, 0),),))], beam_size=2)
-    assert words_unmet_in(glued[0].tokens, include) == (0,)  # as tokens alone it is inside of a longer word
+    assert words_unmet_in(glued[0].tokens, include) == (0,)  # its tokens occur, but inside a longer word
 
 
 @given(include=includes, tokens=st.lists(st.sampled_from(WORDS), max_size=9).map(tuple))
@@ -158,7 +158,7 @@ def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, to
     node = constraints.after(tokens)
     assert constraints.unmet(node) == unmet_in(tokens, include)
     for number, several in enumerate(include):
-        # The fewest tokens that complete an alternative, tried out: by its own ends, from the shortest on.
+        # The fewest tokens that complete an alternative, found by trying all continuations, from the shortest on.
         tries = [
             length
             for length in range(4)
@@ -166,7 +166,7 @@ def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, to
             if length <= len(phrase) and holds((*tokens, *phrase[len(phrase) - length :]), phrase)
         ]
         assert constraints.remaining(node, number) == min(tries)
-    # Gone on with as it says, one token less is needed each time, until all are met.
+    # Continued as suggested, each token reduces the number by one, until all constraints are met.
     needed = constraints.needed(node)
     assert needed <= sum(min(map(len, include[number])) for number in constraints.unmet(node))
     while needed:
@@ -177,7 +177,7 @@ def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, to
 
 
 def ranked_targets(seed: int, limit: int, include: Include) -> list[tuple[Prefix, float]]:
-    """Every target, those with the fewest constraints unmet first, then by score."""
+    """Return every target: first those with the fewest unmet constraints, then by score."""
     log_probs = log_probs_of(random_distribution(seed, 4))
     scored = [
         (target, log_probability(log_probs, target) / length_penalty(len(target) + 1, 0.6))
@@ -189,12 +189,12 @@ def ranked_targets(seed: int, limit: int, include: Include) -> list[tuple[Prefix
 @given(seed=st.integers(0, 9999), include=includes, stopping=st.sampled_from(["exact", "first"]))
 @settings(derandomize=True, max_examples=10)
 def test_a_wide_beam_finds_the_best_target_with_all_phrases(seed: int, include: Include, stopping: str) -> None:
-    # At most 4 tokens: often too few for all phrases one after the other, but they may overlap.
+    # At most 4 tokens: often too few for all phrases in a row, but phrases may overlap.
     model = TableModel(random_distribution(seed, 4))
     (found,) = run(model, [Request(source=(0,), limit=4, include=include)], beam_size=121, stopping=stopping)
     (best, score), *_ = ranked_targets(seed, 4, include)
     assert len(found[0].unmet) == len(unmet_in(best, include))
-    if not found[0].unmet:  # else only targets of full length were tried
+    if not found[0].unmet:  # otherwise only targets of full length were tried
         assert found[0].tokens == best
         assert found[0].score == pytest.approx(score, abs=1e-4)
     for hypothesis in found:
@@ -238,7 +238,7 @@ def test_every_phrase_is_there_however_small_the_beam(
     assert_same(free, expected)
 
 
-def test_a_phrase_goes_where_the_model_likes_it() -> None:
+def test_a_phrase_is_placed_where_the_model_prefers_it() -> None:
     """Not at the front, nor at the end: each token has its place, and 3 of all tokens fits after 0 only."""
 
     def distribution(_sentence: int, prefix: Prefix) -> list[float]:
@@ -272,7 +272,7 @@ def test_the_forced_prefix_counts(seed: int, include: Include, prefix: Prefix) -
 
 def test_what_cannot_be_met_is_reported() -> None:
     model = TableModel(random_distribution(2, 4))
-    # Forbidden tokens: nothing is done for the second phrase, and the rest is as if it had not been asked for.
+    # Forbidden tokens: the second phrase is ignored, and the rest is as if it had not been requested.
     (found,) = run(model, [Request(source=(0,), limit=5, include=(((3,),), ((1, 0),)))], (0,))
     (without,) = run(model, [Request(source=(0,), limit=5, include=(((3,),),))], (0,))
     assert [one.tokens for one in found] == [one.tokens for one in without]
@@ -281,7 +281,7 @@ def test_what_cannot_be_met_is_reported() -> None:
     (found,) = run(model, [Request(source=(0,), limit=5, include=(((3, 3, 3),), ((1,),)))], no_repeat_ngram=2)
     assert found
     assert all(0 in one.unmet for one in found)
-    # Too long for the limit together: as many as can be.
+    # Together too long for the limit: as many phrases as possible.
     (found,) = run(model, [Request(source=(0,), limit=4, include=(((3, 3),), ((1, 1),), ((0, 0),)))], beam_size=8)
     assert len(found[0].unmet) == 1
 

@@ -28,10 +28,10 @@ def transformer() -> Transformer:
 
 @torch.no_grad()
 def coverage_penalty(model: Transformer, source: tuple[int, ...], target: Prefix) -> float:
-    """Equation 14 of Wu et al. 2016, beta = 1, from one pass over the whole target."""
+    """Compute equation 14 of Wu et al. 2016 with beta = 1 from one pass over the whole target."""
     with record_attention(model.decoder.blocks[-1].get_submodule("cross_attention")) as seen:
         model(torch.tensor([source]), torch.tensor([[BEGIN, *target]]))
-    shares = seen[0][0].mean(0).sum(0)  # heads, then target positions, the one that predicts the end included
+    shares = seen[0][0].mean(0).sum(0)  # heads, then target positions, including the one that predicts the end
     return sum(math.log(min(float(share), 1.0)) for share in shares)
 
 

@@ -25,7 +25,7 @@ from headway.decode import length_penalty
 def plain_groups(
     log_probs: LogProbs, limit: int, groups: int, width: int, diversity: float, forbidden: Sequence[int]
 ) -> list[list[Prefix]]:
-    """What each group finishes, best first: groups one after the other in every step, in plain lists."""
+    """Return the finished hypotheses of each group, best first. In every step, groups run in order."""
     beams: list[list[tuple[float, Prefix]]] = [[(0.0, ())] for _ in range(groups)]
     finished: list[list[tuple[float, Prefix]]] = [[] for _ in range(groups)]
     for step in range(limit + 1):
@@ -69,7 +69,7 @@ def test_equals_the_plain_search_in_groups(
     )  # fmt: skip
     log_probs = log_probs_of(distribution)
     by_group = plain_groups(log_probs, limit, groups, width, diversity, (PAD, BEGIN))
-    # The first of every group, then the second of every group, and so on, each text once.
+    # The best of every group, then the second of every group, and so on, without duplicate texts.
     in_turn = [several[place] for place in range(width) for several in by_group if place < len(several)]
     chosen = list(dict.fromkeys(in_turn))[:groups]
     scores = {target: log_probability(log_probs, target) / length_penalty(len(target) + 1, 0.6) for target in chosen}
@@ -78,7 +78,7 @@ def test_equals_the_plain_search_in_groups(
 
 
 def test_groups_leave_what_others_took() -> None:
-    """Three tokens of falling probability: without diversity all groups take the first, with it each takes its own."""
+    """Three tokens with decreasing probability: without diversity all groups choose the first, with it each its own."""
     model = TableModel(lambda _sentence, prefix: [0, 0, 1.0, 0, 0, 0] if prefix else [0, 0, 0, 0.5, 0.3, 0.2])
     (alike,) = run(model, numbered([3]), beam_size=3, groups=3, diversity=0.0, n_best=3)
     assert [one.tokens for one in alike] == [(3,)]

@@ -10,7 +10,7 @@ from headway.decode.ranking import top_tokens, topk_ordered
 
 
 def sorted_indices(row: list[float]) -> list[int]:
-    """Greatest first, of equals the lowest index: Python's sort is stable."""
+    """The largest first, of equal ones the lowest index: Python's sort is stable."""
     return sorted(range(len(row)), key=lambda index: -row[index])
 
 
@@ -36,7 +36,7 @@ def test_the_top_is_that_of_a_stable_sort(size: int, count: int, levels: int, se
 
 @pytest.mark.parametrize("size", [5, 1000])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_what_is_no_number_comes_first(size: int, sign: float) -> None:
+def test_nan_comes_first(size: int, sign: float) -> None:
     values = torch.randn(2, size)
     values[1, 3] = torch.tensor(math.nan).copysign(torch.tensor(sign))
     values[1, 1] = math.inf

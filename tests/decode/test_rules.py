@@ -33,7 +33,7 @@ VOCABULARY = 5
 
 
 def aligned(prefixes: list[Prefix]) -> Tensor:
-    """As the search keeps them: right-aligned, -1 where a row is shorter."""
+    """Prefixes as the search stores them: right-aligned, with -1 in front of shorter rows."""
     width = max(map(len, prefixes))
     rows = [[-1] * (width - len(prefix)) + list(prefix) for prefix in prefixes]
     return torch.tensor(rows, dtype=torch.long).view(len(prefixes), width)
@@ -75,7 +75,7 @@ def test_no_sequence_occurs_twice(prefixes: list[Prefix], n: int) -> None:
 def test_banned_sequences_are_never_completed(prefixes: list[Prefix], sequences: list[list[Prefix]]) -> None:
     sequences = sequences[: len(prefixes)]
     rules = BannedSequences(sequences, torch.device("cpu"))
-    # Two rows a sentence, the second with another prefix.
+    # Two rows per sentence, with different prefixes.
     pairs = [pair for prefix in prefixes for pair in (prefix, prefix[:-1])]
     found = banned_in(rules.ban(torch.zeros(len(pairs), VOCABULARY), aligned(pairs)))
     for row, (prefix, banned) in enumerate(zip(pairs, found, strict=True)):
@@ -144,7 +144,7 @@ def test_the_repetition_penalty_ranks_and_leaves_probabilities_as_they_are() -> 
     ((found,),) = run(
         TableModel(lambda *_: shares), [Request(source=(0,), limit=2)], (END,), beam_size=1, repetition_penalty=2
     )
-    # In logits that a softmax has normalised all are negative: twice as far below 0 is token 3's after the first.
+    # Normalized logits are all negative, so token 3's logit after the first row is twice as far below 0.
     logs = [math.log(share) for share in shares]
     assert 2 * logs[3] < logs[4]
     assert found.tokens == (3, 4)

@@ -35,7 +35,7 @@ def transformer() -> Transformer:
 
 
 def drawn(probabilities: list[float], position: int = 0, **sampling: object) -> list[float]:
-    """The share of each token in many draws."""
+    """Return the share of each token in many draws."""
     options = Sampling.parse(sampling, "test")
     keys = draw_keys(Request(source=(5, END), limit=9), options, DRAWS)
     log_probs = torch.tensor(probabilities).log().expand(1, DRAWS, 1, -1)
@@ -65,7 +65,7 @@ def test_temperature_sharpens_and_flattens() -> None:
 
 
 def test_draws_at_different_positions_and_of_different_seeds_are_independent() -> None:
-    # Fair coins: that two agree has probability one half.
+    # Like fair coins: two draws agree with probability one half.
     tokens = torch.arange(2).expand(1, DRAWS, 2)
     options = Sampling()
 
@@ -132,7 +132,7 @@ def test_filters_against_plain_lists(logits: list[float], top_p: float, min_p: f
         ({}, {3, 4, 5, 6}),
     ],
 )
-def test_filters_decide_what_is_ever_drawn(sampling: dict[str, Any], support: set[int]) -> None:
+def test_only_tokens_that_pass_the_filters_are_drawn(sampling: dict[str, Any], support: set[int]) -> None:
     model = TableModel(lambda _sentence, _prefix: [0, 0, 1e-6, 0.4, 0.3, 0.2, 0.1])
     (found,) = run(model, numbered([3]), (PAD, END), sampling=sampling, n_best=60)
     assert {token for hypothesis in found for token in hypothesis.tokens} == support
@@ -175,7 +175,7 @@ def test_a_request_draws_the_same_in_any_batch(transformer: Transformer, samplin
     assert texts(requests[::-1], n_best=3) == together[::-1]
     for row in (0, 2, 7):
         assert texts([requests[row]], n_best=3) == [together[row]]
-        # A draw is the same however many others there are.
+        # A draw does not depend on the number of other draws.
         assert set(texts([requests[row]], n_best=1)[0]) <= set(together[row])
 
 

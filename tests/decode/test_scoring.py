@@ -113,7 +113,7 @@ def test_an_ensemble_searches_as_a_model_of_the_mean(options: dict[str, Any]) ->
     assert [x.score for beam in found for x in beam] == pytest.approx(
         [x.score for beam in expected for x in beam], abs=1e-4
     )
-    # And it is not what either would find.
+    # It differs from what either model would find.
     assert found != run(TableModel(one), requests, (PAD,), **options)
     assert log_probs_of(mean)(()) != log_probs_of(one)(())
 

@@ -48,7 +48,7 @@ def transformer() -> Transformer:
     return tiny_transformer()
 
 
-# Worked by hand.
+# Worked out by hand.
 
 
 def test_length_penalty_by_hand() -> None:
@@ -112,7 +112,7 @@ def test_the_table_speaks_the_protocol() -> None:
     assert isinstance(model, SearchModel)
 
 
-# Against the plain search.
+# Compared with the plain search.
 
 
 @given(
@@ -127,7 +127,7 @@ def test_the_table_speaks_the_protocol() -> None:
     prefix=st.sampled_from([(), (), (0,), (1, 0)]),
     data=st.data(),
 )
-@settings(derandomize=True, max_examples=60)  # near-ties, one in many thousands, fall differently in float32
+@settings(derandomize=True, max_examples=60)  # near-ties, one in many thousands, are decided differently in float32
 def test_equals_the_plain_search(
     seed: int,
     vocab_size: int,
@@ -140,7 +140,7 @@ def test_equals_the_plain_search(
     prefix: Prefix,
     data: st.DataObject,
 ) -> None:
-    # Vocabularies smaller than the beam are among these: then there are fewer prefixes than places for them.
+    # Some vocabularies are smaller than the beam: then there are fewer prefixes than beam positions.
     n_best = data.draw(st.integers(1, beam_size))
     min_length = data.draw(st.integers(0, min(limits)))
     distribution = random_distribution(seed, vocab_size)
@@ -181,7 +181,7 @@ def test_cached_search_equals_the_plain_search_without_a_cache(transformer: Tran
         assert_same(hypotheses, plain_beam_search(log_probs, request.limit, beam_size=beam_size, allowed=allowed))
 
 
-# The truth by enumeration.
+# Compared with an enumeration of all targets.
 
 
 @pytest.mark.parametrize("stopping", ["exact", "first"])
@@ -300,14 +300,14 @@ def test_forbidden_tokens_never_appear(transformer: Transformer, beam_size: int)
 
 
 def test_a_beam_may_be_larger_than_the_vocabulary() -> None:
-    # Three tokens, of which two may stand before the end: 1 + 2 + 4 targets of at most 2 tokens, for a beam of 50.
+    # Three tokens, two of which may occur before the end: 1 + 2 + 4 targets of at most 2 tokens, for a beam of 50.
     model = TableModel(lambda _sentence, _prefix: [0.5, 0.2, 0.3])
     (found,) = run(model, numbered([2]), beam_size=50)
     assert sorted(hypothesis.tokens for hypothesis in found) == [(), (0,), (0, 0), (0, 1), (1,), (1, 0), (1, 1)]
 
 
 def ends_after_its_name(sentence: int, prefix: Prefix) -> Sequence[float]:
-    """Sentence n surely has n tokens, 3 more probable than 4, the second even more so."""
+    """Sentence n certainly has n tokens; 3 is more probable than 4, for the second sentence even more so."""
     if len(prefix) >= sentence:
         return [0, 0, 1, 0, 0]
     return [0, 0, 0, 0.9, 0.1] if prefix else [0, 0, 0, 0.75, 0.25]
@@ -333,7 +333,7 @@ def test_no_sentences_are_no_work(transformer: Transformer) -> None:
 
 
 def test_noise_that_ends_early_does_not_hide_the_sure_translation() -> None:
-    """The model is sure of 3 3 3 3; four other first tokens, each improbable, would end at once."""
+    """The model is sure of 3 3 3 3; four other, improbable first tokens would end at once."""
 
     def sure(_sentence: int, prefix: Prefix) -> list[float]:
         if prefix == (3,) * len(prefix):
@@ -345,16 +345,16 @@ def test_noise_that_ends_early_does_not_hide_the_sure_translation() -> None:
     for beam_size in (1, 2, 4, 7):
         (found,) = run(TableModel(sure), numbered([9]), beam_size=beam_size)
         assert found[0].tokens == (3, 3, 3, 3)
-    # That is what the other rule is known to do, and why it is not the default.
+    # This is the known effect of the other rule, and the reason why it is not the default.
     (found,) = run(TableModel(sure), numbered([9]), beam_size=4, stopping="first")
     assert found[0].tokens != (3, 3, 3, 3)
 
 
-# A model that ranks for itself.
+# A model that computes the top tokens itself.
 
 
 class RankingTransformer:
-    """A Transformer that notes whether it is asked for the top tokens, or for all logits."""
+    """A Transformer that records whether top tokens or all logits are requested."""
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
@@ -384,7 +384,7 @@ class NotedStep(Step):
     [{"beam_size": 1}, {"beam_size": 4}, {"stopping": "first"}, {"groups": 2}, {"sampling": {"top_k": 3}}],
     ids=str,
 )
-def test_where_no_rule_is_at_work_the_model_ranks(transformer: Transformer, options: dict[str, Any]) -> None:
+def test_without_rules_the_model_computes_the_top_tokens(transformer: Transformer, options: dict[str, Any]) -> None:
     model = RankingTransformer(transformer)
     requests = sentences()
     for found, expected in zip(
@@ -403,14 +403,14 @@ def test_a_rule_asks_for_logits_only_while_it_is_at_work(transformer: Transforme
     assert set(model.asked) == {"best"}, "where none may end yet, that is one more forbidden token"
     assert_same(found, run(transformer, [Request(source=(5, 6, END), limit=6)], beam_size=1, min_length=3)[0])
     model.asked.clear()
-    # The first ends after two tokens. The third enters beside the second, and has to be longer for two steps.
+    # The first ends after two tokens. The third enters beside the second, and must be longer for two steps.
     requests = [Request(source=(5, 6, END), limit=limit) for limit in (2, 6, 6)]
     options = DecodingOptions(beam_size=1, min_length=2)
     list(search_stream(model, requests, options, bos=BEGIN, eos=END, banned=(PAD, END), max_rows=2, max_tokens=9))
     assert model.asked == ["best"] * 3 + ["logits"] * 2 + ["best"] * 5
 
 
-# What is wrong.
+# Errors.
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -434,7 +434,7 @@ def test_numbers_that_are_none_are_reported(value: float, options: dict[str, Any
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 3}, {"groups": 2}, {"sampling": {}}], ids=str)
-def test_where_everything_is_forbidden_nothing_is_found(options: dict[str, Any]) -> None:
+def test_if_everything_is_forbidden_nothing_is_found(options: dict[str, Any]) -> None:
     model = TableModel(lambda _sentence, _prefix: [0.1, 0.1, 0.1, 0.4, 0.3])
     assert run(model, numbered([5, 5]), range(5), **options) == [[], []]
 
@@ -502,7 +502,7 @@ def test_requests_that_cannot_be_met(request_: Request, options: dict[str, Any],
 
 
 def test_search_reads_no_value_but_once_a_step(transformer: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU the host waits for every reading: one a step, and three for all that end in it and leave."""
+    """On a GPU the host waits for each read: one per step, and three for all sequences that end in it and leave."""
     monkeypatch.setattr(kernels, "available", lambda: False)  # as there; they take arrays
     read: list[tuple[int, ...]] = []
 

@@ -23,7 +23,7 @@ search_module = importlib.import_module("headway.decode.search")  # the package'
 
 
 class OneThread(TableModel):
-    """A model that computes on the thread that asks it; it remembers which these were, and their settings."""
+    """A model that computes on the thread that calls it, and records these threads and their settings."""
 
     batch_per_thread = True
 
@@ -72,7 +72,7 @@ def test_one_batch_needs_no_thread() -> None:
     assert model.threads == {(threading.get_ident(), 3)}
 
 
-def test_a_model_that_uses_threads_itself_is_asked_by_one() -> None:
+def test_a_model_that_uses_threads_itself_is_called_from_one_thread() -> None:
     model = OneThread()
     model.batch_per_thread = False
     found(model, max_sequences=4)
@@ -145,7 +145,7 @@ def test_an_interruption_while_threads_begin_is_not_waited_for_for_ever(monkeypa
     busy = threading.Event()
 
     class Slow(threading.Barrier):
-        """One thread sees only after a while that all have come, and then that they are no longer expected."""
+        """A thread notices only after a delay that all have arrived, and then that they are no longer expected."""
 
         def wait(self, timeout: float | None = None) -> int:
             place = super().wait(timeout)
@@ -183,7 +183,7 @@ def test_an_interruption_while_threads_begin_is_not_waited_for_for_ever(monkeypa
 
 
 def found_rows() -> list[int]:
-    """The rows of all steps, where nothing interrupts."""
+    """Return the rows of all steps without interruptions."""
     model = TableModel(random_distribution(1, VOCABULARY))
     found(model)
     return model.rows_seen

@@ -1,4 +1,4 @@
-"""Search knows no architecture: what it finds by a recurrent model is what trying everything finds."""
+"""Search is independent of the architecture: with a recurrent model, it finds the same as trying all targets."""
 
 import functools
 from typing import Any
@@ -22,7 +22,7 @@ from headway.errors import ConfigError
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 
 V = 6
-ALLOWED = tuple(range(3, V))  # of tokens; the end is no part of a target
+ALLOWED = tuple(range(3, V))  # number of tokens; the end symbol is not part of a target
 
 
 def recurrent(**form: Any) -> RecurrentModel:
@@ -49,7 +49,7 @@ def model(request: pytest.FixtureRequest) -> RecurrentModel:
 
 @torch.no_grad()
 def scores_of(model: RecurrentModel, source: Prefix) -> Any:
-    """The log-probabilities behind a prefix, by a call that keeps nothing between steps."""
+    """Return the log-probabilities after a prefix, computed in one call without a cache."""
 
     @functools.cache
     def log_probs(prefix: Prefix) -> list[float]:

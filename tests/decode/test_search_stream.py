@@ -32,7 +32,7 @@ def transformer() -> Transformer:
 def streamed(
     model: SearchModel[Any], requests: Sequence[Request], max_rows: int, max_tokens: int = 1000, **options: Any
 ) -> list[list[Hypothesis]]:
-    """What a stream gives, put in order; each position must come once."""
+    """Return the results of a stream in order; each position must occur once."""
     parsed = DecodingOptions.parse(options, "test")
     found: dict[int, list[Hypothesis]] = {}
     for position, hypotheses in search_stream(
@@ -46,7 +46,7 @@ def streamed(
 
 
 def varied(requests: Sequence[Request]) -> list[Request]:
-    """Some with a forced prefix, some with banned phrases."""
+    """Return requests, some with a forced prefix and some with banned phrases."""
     return [
         Request(
             source=request.source,
@@ -82,7 +82,7 @@ def test_a_stream_finds_what_each_sentence_alone_does(transformer: Transformer, 
         order, streamed(transformer, [requests[place] for place in order], 13, **options), strict=True
     ):
         assert_same(beam, alone[place])
-    if not options.get("coverage_penalty"):  # only the model itself tells what it attends to
+    if not options.get("coverage_penalty"):  # only the model itself returns attention
         for beam, expected in zip(
             streamed(SearchTransformer(transformer), requests, 13, **options), alone, strict=True
         ):
@@ -143,7 +143,7 @@ def test_no_more_source_tokens_than_allowed() -> None:
     lengths = [3, 3, 3, 3, 4, 50, 2, 2]
     requests = [Request(source=(1, *[0] * (length - 1)), limit=3) for length in lengths]
     streamed(Watched(name_in_tokens), requests, 100, max_tokens=12, beam_size=1)
-    # Four of three tokens; the fifth would make 20. The one of 50 is longer than what is allowed, and comes alone.
+    # Four sources of three tokens; a fifth would make 20. The one of 50 exceeds the budget and runs in its own batch.
     assert starts == [(4, 3), (1, 4), (1, 50), (2, 2)]
 
 

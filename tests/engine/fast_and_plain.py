@@ -1,4 +1,4 @@
-"""Compare the accelerated form of a model with its plain form, whatever its configuration."""
+"""Compare the accelerated form of a model with its plain form, for any configuration."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _Outcome = tuple[Tensor, Tensor, dict[str, Tensor]]
 def plain_layers(config: Any) -> set[tuple[str, str]]:
     """Return the layers of a model that stay plain, each with its reason.
 
-    Two kinds do: feed-forward layers with an activation other than ReLU and its gated relatives, and sub-layers without
-    a residual connection.
+    Two kinds stay plain: feed-forward layers with an activation other than ReLU and its gated variants, and sublayers
+    without a residual connection.
     """
     expected = set()
     if getattr(config, "activation", "relu") in ("gelu", "silu"):
@@ -40,7 +40,7 @@ def plain_layers(config: Any) -> set[tuple[str, str]]:
 
 
 def build(config: Any) -> Any:
-    """Build a plain model. Its biases and norms do not have the values that they start with in training."""
+    """Build a plain model. Its biases and norms do not have their initial values."""
     torch.manual_seed(0)
     model = build_model(config, VOCABULARY, _NUM_LABELS if config.kind == "classifier" else VOCABULARY)
     for parameter in model.parameters():
@@ -51,7 +51,7 @@ def build(config: Any) -> Any:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Let restricted self-attention divide sequences as short as those of these tests into blocks."""
+    """Make restricted self-attention divide even the short sequences of these tests into blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_attention, "_MIN_BLOCK", 2)
         patch.setattr(local_attention, "_MIN_LENGTH", 1)
@@ -61,9 +61,9 @@ def small_blocks() -> Iterator[None]:
 def assert_equal_outcomes(config: Any, dtypes: Sequence[torch.dtype] = (torch.float32, torch.bfloat16)) -> None:
     """Compare output, loss and gradients, in training with dropout and in evaluation mode.
 
-    float32: relative errors below 1e-4. bfloat16: at most three times as far from float32 as the plain form is, plus
-    5 % for output and loss, and 20 % for gradients: one ReLU that rounding switches changes those of such a small model
-    by up to 15 %, a missing mask, bias or term by 30 % and more.
+    float32: relative errors below 1e-4. bfloat16: at most three times the plain form's distance from float32, plus 5 %
+    for output and loss, and 20 % for gradients. If rounding switches one ReLU, gradients of this small model change by
+    up to 15 %; a missing mask, bias or term changes them by 30 % and more.
     """
     plain = build(config)
     fast = accelerate(deepcopy(plain))
@@ -112,7 +112,7 @@ def _outcome(model: Any, loss: Any, dtype: torch.dtype) -> _Outcome:
 
 
 def _errors(found: _Outcome, expected: _Outcome) -> list[float]:
-    """Return the relative errors of the output, of the loss and of all gradients together."""
+    """Return the relative errors of the output, the loss and the concatenated gradients."""
     assert found[2].keys() == expected[2].keys()
     flat = [(*each[:2], torch.cat([gradient.flatten() for gradient in each[2].values()])) for each in (found, expected)]
     return [_relative_error(*pair) for pair in zip(*flat, strict=True)]

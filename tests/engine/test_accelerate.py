@@ -68,7 +68,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
 
 def test_a_type_that_no_fast_form_knows_stays_plain() -> None:
     class Scaled(PostNorm):
-        """A layer of someone else's."""
+        """A layer from other code."""
 
     class RMSNorm(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Attention of training by one kernel each way, against its definition in float64."""
+"""Attention in training by one kernel per direction, compared with its definition in float64."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 
 def defined(projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: int) -> Tensor:
-    """Equation 1 for each head; a query that may attend to nothing yields zeros."""
+    """Return equation 1 for each head; a query that may attend to nothing yields zeros."""
     if memory is None:
         query, key, value = projected.chunk(3, -1)
     else:
@@ -46,7 +46,7 @@ def defined(projected: Tensor, memory: Tensor | None, mask: Tensor, num_heads: i
 
 
 def made_up(batch: int, length: int, places: int | None, width: int) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-    """Projections, the memory's where there is one, a mask and an error; some of the last queries see nothing."""
+    """Return projections (and those of a memory), a mask and an error. Some of the last queries attend to nothing."""
     torch.manual_seed(length)
     projected = torch.randn(batch, length, 3 * width if places is None else width)
     memory = None if places is None else torch.randn(batch, places, 2 * width).to(BFLOAT16)
@@ -56,7 +56,7 @@ def made_up(batch: int, length: int, places: int | None, width: int) -> tuple[Te
 
 
 SHAPES = [
-    # batch, queries, keys (None: of the queries), heads, numbers of a head
+    # batch, queries, keys (None: as many as queries), heads, width of a head
     (1, 1, None, 1, 32),
     (3, 14, None, 4, 64),
     (2, 17, None, 2, 96),
@@ -128,7 +128,7 @@ def test_a_sentence_comes_to_the_same_bits_in_any_batch_and_with_any_threads(mon
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("to_memory", [True, False])
 def test_multi_head_attention_trains_by_it(bias: bool, to_memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And comes to what it comes to without kernels."""
+    """The result equals the result without kernels."""
     torch.manual_seed(0)
     attention = accelerate(MultiHeadAttention(64, 2, bias=bias)).train()
     for parameter in attention.parameters():

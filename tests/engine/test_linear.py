@@ -1,4 +1,4 @@
-"""Products of bfloat16 in training against their definitions, and linear layers made of them."""
+"""bfloat16 products in training compared with their definitions, and linear layers that use them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made_up(rows: int, inputs: int, outputs: int) -> tuple[Tensor, Tensor, Tenso
 
 
 def assert_rounded(found: Tensor, exact: Tensor, terms: int) -> None:
-    """Right to the rounding of bfloat16, and of float32 sums of so many terms near one."""
+    """The error is at most the rounding of bfloat16 and of float32 sums of so many terms near one."""
     assert found.dtype == BFLOAT16
     assert ((found.double() - exact).abs() <= exact.abs() / 2**8 + terms / 2**22).all()
 
@@ -80,8 +80,8 @@ def test_gradients_of_weights_are_summed_in_float32(rows: int, inputs: int, outp
 
 
 @needs_instruction
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 98), (192, 40)])  # threads share either
-def test_a_row_comes_to_the_same_bits_with_any_neighbours_and_threads(inputs: int, outputs: int) -> None:
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 98), (192, 40)])  # threads divide rows or columns
+def test_a_row_comes_to_the_same_bits_with_any_neighbors_and_threads(inputs: int, outputs: int) -> None:
     x, y, weight, bias = made_up(301, inputs, outputs)
 
     def results(threads: int) -> list[Tensor]:
@@ -98,7 +98,7 @@ def test_a_row_comes_to_the_same_bits_with_any_neighbours_and_threads(inputs: in
 
 @needs_instruction
 def test_weights_that_are_no_number_stay_so() -> None:
-    """Whatever its bits: rounding alone would make zero of some."""
+    """NaN stays NaN whatever its bits are: rounding alone would turn some into zero."""
     weight = torch.ones(2, 32)
     weight[1, 3] = torch.tensor(0x7FFFFFFF, dtype=torch.int32).view(torch.float32)
     packed = PackedWeight(weight)
@@ -107,7 +107,7 @@ def test_weights_that_are_no_number_stay_so() -> None:
 
 
 def of_layer(layer: nn.Linear, x: Tensor, error: Tensor) -> list[Tensor | None]:
-    """The layer's output and gradients under autocast."""
+    """Return the layer's output and gradients under autocast."""
     x = x.clone().requires_grad_()
     with torch.autocast("cpu", BFLOAT16):
         out = layer(x)
@@ -118,7 +118,7 @@ def of_layer(layer: nn.Linear, x: Tensor, error: Tensor) -> list[Tensor | None]:
 @by_each
 @pytest.mark.parametrize("dtype", [torch.float32, BFLOAT16])
 @pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 98), (64, 33), (20, 16)])  # the last two are PyTorch's
+@pytest.mark.parametrize(("inputs", "outputs"), [(64, 98), (64, 33), (20, 16)])  # the last two are computed by PyTorch
 def test_a_layer_has_the_output_and_gradients_of_pytorchs(
     inputs: int, outputs: int, bias: bool, dtype: torch.dtype
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_layer_has_the_output_and_gradients_of_pytorchs(
 
 
 @needs_instruction
-def test_kernels_are_taken_in_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_are_used_only_in_training(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(PackedWeight, "product", lambda self, x, bias=None: calls.append("product") or F.linear(x, x))  # type: ignore[func-returns-value]
     layer, x = KernelLinear(32, 4), torch.randn(4, 32)
@@ -147,7 +147,7 @@ def test_kernels_are_taken_in_training_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @needs_instruction
-def test_what_is_frozen_has_no_gradient() -> None:
+def test_frozen_weights_have_no_gradient() -> None:
     layer = KernelLinear(32, 4)
     layer.weight.requires_grad_(False)
     out, of_x, of_weight, of_bias = of_layer(layer, torch.randn(6, 32), torch.ones(6, 4, dtype=BFLOAT16))
@@ -195,7 +195,7 @@ print(hashlib.sha256(state).hexdigest())
 
 @pytest.mark.slow
 def test_a_process_that_compiles_and_one_that_finds_the_code_take_the_same_step(tmp_path: Path) -> None:
-    """Training that was killed goes on in another process: what that computes must be the same, bit for bit."""
+    """A killed training resumes in another process, which must compute the same results bit for bit."""
     environment: dict[str, Any] = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
     first, second = (
         subprocess.run([sys.executable, "-c", ONE_STEP], env=environment, capture_output=True, text=True, check=True)

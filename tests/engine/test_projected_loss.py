@@ -1,4 +1,4 @@
-"""The chunked losses against their definitions."""
+"""The chunked losses compared with their definitions."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_projected_without_gradients_and_in_autocast() -> None:
 
 
 def test_both_gradients_of_the_projected_loss_are_scaled_alike_in_bfloat16() -> None:
-    """1 / 2737 is no bfloat16: rounded before the product, it would scale one gradient by 1.0013 and not the other."""
+    """1 / 2737 is no bfloat16. Rounded before the product, it would scale one gradient by 1.0013 but not the other."""
     hidden = torch.randn(40, 16).bfloat16().requires_grad_()
     weight = torch.randn(30, 16, requires_grad=True)
     targets = torch.randint(0, 30, (40,))

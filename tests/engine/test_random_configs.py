@@ -1,4 +1,4 @@
-"""100 random combinations of all options: accelerated and plain models agree, and what has a fast form gets it."""
+"""100 random combinations of all options: accelerated and plain models agree, and fast forms are used if they exist."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headway.nn.embedding import pad_sequences
 # Half of the models are Transformers, which have the most options and the most fast forms.
 DRAWN = (TransformerConfig, ClassifierConfig, TransformerConfig, RecurrentConfig)
 COMBINATIONS: list[Any] = [random_config(DRAWN[seed % len(DRAWN)], seed) for seed in range(100)]
-QUICK = 40  # combinations in the quick suite; the others are for `make test-all`
+QUICK = 40  # combinations in the quick suite; `make test-all` runs the others
 EACH = [
     pytest.param(config, id=str(seed), marks=[pytest.mark.slow] * (seed >= QUICK))
     for seed, config in enumerate(COMBINATIONS)

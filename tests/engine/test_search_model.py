@@ -1,4 +1,4 @@
-"""The model made for translating, against the model that was trained."""
+"""The search model compared with the trained model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make(vocab_size: int = 150, **changes: Any) -> Transformer:
     config = TransformerConfig.preset("tiny", **{"d_model": 32, "num_heads": 4, "d_ff": 48, **changes})
     model = Transformer(config, vocab_size, vocab_size).eval()
     with torch.no_grad():
-        for parameter in model.parameters():  # biases and norms, too, away from what they start as
+        for parameter in model.parameters():  # also move biases and norms away from their initial values
             parameter.add_(torch.randn_like(parameter) * 0.1)
     return model
 
@@ -88,7 +88,7 @@ def test_slots_that_no_beam_descends_from_are_dropped() -> None:
     state = engine.start(sources(4), beams=4)
     for _ in range(120):
         engine.step(state, torch.full((4,), 9)).logits()
-        engine.select(state, torch.zeros(4, dtype=torch.long))  # all beams continue the first
+        engine.select(state, torch.zeros(4, dtype=torch.long))  # all beams continue the first one
     assert state.prefix.filled < 120 * 4 / 2
 
 
@@ -119,7 +119,7 @@ PRECISIONS = ["float32", pytest.param("int8", marks=needs_int8)]
 
 
 def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbidden: Sequence[int] = ()) -> None:
-    """That ranking by parts equals ranking all logits."""
+    """Assert that top-k by chunks equals top-k over all logits."""
     engine, tokens = SearchTransformer(model, precision), torch.tensor([1, 1])
     step = engine.step(engine.start(sources(5, 3)), tokens)
     expected = top_tokens(step.logits(), count, forbidden, 2)
@@ -133,7 +133,7 @@ def assert_ranks_all(model: Transformer, precision: Precision, count: int, forbi
 
 @pytest.fixture(params=[0, torch_backend._RANKED_TOGETHER], ids=["in parts", "at once"])
 def _how_vocabularies_are_ranked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are ranked in one piece, many part by part."""
+    """With few rows, all logits are ranked at once; with many, chunk by chunk."""
     monkeypatch.setattr(torch_backend, "_RANKED_TOGETHER", request.param)
     if kernels.available():
         from headway.engine import int8
@@ -169,8 +169,8 @@ def test_a_part_may_have_no_token_left(precision: Precision) -> None:
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
 @pytest.mark.parametrize("largest", [20.0, 700.0, 1e6, 1e30])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_what_is_sure_has_probability_1(largest: float, precision: Precision) -> None:
-    """And no more: a search takes for granted that scores only fall."""
+def test_a_certain_token_has_probability_1(largest: float, precision: Precision) -> None:
+    """Probabilities do not exceed 1, because the search assumes that scores only decrease."""
     model = make(9000, output_bias=True)
     with torch.no_grad():
         model.projection.weight.zero_()
@@ -193,7 +193,7 @@ def test_of_equal_logits_the_first_tokens_come_first(precision: Precision) -> No
         for token, logit in ((192, 3.0), (193, 2.0), (70, 2.0), (2, 2.0)):
             model.projection.bias[token] = logit
     assert_ranks_all(model, precision, 4)
-    assert_ranks_all(model, precision, 9)  # four are left, and the last block's other 62 are no tokens
+    assert_ranks_all(model, precision, 9)  # four tokens are left, and the last block's other 62 columns are no tokens
 
 
 @pytest.mark.usefixtures("_how_vocabularies_are_ranked")
@@ -210,7 +210,7 @@ def test_damaged_weights_are_seen_in_the_ranking(precision: Precision, where: st
 @needs_int8
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[str, Any]) -> None:
-    """Bit for bit: neither other sentences, nor padding, nor the beams that it shares a tree with."""
+    """Results do not depend on other sentences, on padding, or on the beams that share a cache, bit for bit."""
     model = make(**changes)
     engine = SearchTransformer(model, "int8")
     source = sources(7, 3, 5)
@@ -233,7 +233,7 @@ def test_in_integers_a_row_does_not_depend_on_what_is_beside_it(changes: dict[st
 
 @needs_int8
 def test_long_sources_in_integers_stay_near_the_reference() -> None:
-    """Beyond the length up to which the kernel computes self-attention, with padding beside."""
+    """Targets beyond the length for which the kernel computes self-attention, next to padding."""
     model = make()
     found, expected = [
         engine.step(engine.start(sources(90, 4)), torch.tensor([1, 1])).logits().log_softmax(-1)
@@ -245,7 +245,7 @@ def test_long_sources_in_integers_stay_near_the_reference() -> None:
 @needs_int8
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_in_integers_a_source_of_any_length_does_not_depend_on_its_neighbors(changes: dict[str, Any]) -> None:
-    """Bit for bit: short sources beside long ones, and long ones beside longer ones."""
+    """Results are equal bit for bit for short sources beside long ones, and for long ones beside longer ones."""
     model = make(**{**changes, **({"max_length": 200} if "max_length" in changes else {})})
     engine = SearchTransformer(model, "int8")
     source = sources(4, 64, 90, 65, 150, 1)
@@ -301,7 +301,7 @@ def test_models_that_have_no_fast_form_are_named(changes: dict[str, Any], reason
 
 
 class ScaleNorm(torch.nn.Module):
-    """A norm that the conversion does not know."""
+    """A norm that the conversion does not support."""
 
     def forward(self, x: Tensor) -> Tensor:
         normed: Tensor = x / x.norm(dim=-1, keepdim=True)
@@ -340,7 +340,7 @@ def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
     assert for_search(model, "int8") is model
 
 
-def test_the_search_form_of_a_model_is_told_with_its_reason() -> None:
+def test_the_search_form_of_a_model_is_reported_with_its_reason() -> None:
     assert search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
     plain = search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
     assert plain.startswith("plain: score = 'dot' has no form")

@@ -1,4 +1,4 @@
-"""Decoding among the tokens of a shortlist: each sentence's own, in every precision."""
+"""Decoding with a shortlist: each sentence uses its own tokens, in every precision."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model(**changes: object) -> Transformer:
 
 
 def shortlist(each: int) -> Shortlist:
-    """Random lists, of different lengths."""
+    """Return random lists of different lengths."""
     random = np.random.default_rng(5)
     table = random.integers(4, VOCABULARY, (VOCABULARY, each)).astype(np.int32)
     table[:4] = 0
@@ -57,7 +57,7 @@ def sources(*lengths: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("each", [1, 5, 40])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_best_are_those_of_the_list_with_its_probabilities(precision: Precision, each: int, beams: int) -> None:
-    """Held against the logits of the whole vocabulary, by the same weights, while sentences leave and others join."""
+    """Compare with logits over the whole vocabulary with the same weights, while sentences leave and others join."""
     lists = shortlist(each)
     engine = SearchTransformer(model(), precision, shortlist=lists)
     rows = sources(6, 1, 4)
@@ -102,7 +102,7 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
     options = DecodingOptions(beam_size=4, n_best=3)
     weights = model()
     with torch.no_grad():
-        weights.projection.bias[0] = -1e4  # the padding token, which no list holds
+        weights.projection.bias[0] = -1e4  # the padding token, which no list contains
     results = [
         search(engine, requests, options, bos=1, eos=END, banned=FORBIDDEN)
         for engine in (
@@ -116,7 +116,7 @@ def test_a_list_of_all_tokens_changes_nothing(precision: Precision) -> None:
 
 
 @pytest.mark.skipif(not kernels.available(), reason="no AVX2, or no Numba")
-def test_neighbours_do_not_change_what_a_sentence_becomes() -> None:
+def test_neighbors_do_not_change_what_a_sentence_becomes() -> None:
     engine = SearchTransformer(model(), "int8", shortlist=shortlist(6))
     requests = [Request(source=source, limit=10) for source in sources(4, 11, 7, 2, 9)]
     options = DecodingOptions(beam_size=3)
@@ -137,7 +137,7 @@ RULES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: next(iter(rule)))
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_neighbours_rules_do_not_change_what_a_sentence_becomes(precision: Precision, rule: dict[str, Any]) -> None:
+def test_a_neighbors_rules_do_not_change_what_a_sentence_becomes(precision: Precision, rule: dict[str, Any]) -> None:
     lists = shortlist(3)
     engine = SearchTransformer(model(), precision, shortlist=lists)
     plain, ruled = sources(5, 5)
@@ -254,7 +254,7 @@ def test_what_cannot_have_a_shortlist_says_so(make_translator: Callable[..., Tra
         Translator(bundle, shortlist=lists).translate("ein", DecodingOptions(coverage_penalty=0.2))
 
 
-def test_what_is_no_shortlist_of_this_model_is_refused(
+def test_other_files_than_a_shortlist_of_this_model_are_refused(
     make_translator: Callable[..., Translator], tmp_path: Path
 ) -> None:
     bundle = saved(make_translator, tmp_path / "m")

@@ -1,4 +1,4 @@
-"""The kernels of training, and PyTorch's operations in their place, against definitions."""
+"""The training kernels, and the PyTorch operations that replace them, compared with definitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def threads(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(params=["kernels", "operations"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """By the kernels, and by PyTorch's operations where there are none."""
+    """Run once with the kernels, and once with PyTorch's operations as if there were no kernels."""
     if request.param == "operations":
         monkeypatch.setattr(kernels, "available", lambda: False)
     name: str = request.param
@@ -123,7 +123,7 @@ def test_weights_and_their_gradients_are_the_softmax_of_open_places(
     mask = {
         "padding": (torch.arange(places) < torch.tensor([[places], [1], [places // 2]]))[:, None, None],
         "causal": (torch.arange(places) <= torch.arange(queries).unsqueeze(1))[None],
-        "each": torch.rand(3, 1, queries, places) < 0.5,  # some rows are shut
+        "each": torch.rand(3, 1, queries, places) < 0.5,  # some rows are fully masked
     }[kind]
     made = [torch.randn(3, 2, length, 8).to(dtype) for length in (queries, places)]
     query, key = (x.clone().requires_grad_() for x in made)
@@ -156,14 +156,14 @@ def test_masks_have_the_probability_that_was_asked_for(dtype: torch.dtype, p: fl
     kept = (out > 0).double()
     error = math.sqrt(p * (1 - p) / x.numel())
     assert kept.mean().item() == pytest.approx(1 - p, abs=5 * error)
-    # Neighbours in a word, neighbours in a row, and rows know nothing of each other.
+    # Neighbors in a word, neighbors in a row, and rows are independent.
     for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:, :-4], kept[:, 4:]), (kept[:-1], kept[1:])):
         covariance = ((one - one.mean()) * (other - other.mean())).mean().item()
         assert abs(covariance) < 6 * p * (1 - p) / math.sqrt(one.numel())
 
 
 @pytest.mark.usefixtures("by")
-def test_masks_follow_from_the_generator_alone(threads: int) -> None:
+def test_masks_depend_only_on_the_generator(threads: int) -> None:
     masks = []
     for count in (threads, 1, 2):
         torch.set_num_threads(count)
@@ -195,7 +195,7 @@ def test_random_words_are_those_of_splitmix64() -> None:
 
 @pytest.mark.usefixtures("by")
 @pytest.mark.parametrize("dtype", TYPES)
-def test_what_is_dropped_passes_no_gradient_and_a_residual_all(dtype: torch.dtype) -> None:
+def test_dropped_elements_pass_no_gradient_and_a_residual_passes_all(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     dropout = KernelDropout(0.25).train()
     x, residual = (torch.rand(7, 30, 50).add(1).to(dtype).requires_grad_() for _ in range(2))
@@ -316,7 +316,7 @@ def test_attention_by_kernels_is_the_definitions(autocast: bool, bias: bool, to_
 
 
 def _ancestors(x: Tensor) -> set[str]:
-    """The names of what a tensor was computed by."""
+    """Return the names of the operations that computed a tensor."""
     seen: set[object] = set()
     rest = [x.grad_fn]
     while rest:
@@ -327,7 +327,7 @@ def _ancestors(x: Tensor) -> set[str]:
     return {type(node).__name__ for node in seen}
 
 
-# All of them.
+# All kernels.
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -335,7 +335,7 @@ def _ancestors(x: Tensor) -> set[str]:
 def test_threads_that_share_a_loop_compute_what_one_does(
     dtype: torch.dtype, rows: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit: which of the two compiled forms runs may change within a run."""
+    """The two compiled forms are equal bit for bit, because a run may switch between them."""
     from headway.kernels.jit import SerialAndParallel
 
     def results() -> list[Tensor]:
@@ -354,7 +354,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
         gradients = [parameter.grad for parameter in layer.parameters() if parameter.grad is not None]
         return [out.detach(), attended.detach(), x.grad, *gradients]
 
-    torch.set_num_threads(2)  # for products too
+    torch.set_num_threads(2)  # also for products
     together = results()
     monkeypatch.setattr(SerialAndParallel, "__call__", lambda kernel, *arguments: kernel.serial(*arguments))
     assert all(torch.equal(*pair) for pair in zip(together, results(), strict=True))
@@ -362,7 +362,7 @@ def test_threads_that_share_a_loop_compute_what_one_does(
 
 @pytest.mark.parametrize("width", [16, 24])
 def test_a_step_is_the_same_wherever_memory_lies(width: int) -> None:
-    """Compiled loops that ask whether arrays overlap could sum up in another order where these lie close together."""
+    """Compiled loops that check whether arrays overlap could sum in a different order if arrays are close in memory."""
 
     def gradients(allocations: int) -> list[Tensor]:
         torch.manual_seed(0)

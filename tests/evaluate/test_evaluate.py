@@ -1,4 +1,4 @@
-"""Scores: worked by hand, equal to sacreBLEU's own, with intervals that behave as statistics says."""
+"""Scores: worked out by hand, equal to sacreBLEU's scores, with intervals that behave as statistics predicts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WORDS = ("the", "a", "Haus,", "cat", "sat", "on", "mat.", "of", "It", "(not)", "
 
 
 def corpus(sentences: int, errors: float, seed: int = 0) -> tuple[list[str], list[str]]:
-    """References of random words, and hypotheses in which a share of the words was replaced."""
+    """Return references of random words, and hypotheses in which a share of the words was replaced."""
     draw = random.Random(seed)
     references = [draw.choices(WORDS, k=draw.randint(3, 25)) for _ in range(sentences)]
     noise = random.Random(seed + 1 + round(errors * 100))
@@ -42,27 +42,27 @@ def corpus(sentences: int, errors: float, seed: int = 0) -> tuple[list[str], lis
 
 
 def flags(pattern: str) -> tuple[list[str], list[str]]:
-    """Hypotheses that are right where ``pattern`` has a 1, and their references."""
+    """Return hypotheses that are right where ``pattern`` has a 1, and their references."""
     return ["right" if flag == "1" else "wrong" for flag in pattern], ["right"] * len(pattern)
 
 
 class TestByHand:
     def test_bleu_from_its_precisions(self) -> None:
-        # The reference has one "the", so 6 of 7 words match; of the pairs "on the" and "the mat" do not, of the triples
-        # only "the cat sat" and "cat sat on" do, of the fours only "the cat sat on". Equal lengths: no penalty.
+        # The reference has one "the", so 6 of 7 words match. The pairs "on the" and "the mat" do not match. Of triples,
+        # only "the cat sat" and "cat sat on" match; of 4-grams, only "the cat sat on". Equal lengths: no penalty.
         score = bleu(["the cat sat on the mat today"], ["the cat sat on a mat today"])
         assert score.value == pytest.approx(100 * (6 / 7 * 4 / 6 * 2 / 5 * 1 / 4) ** (1 / 4))
 
     def test_bleu_brevity(self) -> None:
-        # Every n-gram matches, 4 tokens stand against 6.
+        # Every n-gram matches, but there are only 4 tokens instead of 6.
         assert bleu(["the cat sat on"], ["the cat sat on the mat"]).value == pytest.approx(100 * math.exp(1 - 6 / 4))
 
     def test_bleu_smoothing(self) -> None:
-        # 3/4, 2/3, 1/2, and no four of one matches: the first zero counts as half a match.
+        # Precisions 3/4, 2/3 and 1/2; the only 4-gram does not match, and the first zero counts as half a match.
         assert bleu(["a b c x"], ["a b c d"]).value == pytest.approx(100 * (3 / 4 * 2 / 3 * 1 / 2 * 0.5) ** (1 / 4))
 
     def test_bleu_sums_counts_over_the_corpus(self) -> None:
-        # Words 5/8, pairs 3/6, triples 2/4, fours 1/2: not the mean of 100 and something near 0.
+        # Words 5/8, pairs 3/6, triples 2/4, 4-grams 1/2: not the mean of 100 and a score near 0.
         score = bleu(["a b c d", "e x y z"], ["a b c d", "e f g h"])
         assert score.value == pytest.approx(100 * (5 / 8 * 3 / 6 * 2 / 4 * 1 / 2) ** (1 / 4))
 
@@ -71,7 +71,7 @@ class TestByHand:
         assert bleu(["The Cat Sat Here"], ["the cat sat here"], lowercase=True).value == pytest.approx(100)
 
     def test_chrf(self) -> None:
-        # Letters: 2 of 2, and 2 of the 3; pairs: 1 of 1, and 1 of 2; no triples in the hypothesis: left out.
+        # Letters: precision 2/2, recall 2/3. Pairs: 1/1 and 1/2. The hypothesis has no triples; they are not counted.
         precision, recall = 1, (2 / 3 + 1 / 2) / 2
         expected = 100 * 5 * precision * recall / (4 * precision + recall)
         assert chrf(["ab"], ["abc"]).value == pytest.approx(expected)
@@ -87,7 +87,7 @@ class TestByHand:
         assert ter(["A b"], ["a b"], lowercase=False).value == pytest.approx(50)
 
     def test_exact_match(self) -> None:
-        # The second differs in case, the third in a space at the end.
+        # The second pair differs in case, the third in a space at the end.
         assert exact_match(["a b", "A b", "a b ", "é"], ["a b", "a b", "a b", "é"]).value == 50
 
     @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ class TestOptions:
 
 class TestBootstrap:
     def test_interval_of_a_proportion(self) -> None:
-        # 200 right of 400: the standard error is 100 * sqrt(0.5 * 0.5 / 400) = 2.5, and 95 % lie within 1.96 of them.
+        # 200 of 400 are right: the standard error is 100 * sqrt(0.5 * 0.5 / 400) = 2.5; 95 % are within 1.96 of them.
         score = exact_match(*flags("01" * 200), bootstrap=4000)
         assert [score.low, score.high] == pytest.approx([50 - 1.96 * 2.5, 50 + 1.96 * 2.5], abs=0.5)
 

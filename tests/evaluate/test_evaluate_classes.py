@@ -1,4 +1,4 @@
-"""Scores of labels: worked by hand, equal to scikit-learn's, with intervals that behave as statistics says."""
+"""Scores of labels: worked out by hand, equal to scikit-learn's, with intervals that behave as statistics predicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def scores(report: ClassificationReport) -> dict[str, float]:
 
 class TestByHand:
     def test_everything(self) -> None:
-        # cat: 3 of 3 given and of 4 that are; dog: 1 of 4 given, of 2 that are; owl: 0 of 1 given, of 2.
+        # cat: 3 of 3 predictions and 3 of 4 texts are right; dog: 1 of 4 and 1 of 2; owl: 0 of 1 and 0 of 2.
         report = evaluate_classes(TAKEN, TRUTH, LABELS, bootstrap=0)
         assert report.confusion == ((3, 1, 0), (0, 1, 1), (0, 2, 0))
         rows = [(each.precision, each.recall, each.f1, each.support) for each in report.classes]
@@ -39,8 +39,8 @@ class TestByHand:
         assert (owl.precision, owl.recall, owl.f1, owl.support) == (0, 0, 0, 0)
 
     def test_calibration(self) -> None:
-        # Bins of 1/15. 0.5 twice in one: right once, no gap. 0.9 and 0.92 in one, (0.867, 0.933]: one right of two, a
-        # gap of |0.5 - 0.91|, of 2/5 of the texts. 1 alone: right, no gap.
+        # Bins of 1/15. Both 0.5s are in one bin: one is right, no gap. 0.9 and 0.92 are in (0.867, 0.933]: one of two
+        # is right, a gap of |0.5 - 0.91| for 2/5 of the texts. 1 is in its own bin and right: no gap.
         taken = ["cat", "dog", "cat", "dog", "cat"]
         report = evaluate_classes(taken, ["cat"] * 5, LABELS, confidences=[0.5, 0.5, 0.9, 0.92, 1.0], bootstrap=0)
         assert scores(report)["ECE"] == pytest.approx(100 * 2 / 5 * 0.41)
@@ -83,11 +83,11 @@ def test_agreement_with_scikit_learn(classes: int) -> None:
 
 class TestIntervals:
     def test_of_a_proportion(self) -> None:
-        # 200 right of 400: the standard error is 100 * sqrt(0.5 * 0.5 / 400) = 2.5, and 95 % lie within 1.96 of them.
+        # 200 of 400 are right: the standard error is 100 * sqrt(0.5 * 0.5 / 400) = 2.5; 95 % are within 1.96 of them.
         taken = ["cat", "dog"] * 200
         accuracy, f1 = evaluate_classes(taken, ["cat"] * 400, LABELS, bootstrap=4000).scores
         assert [accuracy.low, accuracy.high] == pytest.approx([50 - 1.96 * 2.5, 50 + 1.96 * 2.5], abs=0.5)
-        # All are cats, so macro F1 is F1 of cat, 2 p / (1 + p) of the accuracy p, and dog's 0, over two.
+        # All texts are cats, so macro F1 is half of the F1 of cat, 2 p / (1 + p) for accuracy p, because dog's F1 is 0.
         low, high = (100 * p / (1 + p) for p in (0.5 - 1.96 * 0.025, 0.5 + 1.96 * 0.025))
         assert [f1.low, f1.high] == pytest.approx([low, high], abs=0.5)
 
@@ -134,7 +134,7 @@ class TestTables:
             "owl                 0    2    0",
         ]
 
-    def test_many_classes_list_what_is_most_confused(self) -> None:
+    def test_with_many_classes_the_most_confused_ones_are_listed(self) -> None:
         labels = [f"c{number}" for number in range(13)]
         report = evaluate_classes(["c1", "c1", "c2", "c3"], ["c0", "c0", "c12", "c3"], labels, bootstrap=0)
         assert confusion_table(report).splitlines() == ["true  predicted  texts", "c0           c1      2",

@@ -80,7 +80,7 @@ class TestRandomization:
 
     @pytest.mark.parametrize("test", ["ar", "bs"])
     def test_sacrebleu_calls_identical_systems_different(self, test: str) -> None:
-        """Why these tests are ours. If this fails, sacreBLEU's may replace them."""
+        """The reason for our own tests of significance. If this fails, sacreBLEU's tests may replace them."""
         hypotheses, references = corpus(20, 0.3, 1)
         systems: list[tuple[str, Sequence[str]]] = [("baseline", hypotheses), ("system", hypotheses)]
         _, theirs = PairedTest(systems, {"bleu": BLEU()}, [references], test, n_samples=100)()

@@ -1,4 +1,4 @@
-"""What every figure of an experiment must have."""
+"""Requirements for every figure of an experiment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 
 def assert_legible(picture: Figure) -> None:
-    """A title for the whole, and for each panel a title and named axes; color bars say what they show."""
+    """Check that the figure has a title, and each panel a title and named axes, and that color bars have labels."""
     assert picture.get_suptitle()
     for axes in picture.axes:
         if axes.get_label() == "<colorbar>":

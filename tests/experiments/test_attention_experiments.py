@@ -1,4 +1,4 @@
-"""Experiments without training: attention in numbers, scaling, the linear shift, the picture of positions."""
+"""Experiments without training: attention numbers, scaling, the linear shift, the picture of positions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NAMES = ("attention-numbers", "scaling", "linear-shift", "position-picture")
     ],
 )
 def test_verdicts_of_the_quick_form(measured: dict[str, Numbers], name: str, outcomes: list[str]) -> None:
-    """All of these hold, or not, whatever the seed: by mathematics, or by far."""
+    """These verdicts do not depend on the seed: they hold by mathematics or by a large margin."""
     assert [verdict.outcome for verdict in load_experiment(name).judge(measured[name])] == outcomes
 
 
@@ -89,7 +89,7 @@ def _waves(values: list[float]) -> Callable[[Any], None]:
 
 
 def _told(*shares: float) -> Callable[[Any], None]:
-    """With the paper's dropout; without it, 0.9 of the positions."""
+    """With the paper's dropout, without which 0.9 of the positions are identified."""
 
     def change(numbers: Any) -> None:
         found = {"0.0": [0.9] * len(shares), "0.1": shares}
@@ -134,7 +134,7 @@ def test_other_numbers_give_another_verdict(
 
 
 def test_the_example_has_the_published_weights(measured: dict[str, Numbers]) -> None:
-    """By hand: scores 2, 3 and 1 over the root of 3."""
+    """By hand: scores 2, 3 and 1 divided by the root of 3."""
     powers = [math.exp(score / math.sqrt(3)) for score in (2, 3, 1)]
     expected = [power / sum(powers) for power in powers]
     assert [round(weight, 4) for weight in expected[:2]] == [0.2992, 0.5329]
@@ -142,7 +142,7 @@ def test_the_example_has_the_published_weights(measured: dict[str, Numbers]) -> 
 
 
 def test_the_jacobian_of_the_softmax() -> None:
-    """Two equal keys by hand: all four entries are 1/4 in size. Others by autograd."""
+    """By hand for two equal keys: all four entries have the size 1/4. Other cases by autograd."""
     assert scaling._quantities(torch.zeros(3, 2, dtype=torch.float64))["gradient"] == pytest.approx(0.5)
     scores = torch.randn(1, 7, dtype=torch.float64) * 3
     jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores[0])  # type: ignore[no-untyped-call]
@@ -150,7 +150,7 @@ def test_the_jacobian_of_the_softmax() -> None:
 
 
 def test_rotation() -> None:
-    """One pair of dimensions turns by k radians; a shift by 0 changes nothing; two shifts are one."""
+    """A pair of dimensions rotates by k radians; a shift by 0 changes nothing; two shifts add up to one."""
     cosine, sine = math.cos(3), math.sin(3)
     torch.testing.assert_close(rotation(2, 3), torch.tensor([[cosine, sine], [-sine, cosine]], dtype=torch.float64))
     torch.testing.assert_close(rotation(6, 0), torch.eye(6, dtype=torch.float64))
@@ -158,7 +158,7 @@ def test_rotation() -> None:
 
 
 def test_a_position_is_told_from_the_sum_of_embedding_and_encoding() -> None:
-    """By hand: an embedding a hundred times the encodings hides them all, one of nothing hides none."""
+    """By hand: an embedding a hundred times as large hides all encodings; an embedding of zeros hides none."""
     table = SinusoidalPositions(64)(torch.zeros(1, 200, 64))[0]
     assert position_picture._identified(table, 0.0, 0.0, 1) == {"right": 1.0, "near": 1.0}
     assert position_picture._identified(table, 100.0, 0.0, 1)["right"] < 0.1
@@ -181,7 +181,7 @@ def test_the_words_follow_the_numbers(measured: dict[str, Numbers]) -> None:
 
 
 def test_the_published_weights_fix_no_width() -> None:
-    """Scores twice as far apart, with d_k = 12, give the same weights as those one apart with d_k = 3."""
+    """Scores with twice the distance and d_k = 12 have the same weights as scores with d_k = 3."""
     one, other = (
         torch.tensor(scores, dtype=torch.float64).div(math.sqrt(width)).softmax(0)
         for scores, width in (([2, 3, 1], 3), ([4, 6, 2], 12))

@@ -56,7 +56,7 @@ def test_the_quick_corpora(tmp_path: Path) -> None:
     single, several = (list(each.sentences(each.train)) for each in (plain, rows))
     assert len(single) > len(several) > len(single) / JOINED
     assert plain.test == rows.test
-    assert experiment_corpus(settings(tmp_path)) == plain  # and nothing is written anew
+    assert experiment_corpus(settings(tmp_path)) == plain  # and nothing is written again
     assert plain.recipe()["data"]["folder"] == str(plain.folder)
 
 

@@ -1,4 +1,4 @@
-"""What layers cost, no peeking, and decoding step by step."""
+"""Layer costs, no peeking, and step-by-step decoding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = ("layer-costs", "no-peeking", "step-by-step")
 
 
 def test_verdicts_of_the_quick_form(measured: dict[str, Numbers]) -> None:
-    """What holds by construction; times, and what a half-trained model finds, are left to chance."""
+    """Only verdicts that hold by construction are checked; times and half-trained models depend on chance."""
     found = {name: [each.outcome for each in load_experiment(name).judge(measured[name])] for name in NAMES}
     assert found["no-peeking"] == ["supported", "supported"]
     by_construction = {0: "supported", 1: "supported", 2: "supported", 4: "refuted", 5: "refuted"}
@@ -56,7 +56,7 @@ def _counted(numbers: Any) -> None:
 
 
 def _operations(layer: str, *counted: int) -> Callable[[Any], None]:
-    """The layer takes these at the pairs with n < d in turn, the recurrent one 100."""
+    """The layer takes these numbers of operations at the pairs with n < d, the recurrent layer always 100."""
 
     def change(numbers: Any) -> None:
         below = [row for row in numbers["counts"] if row["n"] < row["d"]]
@@ -77,7 +77,7 @@ def _far(numbers: Any) -> None:
 
 
 def _times(below: float, above: float, one: float | None = None) -> Callable[[Any], None]:
-    """Self-attention takes 1 ms, recurrence so much below and above n = d, and ``one`` in one case below."""
+    """Self-attention takes 1 ms; recurrence takes the given times below and above n = d, and ``one`` in one case."""
 
     def change(numbers: Any) -> None:
         for row in numbers["times"]:
@@ -153,7 +153,7 @@ def _bleu(*gains: float) -> Callable[[Any], None]:
         ("step-by-step", 2, _bleu(-0.5, -0.6, -0.4), "refuted"),
         ("step-by-step", 2, _bleu(-0.5, 0.6, 0.4), "inconclusive"),
         ("step-by-step", 2, _bleu(0.5), "inconclusive"),
-        # Student's t for 2 degrees of freedom is 4.3: 0.3, 2.2 standard errors from 0, is not yet certain.
+        # Student's t for 2 degrees of freedom is 4.3, so 0.3, which is 2.2 standard errors from 0, is not significant.
         ("step-by-step", 2, _bleu(0.06, 0.54, 0.3), "inconclusive"),
     ],
 )
@@ -185,7 +185,7 @@ class TestLayers:
 
     @pytest.mark.parametrize("n", [2, 9, 20])
     def test_paths(self, n: int) -> None:
-        """By hand: causal convolutions of width 3 reach 2 back, dilated ones 2, 8, 26; windows of 8 reach 4."""
+        """By hand: causal convolutions of width 3 reach back 2, dilated ones 2, 8, 26; windows of 8 reach 4."""
         assert path_length("self-attention", n, 3) == 1
         assert path_length("recurrent", n, 3) == n - 1
         assert path_length("convolution", n, 3) == math.ceil((n - 1) / 2)
@@ -209,7 +209,7 @@ class TestLayers:
         torch.testing.assert_close(make_layer("self-attention", 4)(x), make_layer("fused self-attention", 4)(x))
 
     def test_memory(self) -> None:
-        """The weights alone are n x n floats; the output of any layer is n x d."""
+        """The weights are n x n floats; the output of any layer is n x d."""
         x = torch.randn(1, 50, 4, requires_grad=True)
         assert saved_activation_bytes(make_layer("self-attention", 4), x) >= 4 * 50 * 50
         assert 4 * 50 * 4 <= saved_activation_bytes(make_layer("fused self-attention", 4), x) < 4 * 50 * 50
@@ -225,7 +225,7 @@ class TestLayers:
         layers = {"one": Layer(4, 4), "other": Layer(4, 4)}
         name_of = {layer: name for name, layer in layers.items()}
         times = round_times(layers, torch.randn(1, 5, 4), rounds=3)
-        assert turns == ["one", "other"] * 4  # the first round warms up
+        assert turns == ["one", "other"] * 4  # the first round is a warm-up
         assert {name: len(each) for name, each in times.items()} == {"one": 3, "other": 3}
         assert all(0 < each < 1e4 for values in times.values() for each in values)
 

@@ -1,4 +1,4 @@
-"""The framework of the experiments: what is measured is never lost, and the page holds all there is to see."""
+"""The framework of the experiments: measurements are never lost, and the page shows everything."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 class Stub:
-    """An experiment that counts how often it is measured."""
+    """An experiment that counts its measurements."""
 
     def __init__(self, name: str = "stub") -> None:
         self.measured = 0
@@ -261,7 +261,7 @@ class TestNames:
         assert experiment.name == name
         assert experiment.claims
         assert len(experiment.text) > 200
-        assert "`" not in experiment.text  # shown in the report as it is
+        assert "`" not in experiment.text  # shown in the report unchanged
         for claim in experiment.claims:
             assert claim.source
             assert claim.quoted or claim.text.endswith((".", "?"))
@@ -279,7 +279,7 @@ class TestNames:
 
 
 class Page(HTMLParser):
-    """Collects what is on a page, and that tags are closed in their order."""
+    """Collects the content of a page, and checks that tags are nested correctly."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

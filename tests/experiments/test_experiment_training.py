@@ -49,11 +49,11 @@ def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPa
     assert first.seconds > 0
     other = train_variant(quick, text, 2, SHORT)
     assert other.run != first.run
-    monkeypatch.delattr(training, "train")  # what is trained already needs none
+    monkeypatch.delattr(training, "train")  # trained models need none
     assert train_variant(quick, text, 1, SHORT) == first
     joined = experiment_corpus(quick, join=True)
     with pytest.raises(NameError):
-        train_variant(quick, joined, 1, SHORT)  # other text, so another run
+        train_variant(quick, joined, 1, SHORT)  # different text, so a different run
 
 
 def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypat
     with pytest.raises(KeyboardInterrupt):
         train_variant(quick, experiment_corpus(quick), 1, SHORT)
     monkeypatch.undo()
-    assert train_variant(quick, experiment_corpus(quick), 1, SHORT).loss > 0  # nothing was noted as done
+    assert train_variant(quick, experiment_corpus(quick), 1, SHORT).loss > 0  # nothing was recorded as done
 
 
 def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settings) -> None:
@@ -91,7 +91,7 @@ def test_the_full_form_is_of_the_size_that_is_stated(quick: Settings) -> None:
     width, inner, vocabulary = 128, 256, 3000
     encoder, decoder = 2 * (4 * width**2 + 2 * width * inner), 2 * (8 * width**2 + 2 * width * inner)
     assert encoder + decoder + vocabulary * width == pytest.approx(1e6, rel=0.1)
-    # Two operations a weight and token forward, twice that backward.
+    # Two operations per weight and token in the forward pass, twice as many in the backward pass.
     assert 6 * 2048 * (encoder + decoder + vocabulary * width) == pytest.approx(13e9, rel=0.1)
 
 
@@ -135,7 +135,7 @@ def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest
     monkeypatch.setattr(training, "translate_greedily", translate)
     for _ in range(2):
         assert measure_bleu(quick, trained, text.test[:5]) == pytest.approx(100)
-        assert measure_bleu(quick, trained, text.test[1:6]) < 100  # as many, but others
+        assert measure_bleu(quick, trained, text.test[1:6]) < 100  # the same number, but different ones
     assert asked == [5, 5]
     (trained.folder / "model.safetensors").write_bytes(b"other weights")
     monkeypatch.setattr(training, "load_model", lambda _: None)
@@ -144,7 +144,7 @@ def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest
 
 
 def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Translator]) -> None:
-    """A model that wants its sources between two tokens and its targets begun by a third."""
+    """A model that expects its sources between two tokens and a third token at the beginning of its targets."""
     plain = make_translator().bundle
     template = SpecialTokenTemplate(source_prefix=(7,), source_suffix=(8, EOS), target_prefix=(9,))
     bundle = replace(plain, imported_template=template)
@@ -163,7 +163,7 @@ def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Tran
 
 
 def test_every_attention_is_examined(make_translator: Callable[..., Translator]) -> None:
-    """Also of an encoder that is deeper than the decoder."""
+    """Also for an encoder that is deeper than the decoder."""
     model = make_translator(encoder_layers=3).bundle.model
     assert isinstance(model, Transformer)
     found = [(kind, layer) for kind, layer, _ in what_heads_see._attentions(model)]
@@ -176,11 +176,11 @@ def test_every_attention_is_examined(make_translator: Callable[..., Translator])
 
 def test_a_removed_head_adds_nothing() -> None:
     layer, x = MultiHeadAttention(8, 2), torch.randn(3, 4, 8)
-    layer.output.weight.data[:, :4] = 0  # the first head's part: without it nothing changes
+    layer.output.weight.data[:, :4] = 0  # the part of the first head: without it nothing changes
     whole = layer(x)
     with remove_head(layer, 0):
         torch.testing.assert_close(layer(x), whole)
-    with remove_head(layer, 1):  # and then nothing is left but the bias
+    with remove_head(layer, 1):  # then only the bias is left
         torch.testing.assert_close(layer(x), layer.output.bias.expand_as(x))
     assert torch.equal(layer(x), whole)
 

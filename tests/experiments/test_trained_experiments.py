@@ -1,6 +1,6 @@
-"""The experiments that train models: their verdicts and figures from numbers that nobody measured, and the quick form.
+"""The experiments that train models: their verdicts and figures from made-up numbers, and the quick form.
 
-The numbers of each experiment are made so that every claim holds; each test then turns some of them round.
+The numbers of each experiment are chosen so that every claim holds; each test then reverses some of them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headway.experiments.training import Trained, vocabulary_size
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
 
-SPREAD = (-0.1, 0.0, 0.1)  # around a mean, for three seeds: the interval of a difference is 0.23 to either side
+SPREAD = (-0.1, 0.0, 0.1)  # around a mean, for three seeds: the interval of a difference is +-0.23
 WIDE = (-20.0, 0.0, 20.0)
 
 
@@ -191,7 +191,7 @@ MAKERS: dict[str, Callable[..., Numbers]] = {
     "warmup-depth": warmup_numbers,
     "what-heads-see": heads_seen,
 }
-CERTAIN = {("attention-scores", 0), ("restricted-attention", 0), ("label-smoothing", 4)}  # rest on no seeds
+CERTAIN = {("attention-scores", 0), ("restricted-attention", 0), ("label-smoothing", 4)}  # do not depend on seeds
 
 
 def outcomes(name: str, numbers: Numbers) -> list[str]:
@@ -232,7 +232,7 @@ def test_seeds_that_differ_widely_decide_nothing(name: str) -> None:
         ("positions", 0, {"learned": [28.0, 28.0, 28.0, 20.0, 10.0]}),
         ("positions", 1, {"sinusoidal": [30.0, 30.0, 30.0, 20.0, 10.0]}),
         ("positions", 2, {"learned": [30.0, 30.0, 30.0, 30.0, 30.0]}),
-        # Keeps less of what it had, but is better all the same.
+        # It keeps a smaller share of its score, but is better nevertheless.
         ("positions", 2, {"learned": [40.0, 40.0, 40.0, 32.0, 31.0]}),
         ("positions", 3, {"none": [30.0, 30.0, 30.0, 30.0, 30.0]}),
         ("label-smoothing", 0, {"perplexity": 7.0}),
@@ -255,7 +255,7 @@ def test_numbers_against_a_claim_refute_it(name: str, claim: int, changes: dict[
 
 
 def test_one_head_is_compared_with_the_best_other_setting() -> None:
-    """By hand: against 4 heads, at 29.1, one head would be as good; 32 heads are at 30."""
+    """By hand: compared with 4 heads at 29.1, one head would be as good; 32 heads are at 30."""
     numbers = heads_numbers(one=29.0, many=30.0)
     for row in numbers["runs"]:
         row["bleu"] -= 0.9 if row["variant"] == heads.MIDDLE else 0.0
@@ -272,7 +272,7 @@ def test_the_figure_names_all_that_it_shows(name: str) -> None:
     numbers = plain(MAKERS[name]())
     with figure_style():
         picture = experiment.draw(numbers)
-        picture.savefig(BytesIO(), format="svg")  # places every text
+        picture.savefig(BytesIO(), format="svg")  # computes the position of every text
     assert isinstance(picture, Figure)
     assert picture.get_suptitle()
     panels = [axes for axes in picture.axes if axes.get_label() != "<colorbar>"]
@@ -302,7 +302,7 @@ def test_the_quick_form_of_all(quick_folder: Path, measured: dict[str, Numbers])
     assert (quick_folder / "report.html").stat().st_size > 1e6
     assert outcomes("label-smoothing", measured["label-smoothing"])[4] == "supported"
     (whole,) = measured["what-heads-see"]["runs"]
-    assert max(whole["attention"]) > 0.4  # chance finds one word of the four to six of a sentence
+    assert max(whole["attention"]) > 0.4  # chance finds one of the four to six words of a sentence
 
 
 def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[str, Numbers]) -> None:
@@ -320,11 +320,11 @@ def test_experiments_share_what_they_train(quick_folder: Path, measured: dict[st
     }
     assert len({tuple(scores) for scores in common.values()}) == 1
     ((score,), *_) = common.values()
-    assert score > 20  # it has learned the language, more or less
+    assert score > 20  # the model has roughly learned the language
 
 
 def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[str, Numbers]) -> None:
-    """Of the Transformer by hand: width 32, inner 64, one block each, and a table of tokens for all."""
+    """The Transformer's weights by hand: width 32, inner width 64, one block each, and one table of tokens for all."""
     weights = measured["sentence-length"]["weights"]
     assert set(weights) == set(sentence_length.NAMES)
     attention, inner, norm = 4 * 32 * (32 + 1), 32 * 64 + 64 + 64 * 32 + 32, 2 * 32

@@ -1,4 +1,4 @@
-"""Watching attention: complete, right, and without a trace in what the model computes."""
+"""Capturing attention: complete, correct, and without any effect on the model's results."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TestEveryModel:
             assert torch.equal(logits(model), before)
         found = seen.maps
         assert torch.equal(logits(model), before)
-        assert len(seen.maps) == len(found)  # nothing was seen after the end
+        assert len(seen.maps) == len(found)  # nothing is recorded after the end
 
     @torch.inference_mode()
     def test_rows_are_shares_of_what_may_be_attended_to(self, make: object) -> None:
@@ -173,7 +173,7 @@ def test_each_thread_records_its_own_passes() -> None:
 
 @torch.inference_mode()
 def test_a_head_by_hand() -> None:
-    """softmax(q k^T / sqrt(d_k)) of the third head of the first encoder block, from its weights alone."""
+    """softmax(q k^T / sqrt(d_k)) of the third head of the first encoder block, computed from its weights."""
     model = transformer()
     with capture(model) as seen:
         model(SOURCE[:1], TARGET[:1])
@@ -183,7 +183,7 @@ def test_a_head_by_hand() -> None:
         x @ names[f"encoder.blocks.0.attention.{part}.weight"].T + names[f"encoder.blocks.0.attention.{part}.bias"]
         for part in ("query", "key")
     )
-    head = slice(8, 12)  # four units a head
+    head = slice(8, 12)  # four units per head
     scores = query[:, head] @ key[:, head].T / 4**0.5
     expected = scores.exp() / scores.exp().sum(1, keepdim=True)
     torch.testing.assert_close(seen.maps[0].weights[0, 2], expected)
@@ -216,7 +216,7 @@ def test_nothing_is_observed_after_a_model_failed() -> None:
 
 @torch.inference_mode()
 def test_a_fused_kernel_stays_in_use_while_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An accelerated model with PyTorch's fused attention, which rounds differently, keeps it while observed."""
+    """An accelerated model with PyTorch's fused attention, which rounds differently, keeps using it while observed."""
     monkeypatch.setattr("headway.engine.attention._fused_pays", lambda query, key: True)
     model = accelerate(transformer())
     before = logits(model)

@@ -1,4 +1,4 @@
-"""The picture of a confusion matrix: its colors and numbers are those of the matrix."""
+"""The picture of a confusion matrix: its colors and numbers match the matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headway.inspection.picture_files import save
 
 
 def report(classes: int = 3) -> ClassificationReport:
-    labels = [f"class ${number}$" for number in range(classes)]  # a $ is a character, not mathematics
+    labels = [f"class ${number}$" for number in range(classes)]  # a $ is a character, not a formula
     truth = [labels[number % classes] for number in range(10 * classes)]
     taken = [labels[(number + (number % 7 == 0)) % classes] for number in range(10 * classes)]
     return evaluate_classes(taken, truth, labels, bootstrap=0)
@@ -55,7 +55,7 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
         save(figure(report()), tmp_path / "matrix.txt")
 
 
-def test_names_that_no_font_draws_are_told_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_names_without_a_font_cause_one_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("headway.inspection.picture_files.font_manager.findSystemFonts", list)
     drawn = evaluate_classes(["\U00013000", "b"], ["\U00013000", "b"], ["\U00013000", "b"], bootstrap=0)
     with pytest.warns(UserWarning, match="no font installed here draws '\U00013000'") as told:

@@ -1,4 +1,4 @@
-"""Learning curves: every recorded number is where it belongs, and a picture says what it shows."""
+"""Learning curves: every recorded number is at its position, and a picture has titles and labels."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def write(folder: Path, *records: dict[str, Any], end: str = "") -> Path:
     return folder
 
 
-# 10 steps in 60 s at 100 tokens/s, then 10 in 120 s at 50: 6,000 tokens each.
+# 10 steps in 60 s at 100 tokens/s, then 10 steps in 120 s at 50 tokens/s: 6,000 tokens each.
 RECORDS = (
     train(10, 4.0, 100.0, 60.0),
     dev(15, 3.0, 10.0),
@@ -62,7 +62,7 @@ class TestReading:
         ("x", "of_train", "of_dev"),
         [
             ("step", [10, 20], [15, 20]),
-            ("minutes", [1, 3], [2, 3]),  # step 15 is half-way between minute 1 and minute 3
+            ("minutes", [1, 3], [2, 3]),  # step 15 is half-way between minutes 1 and 3
             ("tokens", [0.006, 0.012], [0.009, 0.012]),
         ],
     )
@@ -93,7 +93,7 @@ class TestReading:
 
 
 def lines(panel: Axes) -> list[tuple[list[float], list[float], str]]:
-    """What is drawn: places, values, color."""
+    """Return the positions, values and color of what is drawn."""
     found = [line for line in panel.get_lines() if np.size(line.get_xdata())]
     return [(*np.transpose(line.get_xydata()).tolist(), to_hex(line.get_color()).upper()) for line in found]
 
@@ -176,7 +176,7 @@ class TestFile:
         ):
             assert expected in text
 
-    def test_runs_of_one_name_are_told_apart_by_their_paths(self, run: Path, tmp_path: Path) -> None:
+    def test_runs_with_the_same_name_are_distinguished_by_their_paths(self, run: Path, tmp_path: Path) -> None:
         (tmp_path / "b").mkdir()
         twin = write(tmp_path / "b" / "mine", *RECORDS)
         draw([run, twin], tmp_path / "two.svg")

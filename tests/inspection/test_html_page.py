@@ -1,4 +1,4 @@
-"""The page: whole in itself, safe whatever the text, and its numbers those of the inspection."""
+"""The page: self-contained, safe for any text, and with the numbers of the inspection."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def inspection(tokens: tuple[str, ...] = ("das", " rote", " Haus", "<eos>"), hea
 
 
 class Reader(HTMLParser):
-    """What a browser would make of the page."""
+    """Parses the page like a browser."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class TestWhole:
         assert text.startswith("<!DOCTYPE html>")
         assert dict(shape.tags)["html"] == {"lang": "en"}
         assert any(a.get("name") == "viewport" for tag, a in shape.tags if tag == "meta")
-        assert not re.search(r"transition|animation|@keyframes|requestAnimationFrame", text)  # nothing moves by itself
+        assert not re.search(r"transition|animation|@keyframes|requestAnimationFrame", text)  # nothing is animated
         assert "light dark" in text
         assert len(shape.ids) == len(set(shape.ids))
         assert set(shape.references) <= set(shape.ids)
@@ -119,10 +119,10 @@ class TestWhole:
         assert sorted(entered) == ["chip", "line", "text"]
         for name in entered:
             assert f'{name}.addEventListener("focus"' in program
-        # Its definition; then tokens, heads, steps, and tokens of the alignment.
+        # The definition first; then tokens, heads, steps, and tokens of the alignment.
         assert program.count("moveFocus(event, ") == 5
         (said,) = re.findall(r'.*\$\("said"\)\.textContent = .*', program)
-        assert "if (" in said  # a page that is read aloud is told of a change only
+        assert "if (" in said  # screen readers announce only changes
 
     def test_every_element_that_the_program_asks_for_is_there(self) -> None:
         shape = Reader(render_html(inspection()))

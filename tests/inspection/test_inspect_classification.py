@@ -1,4 +1,4 @@
-"""What is told of a classification, against what the classifier says itself."""
+"""The inspection of a classification, compared with the classifier's own results."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_more_attention_than_can_be_kept(
 ) -> None:
     classifier = make_classifier(encoder_layers=2, **options)
     length = len(inspect(classifier, TEXT).source_tokens)
-    # Two layers of two heads, and a pooling of one question.
+    # Two layers with two heads, and pooling with one query.
     numbers = 4 * length**2 + length * (options.get("pooling") == "attention")
     monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers)
     inspect(classifier, TEXT)

@@ -1,4 +1,4 @@
-"""Pictures of inspections: the right numbers under the right names, whatever the text."""
+"""Pictures of inspections: the right numbers with the right names, for any text."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class TestFonts:
         assert (tmp_path / "heads.png").is_file()
 
     def test_a_font_that_is_installed_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One of matplotlib's own, in which mathematics has letters that the first lacks."""
+        """A font of matplotlib that has mathematical letters which the first font lacks."""
         from matplotlib import get_data_path
 
         other = Path(get_data_path()) / "fonts" / "ttf" / "STIXNonUni.ttf"

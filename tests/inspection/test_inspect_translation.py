@@ -1,4 +1,4 @@
-"""What is told of a translation, against the model's own numbers computed in other ways."""
+"""The inspection of a translation, compared with the model's own numbers, computed in other ways."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TestOwnTranslation:
         assert seen.log_probability == pytest.approx(told.candidates[0].log_probability, abs=1e-3)
         assert told.alignment is not None
         assert seen.alignment == told.alignment.pairs
-        assert seen.alignment_layer == 3  # of three, the last
+        assert seen.alignment_layer == 3  # the last of three
 
     def test_another_layer_may_align(self, make_translator: MakeTranslator) -> None:
         for layer in (0, -1):
@@ -162,7 +162,7 @@ class TestMaps:
 
 
 def test_language_codes_are_shown_and_not_aligned(make_translator: MakeTranslator) -> None:
-    """A template as that of M2M-100: a code before the source, another forced upon the target."""
+    """A template like M2M-100's: a language code before the source, and one forced at the start of the target."""
     plain = make_translator().bundle
     template = SpecialTokenTemplate(
         source_prefix=("source_language",),
@@ -253,7 +253,7 @@ class TestRefusals:
                 inspect_translation(translator, TEXT, "ein Baum")
 
     def test_a_target_of_thousands_of_words_is_refused_at_once(self, translator: Translator) -> None:
-        # 3 layers x 4 heads x 2,000^2 and more are over 48 million.
+        # 3 layers x 4 heads x 2,000^2 and more are over 48 million weights.
         with pytest.raises(LengthError, match="more than the 20,000,000 that can be inspected at once"):
             inspect_translation(translator, TEXT, "Haus " * 2000)
 

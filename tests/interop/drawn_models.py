@@ -1,4 +1,4 @@
-"""Models of `transformers` drawn at random, for tests. All their weights are large, so that no part is silent."""
+"""Random models of `transformers` for tests. All weights are large, so that every part affects the results."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ each_family = pytest.mark.parametrize("family", PREFIXES)
 
 
 def drawn(family: str, seed: int = 0, **options: Any) -> Any:
-    """A model of `transformers` with all weights drawn, so that no part is silent."""
+    """Return a model of `transformers` with random weights, so that every part affects the results."""
     torch.manual_seed(seed)
     config = getattr(transformers, f"{PREFIXES[family]}Config")(**{**SIZES, **OWN[family], **options})
     model = getattr(transformers, FAMILIES[family].architecture)(config).eval()
@@ -75,7 +75,7 @@ def saved(model: Any, folder: Path) -> Path:
 
 
 def sentences(model: Any, lengths: tuple[int, ...], size: int) -> list[list[int]]:
-    """Random foreign ids without special tokens, but for the end symbol at the end."""
+    """Return random foreign ids without special tokens, except for the end symbol at the end."""
     special = {model.config.pad_token_id, model.config.eos_token_id, model.config.decoder_start_token_id}
     ordinary = [token for token in range(size) if token not in special]
     return [

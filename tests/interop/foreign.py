@@ -1,6 +1,6 @@
-"""Small models of Hugging Face families with tokenizers trained on the spot, for the tests of this folder.
+"""Small models of Hugging Face families, with tokenizers trained on the fly, for the tests of this folder.
 
-Weights are drawn so large that every choice is decided and different sentences differ.
+Weights are so large that every choice is clear and different sentences have different results.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of transformers and what it imports
+    warnings.simplefilter("ignore")  # warnings of transformers and its dependencies
     transformers: Any = importlib.import_module("transformers")
 
 transformers.logging.set_verbosity_error()
@@ -55,7 +55,7 @@ SENTENCES = [
 
 @cache
 def spm(model_type: str = "unigram", seed: int = 0, *, byte_fallback: bool = False, vocab_size: int = 220) -> bytes:
-    """A SentencePiece model with the default normalization (nmt_nfkc)."""
+    """Train a SentencePiece model with the default normalization (nmt_nfkc)."""
     written = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus()[seed * 100 :]),
@@ -90,7 +90,7 @@ SIZES: dict[str, Any] = {
 
 
 def taught(model: Any, tokenizer: Any, seed: int, steps: int = 30) -> Any:
-    """``model`` after some steps of learning to repeat: a random one goes round in circles and never ends."""
+    """Train ``model`` for some steps to copy: a random model would repeat itself and never end."""
     torch.manual_seed(seed)
     model.apply(lambda layer: _redraw(layer, 0.1))
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -112,7 +112,7 @@ def _redraw(layer: torch.nn.Module, spread: float) -> None:
 
 
 def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
-    """Both in one folder."""
+    """Save model and tokenizer in one folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model.save_pretrained(folder)
@@ -121,7 +121,7 @@ def saved(model: Any, tokenizer: Any, folder: Path) -> Path:
 
 
 def marian(folder: Path, seed: int = 0, *, languages: Sequence[str] = (), **changes: Any) -> Path:
-    """An OPUS-MT folder: two SentencePiece models, one vocabulary with </s>, <unk> first and <pad> last."""
+    """Write an OPUS-MT folder: two SentencePiece models, and one vocabulary that ends with <pad>."""
     folder.mkdir(parents=True)
     vocabulary = {"</s>": 0, "<unk>": 1}
     source, target = spm("unigram", 0), spm("unigram", 1)
@@ -146,7 +146,7 @@ def marian(folder: Path, seed: int = 0, *, languages: Sequence[str] = (), **chan
 
 
 def m2m(folder: Path, seed: int = 0) -> Path:
-    """An M2M-100 folder: one SentencePiece model, its pieces numbered by vocab.json, 100 languages after them."""
+    """Write an M2M-100 folder: one SentencePiece model, its pieces numbered by vocab.json, and 100 languages."""
     folder.mkdir(parents=True)
     vocabulary = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}
     vocabulary |= {piece: index + 1 for index, piece in enumerate(pieces(spm("bpe"))) if index >= 3}
@@ -163,7 +163,7 @@ NLLB_LANGUAGES = ["deu_Latn", "eng_Latn", "rus_Cyrl"]
 
 
 def nllb(folder: Path, seed: int = 0) -> Path:
-    """An NLLB folder: tokenizer.json with byte-pair encoding of words that begin with a bar, languages added."""
+    """Write an NLLB folder: tokenizer.json with byte-pair encoding of words that begin with a bar, and languages."""
     library = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
     library.normalizer = normalizers.NFKC()
     library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
@@ -182,7 +182,7 @@ def nllb(folder: Path, seed: int = 0) -> Path:
 
 
 def bart(folder: Path, seed: int = 0) -> Path:
-    """A BART folder: tokenizer.json with byte-level pairs."""
+    """Write a BART folder: tokenizer.json with byte-level byte-pair encoding."""
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
@@ -203,7 +203,7 @@ MOSES_SPECIAL = ["<s>", "<pad>", "</s>", "<unk>"]
 
 @cache
 def moses() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """Pieces and merges as fairseq has them, learned from words that Moses's rules cut; a few pieces are left out."""
+    """Learn pieces and merges in fairseq's form from words that Moses's rules split; omit a few pieces."""
     library = tokenizers.Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     rules = sacremoses.MosesTokenizer(lang="de")
@@ -216,7 +216,7 @@ def moses() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
 
 
 def fsmt_tokenizer(folder: Path, **changes: Any) -> Any:
-    """An FSMT tokenizer, German to English, and its files: a vocabulary for each side, in different orders."""
+    """Write the files of an FSMT tokenizer, German to English: a vocabulary for each side, in different orders."""
     folder.mkdir(parents=True, exist_ok=True)
     known, merges = moses()
     for name, tokens in (("src", known), ("tgt", known[::-1])):
@@ -228,7 +228,7 @@ def fsmt_tokenizer(folder: Path, **changes: Any) -> Any:
 
 
 def fsmt(folder: Path, seed: int = 0) -> Path:
-    """An FSMT folder as the hub has them."""
+    """Write an FSMT folder like those on the Hub."""
     tokenizer = fsmt_tokenizer(folder)
     sizes = {"src_vocab_size": tokenizer.src_vocab_size, "tgt_vocab_size": tokenizer.tgt_vocab_size}
     config = transformers.FSMTConfig(**SIZES, **sizes, langs=["de", "en"], decoder_start_token_id=2)
@@ -243,7 +243,7 @@ MBART_LANGUAGES = ["de_DE", "en_XX", "ru_RU"]
 
 
 def mbart50(folder: Path, languages: Sequence[str] = MBART_LANGUAGES) -> Path:
-    """An mBART-50 folder as the hub has them: a SentencePiece model numbered as fairseq does, and no tokenizer.json."""
+    """Write an mBART-50 folder like those on the Hub: SentencePiece numbered as in fairseq, without tokenizer.json."""
     folder.mkdir(parents=True)
     (folder / "sentencepiece.bpe.model").write_bytes(spm())
     settings = {"additional_special_tokens": [*languages], "src_lang": "de_DE", "tgt_lang": "en_XX"}
@@ -255,7 +255,7 @@ def mbart50(folder: Path, languages: Sequence[str] = MBART_LANGUAGES) -> Path:
 
 
 def mbart(folder: Path, seed: int = 0) -> Path:
-    """The same with weights that have learned something, and all languages, which its tokenizer takes as given."""
+    """Write the same folder with trained weights and all languages, which its tokenizer requires."""
     languages = importlib.import_module("transformers.models.mbart50.tokenization_mbart50").FAIRSEQ_LANGUAGE_CODES
     mbart50(folder, languages)
     tokenizer = transformers.MBart50Tokenizer.from_pretrained(folder)
@@ -265,7 +265,7 @@ def mbart(folder: Path, seed: int = 0) -> Path:
 
 
 def pegasus(folder: Path, seed: int = 0) -> Path:
-    """A Pegasus folder: tokenizer.json with SentencePiece's pieces behind 106 special ones."""
+    """Write a Pegasus folder: tokenizer.json with SentencePiece's pieces after 106 special tokens."""
     folder.mkdir(parents=True)
     processor = sentencepiece.SentencePieceProcessor(model_proto=spm())
     special = ["<pad>", "</s>", "<mask_1>", "<mask_2>", *(f"<unk_{number}>" for number in range(2, 103)), "<unk>"]

@@ -1,4 +1,4 @@
-"""Exported classifiers: `transformers` and onnxruntime compute the logits that Headway computes."""
+"""Exported classifiers: `transformers` and onnxruntime compute the same logits as Headway."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TEXTS = ["ab cd", "h", "a long text with more characters than the model reads", 
 
 
 def made(**changes: Any) -> ClassifierBundle:
-    """A classifier with random weights, large enough for its logits to differ."""
+    """Return a classifier with random weights, large enough for its logits to differ."""
     tokenizer = Tokenizer.train(["abcdefgh -"], TokenizerConfig(kind="characters"))
     model = EncoderClassifier(ClassifierConfig.parse({**SMALL, **changes}, "test"), tokenizer.vocab_size, 3)
     torch.manual_seed(3)
@@ -54,7 +54,7 @@ def made(**changes: Any) -> ClassifierBundle:
 
 
 def padded_ids(bundle: ClassifierBundle) -> Tensor:
-    """Texts of several lengths, the longest as long as the model reads."""
+    """Return texts of several lengths, up to the longest that the model reads."""
     limit = bundle.model.max_length
     rows = [[*bundle.tokenizer.encode(text)[: limit - 1], 2] for text in TEXTS]
     return torch.tensor([row + [PAD] * (limit - len(row)) for row in rows])

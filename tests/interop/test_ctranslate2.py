@@ -1,12 +1,12 @@
-"""What CTranslate2 computes from an exported folder is what Headway computes.
+"""CTranslate2 computes the same results from an exported folder as Headway.
 
-The two search alike where
-  length_penalty=0     both rank by probability, and with patience=1 CTranslate2 then stops when no prefix can become
-                       better than the best finished text, which is Headway's stopping rule "exact",
-  min_decoding_length=0                a text may be empty,
-  disable_unk, suppress_sequences    forbid what Headway never chooses: <unk>, padding and the begin symbol.
-A text that reaches the limit is ended by Headway at the end symbol's probability, and cut by CTranslate2 for free: such
-texts are left out.
+The two search in the same way with these settings:
+  length_penalty=0                 Both rank by probability. With patience=1, CTranslate2 then stops when no prefix can become
+                                   better than the best finished text, which is Headway's stopping rule "exact".
+  min_decoding_length=0            A text may be empty.
+  disable_unk, suppress_sequences  Forbid <unk>, padding and the begin symbol, which Headway never chooses.
+At the limit, Headway adds the end symbol, whose probability counts, and CTranslate2 truncates without a cost. Texts
+that reach the limit are therefore skipped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LIMIT = 25
 
 
 def drawn(*, joint: bool = True, **options: Any) -> Bundle:
-    """A model with all weights drawn, so that no part is silent; its tokens are letters."""
+    """Return a model with random weights, so that every part affects the results. Its tokens are letters."""
     one = Tokenizer("characters", list("abcdefghij"))
     other = one if joint else Tokenizer("characters", list("xyzuvw"))
     torch.manual_seed(0)
@@ -56,7 +56,7 @@ def drawn(*, joint: bool = True, **options: Any) -> Bundle:
 
 
 def sentences(bundle: Bundle) -> tuple[list[list[int]], list[list[int]]]:
-    """Random sources, which end in the end symbol, and random targets."""
+    """Return random sources, which end with the end symbol, and random targets."""
     draw = torch.Generator().manual_seed(1)
     sizes = bundle.source_tokenizer.vocab_size, bundle.target_tokenizer.vocab_size
     sources, targets = (
@@ -66,7 +66,7 @@ def sentences(bundle: Bundle) -> tuple[list[list[int]], list[list[int]]]:
 
 
 def log_probabilities(bundle: Bundle, source: list[int], target: list[int]) -> Tensor:
-    """Of each target token and the end, by Headway."""
+    """Return Headway's log-probabilities of each target token and of the end symbol."""
     with torch.no_grad():
         logits = bundle.model(torch.tensor([source]), torch.tensor([[BOS, *target]]))
     found: Tensor = logits.log_softmax(-1)[0].gather(1, torch.tensor([*target, EOS]).unsqueeze(1))[:, 0]
@@ -78,7 +78,7 @@ def opened(folder: Path) -> Any:
 
 
 def scored(folder: Path, bundle: Bundle, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
-    """The same by CTranslate2, as one padded batch, computed in float32 whatever the weights are stored in."""
+    """Return CTranslate2's log-probabilities for one padded batch, computed in float32 for any stored type."""
     ids = (bundle.source_tokenizer, sources), (bundle.target_tokenizer, targets)
     tokens = [[[token_names(side)[index] for index in row] for row in rows] for side, rows in ids]
     return [torch.tensor(found.log_probs) for found in opened(folder).score_batch(*tokens)]
@@ -128,7 +128,7 @@ def test_a_shortlist_goes_with_the_model(tmp_path: Path) -> None:
 
 
 def rounded(bundle: Bundle) -> Bundle:
-    """A copy whose matrices are rounded to 8 bits: each row to multiples of 1/127 of its largest weight."""
+    """Return a copy whose matrices are rounded to 8 bits: each row to multiples of 1/127 of its largest weight."""
     other = drawn(d_model=64, d_ff=256)
     with torch.no_grad():
         for weight in other.model.parameters():
@@ -160,7 +160,7 @@ def test_quantized_weights_are_near_and_small_and_leave_the_model_alone(tmp_path
                 torch.testing.assert_close(found, bits8, atol=1e-3, rtol=1e-3)
             case "int8_float16":  # biases and norms have 11 bits
                 assert (found - bits8).abs().mean() < 0.05
-            case "bfloat16" | "int8_bfloat16":  # 8 bits, in all weights
+            case "bfloat16" | "int8_bfloat16":  # 8 bits in all weights
                 assert (found - exact).abs().mean() < 0.5
             case _:  # more than 8 bits
                 assert (found - exact).abs().mean() < (bits8 - exact).abs().mean() / 2
@@ -172,7 +172,7 @@ def test_quantized_weights_are_near_and_small_and_leave_the_model_alone(tmp_path
 
 @pytest.fixture(scope="module")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Bundle, Path]]:
-    """Imported models, and the folders that they were exported to."""
+    """Imported models, and the folders to which they were exported."""
     home = tmp_path_factory.mktemp("families")
     found = {}
     for name, make in (("marian", marian), ("m2m", m2m), ("bart", bart), ("mbart", mbart), ("fsmt", fsmt)):

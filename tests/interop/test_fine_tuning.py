@@ -1,4 +1,4 @@
-"""Imported models in training: as `transformers` trains them, and as folders to go on with."""
+"""Fine-tuning imported models: the losses equal those of `transformers`, and the results are ordinary model folders."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _prepare(recipe: Any, run: Path) -> Prepared:
 
 @each_family
 def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Path, tmp_path: Path) -> None:
-    """So everything around the sentences is as the model has seen it."""
+    """The special tokens around sentences are the same as in the model's own training."""
     prepared = _prepare(recipe(home, family), tmp_path / "run")
     assert prepared.dev is not None
     rows = next(iter(prepared.dev.sequential(max_tokens=10_000)))
@@ -99,7 +99,7 @@ def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Pa
 
 @each_family
 def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path) -> None:
-    """A fine-tuned model is framed as before, scores better on what it saw, and goes back to where it came from."""
+    """A fine-tuned model has the same special tokens, scores better on its text, and can be exported again."""
     chosen = recipe(home, family, model={"dropout": 0.05})
     result = train(chosen, tmp_path / "run")
     before, after = Bundle.load(home / f"{family}-headway"), Bundle.load(result.model or tmp_path)
@@ -108,7 +108,7 @@ def test_it_learns_and_stays_what_it_was(family: str, home: Path, tmp_path: Path
     sources, targets = ([pair[number] for pair in PAIRS] for number in (0, 1))
     old, new = (Translator(each).score(sources, targets) for each in (before, after))
     assert sum(found.log_probability for found in new) > sum(found.log_probability for found in old)
-    if family != "marian":  # the only one that is written as a folder of Hugging Face
+    if family != "marian":  # the only family that can be exported to Hugging Face
         export_to("ctranslate2", after, tmp_path / "back")
         assert (tmp_path / "back" / "model.bin").is_file()
         return
@@ -177,7 +177,7 @@ def test_what_a_recipe_leaves_out_is_the_models(home: Path, tmp_path: Path) -> N
 
 
 def test_tokens_that_are_forbidden_weigh_little_in_means(home: Path) -> None:
-    """Label smoothing and Adafactor take means over the vocabulary; a bias of -10,000 would be all that they see."""
+    """Label smoothing and Adafactor average over the vocabulary, so a bias of -10,000 would dominate them."""
     bundle = Bundle.load(home / "nllb-headway")
     model = build_model(bundle.model.config, bundle.source_tokenizer.vocab_size, bundle.target_tokenizer.vocab_size)
     before = bundle.model.projection.bias.detach()
@@ -188,8 +188,8 @@ def test_tokens_that_are_forbidden_weigh_little_in_means(home: Path) -> None:
     torch.testing.assert_close((after - 9).exp(), (before - 9).exp(), rtol=0, atol=0)  # to a softmax all the same
 
 
-def test_a_teacher_is_told_the_language_of_each_corpus(home: Path, tmp_path: Path) -> None:
-    """And what the recipe leaves out is the student's start, here too."""
+def test_a_teacher_uses_the_language_of_each_corpus(home: Path, tmp_path: Path) -> None:
+    """Keys that the recipe omits are taken from the start folder, also in distillation."""
     corpus = {"source_language": "rus_Cyrl"}
     chosen = complete_recipe(recipe(home, "nllb", corpus), tmp_path / "run")
     student = distill(home / "nllb-headway", chosen, tmp_path / "run", beam_size=1)

@@ -1,4 +1,4 @@
-"""Headway's models written for `transformers`, which then computes the same."""
+"""Headway's models exported to `transformers`, which then computes the same results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headway.models.transformer import Transformer, TransformerConfig
 
 
 def own(source_size: int = 30, target_size: int = 30, **options: Any) -> Transformer:
-    """A model of Headway's, with all weights drawn."""
+    """Return a Headway model with random weights."""
     sizes = {"d_model": 16, "num_heads": 4, "d_ff": 24, "encoder_layers": 2, "decoder_layers": 2}
     torch.manual_seed(0)
     model = Transformer(TransformerConfig.parse({**sizes, **options}, "test"), source_size, target_size).eval()

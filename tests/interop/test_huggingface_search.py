@@ -1,10 +1,10 @@
-"""Headway's search over imported models finds what generate() of `transformers` finds, token for token.
+"""Headway's search with imported models finds the same tokens as generate() of `transformers`.
 
-`transformers` and Headway search alike where
-  stopping "first"          is early_stopping=True: done when as many hypotheses are finished as the beam is wide,
-  normalization "average"   is its length penalty: log-probability / length ** length_penalty, the end symbol counted,
-  forbidden tokens          are its suppress_tokens: padding, the begin symbol, the unknown token,
-  no end is forced for free (forced_eos_token_id=None): at the limit a hypothesis ends, at the end's probability.
+`transformers` and Headway search in the same way with these settings:
+  stopping "first"          early_stopping=True: done when as many hypotheses are finished as the beam is wide
+  normalization "average"   its length penalty: log-probability / length ** length_penalty, including the end symbol
+  forbidden tokens          its suppress_tokens: padding, the begin symbol, the unknown token
+  forced_eos_token_id=None  at the limit, a hypothesis ends with the end symbol, whose probability counts
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headway.interop.huggingface.families import FAMILIES
 
 LIMIT = 12
 SOURCE_LENGTHS = (4, 1, 9, 6, 2, 12, 3, 7, 5, 8)
-SEEDS = {  # of models that say several things, some of them shorter than the limit
+SEEDS = {  # models with different outputs, some of them shorter than the limit
     "marian": (1, 4, 5),
     "m2m_100": (1, 2, 3),
     "bart": (1, 5, 6),
@@ -35,7 +35,7 @@ SEEDS = {  # of models that say several things, some of them shorter than the li
 
 
 class EndAtLimit(transformers.LogitsProcessor):  # type: ignore[misc]
-    """Headway's way to end at the limit."""
+    """Headway's rule for hypotheses at the limit."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -49,10 +49,10 @@ class EndAtLimit(transformers.LogitsProcessor):  # type: ignore[misc]
 
 
 def decided(family: str, seed: int = 1) -> Any:
-    """A model whose targets follow from its sources, some of them shorter than the limit.
+    """A model whose targets depend on its sources, and some of whose targets are shorter than the limit.
 
-    Attention to the source is sharp and large. One dimension of the last norm's output is constant, and the end
-    symbol's logit has more of it than the others'.
+    Attention to the source is sharp and large. One dimension of the last norm's output is constant, and it has a larger
+    weight in the end symbol's logit than in the other logits.
     """
     model = drawn(family, seed)
     decoder = model.model.decoder
@@ -74,7 +74,7 @@ def decided(family: str, seed: int = 1) -> Any:
 
 
 def found_by_transformers(model: Any, sources: list[list[int]], **settings: Any) -> list[list[int]]:
-    """The targets that generate() finds, without what stands around them."""
+    """Return the targets that generate() finds, without the special tokens around them."""
     config = model.config
     source = padded(sources, config.pad_token_id)
     with warnings.catch_warnings():
@@ -98,7 +98,7 @@ def found_by_transformers(model: Any, sources: list[list[int]], **settings: Any)
 def found_by_headway(
     imported: ImportedModel, sources: list[list[int]], beam_size: int, alpha: float, prefix: tuple[int, ...] = ()
 ) -> list[list[int]]:
-    """The targets that Headway finds, in foreign ids."""
+    """Return the targets that Headway finds, in foreign ids."""
     ids = imported.target_vocabulary
     requests = [
         Request(source=imported.source_vocabulary.to_headway_ids(row), limit=LIMIT, prefix=ids.to_headway_ids(prefix))
@@ -119,14 +119,14 @@ def test_searches_find_the_same_tokens(family: str, beam_size: int, alpha: float
     sources = sentences(model, SOURCE_LENGTHS, V)
     expected = found_by_transformers(model, sources, num_beams=beam_size, length_penalty=alpha)
     assert len({tuple(row) for row in expected}) >= 4  # sentences differ
-    assert len({len(row) for row in expected}) >= 2  # and are not all cut at the limit
+    assert len({len(row) for row in expected}) >= 2  # and not all reach the limit
     assert found_by_headway(imported, sources, beam_size, alpha) == expected
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("family", ["m2m_100", "bart"])
 def test_a_forced_first_token_is_a_prefix(family: str, beam_size: int, tmp_path: Path) -> None:
-    # Its probability counts in Headway and not in generate(): without a length penalty, that orders nothing anew.
+    # Its probability counts in Headway but not in generate(). Without a length penalty, this does not change the order.
     model = decided(family)
     imported = import_model(saved(model, tmp_path))
     sources = sentences(model, SOURCE_LENGTHS, V)

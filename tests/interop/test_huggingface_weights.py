@@ -1,4 +1,4 @@
-"""Models of `transformers` read into Headway: the same numbers as `transformers` itself computes, of every family."""
+"""Models of `transformers` imported into Headway compute the same numbers as in `transformers`, for every family."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ each_variant = pytest.mark.parametrize(("family", "options"), VARIANTS, ids=[f"{
 
 
 def both_logits(model: Any, imported: ImportedModel, lengths: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """(ours, theirs) after every position of random targets, in a padded batch; both in our order of tokens."""
+    """Return (ours, theirs) after every position of random targets in a padded batch, both in our order of tokens."""
     config, source_ids, target_ids = model.config, imported.source_vocabulary, imported.target_vocabulary
     sources = sentences(model, lengths, max(source_ids.order) + 1)
     targets = [row[:-1] for row in sentences(model, (7,) * len(lengths), max(target_ids.order) + 1)]
@@ -71,14 +71,14 @@ def both_logits(model: Any, imported: ImportedModel, lengths: tuple[int, ...]) -
 
 
 def once(logits: Tensor, imported: ImportedModel) -> Tensor:
-    """Logits without the begin symbol's where its row is another token's, there for a second time."""
+    """Return logits without the begin symbol if its row is a copy of another token's row."""
     first_places = {old: new for new, old in reversed(list(enumerate(imported.target_vocabulary.order))) if new != 1}
     return logits[..., sorted(first_places.values())] if len(first_places) < logits.size(-1) else logits
 
 
 def assert_equal_logits(model: Any, imported: ImportedModel, lengths: tuple[int, ...] = (5, 1, 9)) -> None:
     ours, theirs = both_logits(model, imported, lengths)
-    assert theirs.std() > 0.5  # far from uniform: differences would show
+    assert theirs.std() > 0.5  # far from uniform, so that differences would show
     torch.testing.assert_close(once(ours, imported), once(theirs, imported), atol=1e-4, rtol=0)
 
 
@@ -105,7 +105,7 @@ def test_positions_far_into_a_text_agree(family: str, tmp_path: Path) -> None:
     assert_equal_logits(model, import_model(saved(model, tmp_path)), lengths=(45, 2))
 
 
-# Every tensor, however it is kept.
+# Every tensor, in any file format.
 
 
 def test_a_start_token_that_is_there_twice_has_one_probability(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_start_token_that_is_there_twice_has_one_probability(tmp_path: Path) -
 
 @each_family
 def test_each_tensor_is_needed_or_known(family: str, tmp_path: Path) -> None:
-    """Without any one of its tensors a file is refused, by its name, or the model is the same."""
+    """If a tensor is missing, the file is refused with the tensor's name, or the model is the same without it."""
     model = drawn(family, encoder_layers=1, decoder_layers=1)
     saved(model, tmp_path)
     path = tmp_path / "model.safetensors"
@@ -205,7 +205,7 @@ def test_keys_that_are_left_out_have_their_defaults(family: str) -> None:
         assert told.get(key) == default, key
 
 
-# The way between the vocabularies, and what stands around sentences.
+# The order of the vocabularies, and the special tokens around sentences.
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_keys_that_are_left_out_have_their_defaults(family: str) -> None:
         ("marian", {}, (), (2,), ()),
         ("fsmt", {}, (), (2,), ()),
         ("pegasus", {}, (), (2,), ()),
-        ("bart", {}, (4,), (2,), ()),  # <s>, foreign id 0, is the first after the special ones
+        ("bart", {}, (4,), (2,), ()),  # <s>, foreign id 0, is the first token after the special tokens
         ("bart", {"forced_bos_token_id": 0}, (4,), (2,), (4,)),
         ("m2m_100", {}, ("source_language",), (2,), ("target_language",)),
         ("mbart", {"decoder_start_token_id": 2}, ("source_language",), (2,), ("target_language",)),
@@ -235,7 +235,7 @@ def test_each_side_has_a_vocabulary_of_its_own(tmp_path: Path) -> None:
     saved(drawn("marian", **options), tmp_path)
     change(tmp_path, unk_token_id=None)
     (tmp_path / "vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 5}))
-    both = import_model(tmp_path)  # one file serves both
+    both = import_model(tmp_path)  # one file is used for both
     assert (both.source_vocabulary.order[:5], both.target_vocabulary.order[3]) == ((39, 39, 0, 5, 1), 5)
     (tmp_path / "target_vocab.json").write_text(json.dumps({"</s>": 0, "<unk>": 7}))
     apart = import_model(tmp_path)
@@ -255,7 +255,7 @@ def test_the_start_may_be_told(tmp_path: Path) -> None:
 
 
 def test_configurations_as_they_were_written_years_ago_are_read(tmp_path: Path) -> None:
-    """OPUS-MT's of 2020, with what `transformers` has since forgotten."""
+    """OPUS-MT's configuration of 2020, with keys that `transformers` has removed since."""
     model = drawn("marian", vocab_size=60, pad_token_id=59, decoder_start_token_id=59, activation_function="swish")
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     old = {
@@ -293,7 +293,7 @@ def test_bad_words_are_never_likely(tmp_path: Path) -> None:
 
 
 def change(folder: Path, **values: Any) -> None:
-    """Write other values into config.json, which then has the last word on them."""
+    """Write other values into config.json, which takes precedence."""
     (folder / "generation_config.json").unlink(missing_ok=True)
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values))

@@ -1,11 +1,11 @@
-"""Folders of Hugging Face in and out: text in, the same text out as `transformers` gives.
+"""Import and export of Hugging Face folders: texts are translated to the same texts as in `transformers`.
 
-`transformers` and Headway search alike where (see also test_huggingface_search.py)
-  stopping "first"          is early_stopping=True,
-  normalization "average"   is its length penalty,
-  its suppress_tokens       are padding, the unknown token and what decoding begins with,
-  no end is forced for free: at the limit a text ends, at the end's probability (EndAtLimit),
-  guard=False               no suspicious text is replaced by another.
+`transformers` and Headway search in the same way with these settings (see also test_huggingface_search.py):
+  stopping "first"         early_stopping=True
+  normalization "average"  its length penalty
+  forbidden tokens         its suppress_tokens: padding, the unknown token and the token that decoding begins with
+  EndAtLimit               at the limit, a text ends with the end symbol, whose probability counts
+  guard=False              no flagged text is replaced
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "fsmt": fsmt,
     "pegasus": pegasus,
 }
-TARGETS = {"m2m": "__en__", "nllb": "eng_Latn", "mbart": "en_XX"}  # what a target begins with
+TARGETS = {"m2m": "__en__", "nllb": "eng_Latn", "mbart": "en_XX"}  # tokens at the beginning of a target
 LIMIT = 25
 each_family = pytest.mark.parametrize("family", MAKERS)
 each_beam = pytest.mark.parametrize("beam_size", [1, 4])
@@ -78,7 +78,7 @@ def imported(folders: dict[str, Path]) -> dict[str, Imported]:
 
 
 class EndAtLimit(transformers.LogitsProcessor):  # type: ignore[misc]
-    """Headway's way to end at the limit."""
+    """Headway's rule for texts at the limit."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -100,7 +100,7 @@ def ours(bundle: Bundle, texts: list[str], beam_size: int, target_language: str 
 
 
 def theirs(folder: Path, texts: list[str], beam_size: int, target: Path | None = None, **options: Any) -> list[str]:
-    """What `transformers` makes of each text by itself."""
+    """Return the translation by `transformers` of each text on its own."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # MarianTokenizer recommends a package
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -126,7 +126,7 @@ def theirs(folder: Path, texts: list[str], beam_size: int, target: Path | None =
 
 
 def forced(family: str, folder: Path) -> dict[str, Any]:
-    """What the target begins with, for the families whose tokenizer knows it but generate() does not."""
+    """Return the first target token, for families whose tokenizer knows it although generate() does not."""
     if family not in TARGETS:
         return {}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -138,7 +138,7 @@ def agree(found: list[str], expected: list[str]) -> None:
     assert len(set(found)) > 2, "the model must tell sentences apart"
 
 
-# In.
+# Import.
 
 
 @each_family
@@ -146,7 +146,7 @@ def agree(found: list[str], expected: list[str]) -> None:
 def test_an_imported_model_translates_as_the_original(
     family: str, beam_size: int, folders: dict[str, Path], imported: dict[str, Imported]
 ) -> None:
-    texts = [text.replace("\t", " ") for text in SENTENCES[:6]]  # which FSMT's tokenizer drops
+    texts = [text.replace("\t", " ") for text in SENTENCES[:6]]  # FSMT's tokenizer drops this
     expected = theirs(folders[family], texts, beam_size, **forced(family, folders[family]))
     if family == "m2m":  # this version's tokenizer does not skip its languages
         expected = [text.removeprefix("__en__").removeprefix("__de__").strip() for text in expected]
@@ -189,7 +189,7 @@ def test_languages_are_taken_over(folders: dict[str, Path], imported: dict[str, 
     assert (other.task.source_language, other.task.target_language) == ("eng_Latn", "rus_Cyrl")
 
 
-def test_opus_models_of_several_targets_are_asked_by_a_code(tmp_path: Path) -> None:
+def test_opus_models_with_several_target_languages_need_a_code(tmp_path: Path) -> None:
     folder = marian(tmp_path / "opus", languages=["fra", "ron"])
     bundle = import_huggingface(folder).bundle
     with warnings.catch_warnings():
@@ -217,7 +217,7 @@ def test_mbart_50_is_numbered_as_fairseq_does(tmp_path: Path) -> None:
     own = pieces(spm())
     # The documented order: <s> <pad> </s> <unk>, the pieces after the model's three special ones, languages, <mask>.
     fairseq = ["<s>", "<pad>", "</s>", "<unk>", *own[3:], *MBART_LANGUAGES, "<mask>"]
-    order = [1, 2, 2, 3, 0, *range(4, len(fairseq))]  # <pad>, </s> to begin with, </s>, <unk>, the others
+    order = [1, 2, 2, 3, 0, *range(4, len(fairseq))]  # <pad>, </s> as the begin symbol, </s>, <unk>, the others
     expected = [fairseq[old] for old in order]
     expected[1] = "<</s>>"  # the name of its own
     assert token_names(bundle.source_tokenizer) == expected
@@ -241,7 +241,7 @@ def test_bart_may_have_gpt2s_files(folders: dict[str, Path], imported: dict[str,
         assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
-def test_the_card_tells_where_the_model_is_from(folders: dict[str, Path], tmp_path: Path) -> None:
+def test_the_card_names_the_origin_of_the_model(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = tmp_path / "opus-mt-de-en"
     shutil.copytree(folders["marian"], folder)
     (folder / "README.md").write_text("---\nlanguage: de\nlicense: cc-by-4.0\n---\nA model.\n")
@@ -345,9 +345,9 @@ def test_languages_that_a_model_is_not_told_are_refused(folders: dict[str, Path]
         import_huggingface(folders["nllb"], source_language="fr")
 
 
-# Out.
+# Export.
 
-END = {"bpe": 8.0, "characters": 8.0, "whitespace": 4.0}  # a large vocabulary has larger rivals
+END = {"bpe": 8.0, "characters": 8.0, "whitespace": 4.0}  # in a large vocabulary, the largest rival logits are larger
 SIZES: dict[str, Any] = {"d_model": 32, "num_heads": 4, "d_ff": 48, "encoder_layers": 1, "decoder_layers": 2}
 
 
@@ -512,7 +512,7 @@ def test_import_translate_and_export_on_the_command_line(
     assert "model-ctranslate2: " in capsys.readouterr().out
 
 
-def test_import_writes_beside_the_folder_unless_told(
+def test_import_writes_beside_the_folder_by_default(
     folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "opus"

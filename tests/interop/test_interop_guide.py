@@ -1,4 +1,4 @@
-"""docs/interop.md: its example runs, and what it names is there."""
+"""docs/interop.md: its example runs, and everything that it names exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "interop.md").read_text(encoding="
 
 
 def first_cells(heading: str) -> list[str]:
-    """The first column of the table whose heading begins so."""
+    """Return the first column of the table whose heading starts with the given text."""
     table = GUIDE[GUIDE.index(f"| {heading}") :].partition("\n\n")[0]
     return [line.split("|")[1].strip() for line in table.splitlines()[2:]]
 

@@ -1,4 +1,4 @@
-"""ONNX folders: what onnxruntime computes is what PyTorch computes."""
+"""ONNX folders: onnxruntime and PyTorch compute the same results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"residual": False, "norm": "pre"},
     {"residual": False},
 ]
-REFUSED: dict[str, set[str]] = {  # of each option the values that the graphs do not have
+REFUSED: dict[str, set[str]] = {  # the values of each option that the graphs do not support
     "score": {"dot", "additive", "general", "cosine", "feed_forward"},
     "qk_projection": {"hidden"},
     "positions": {"rotary"},
@@ -47,7 +47,7 @@ RULED_OUT = (PAD, BOS, UNK)
 
 
 def made(source: str = "abcdefgh", target: str = "abcdefgh", **changes: Any) -> Bundle:
-    """A model with random weights, so large that its choices are clear and its sentences differ."""
+    """Return a model with weights so large that its choices are clear and different sentences differ."""
     one, other = (Tokenizer.train([text], TokenizerConfig(kind="characters")) for text in (source, target))
     model = Transformer(TransformerConfig.parse({**SMALL, **changes}, "test"), one.vocab_size, other.vocab_size)
     torch.manual_seed(3)
@@ -76,12 +76,12 @@ def model(exported: Path) -> OnnxModel:
 
 @pytest.fixture
 def folder(exported: Path, tmp_path: Path) -> Path:
-    """A copy to be damaged."""
+    """A copy that a test damages."""
     return Path(shutil.copytree(exported, tmp_path / "model"))
 
 
 def sources(draws: random.Random, count: int, vocab_size: int, longest: int = 8) -> Tensor:
-    """Sentences of different lengths that end in EOS, padded; the first is as long as there is room."""
+    """Return padded sentences of different lengths that end in EOS; the first one has the maximum length."""
     lengths = [longest, *(draws.randint(1, longest) for _ in range(count - 1))]
     rows = [[*draws.choices(range(4, vocab_size), k=length - 1), EOS] for length in lengths]
     return torch.tensor([row + [PAD] * (longest - len(row)) for row in rows])
@@ -91,7 +91,7 @@ def assert_close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-# It computes what the model computes.
+# The graphs compute the same results as the model.
 
 
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)
@@ -104,7 +104,7 @@ def test_logits_of_padded_batches(tmp_path: Path, changes: dict[str, Any]) -> No
     target = torch.randint(1, bundle.target_tokenizer.vocab_size, (5, 6))
     expected = bundle.model(source, target)
     assert expected.std() > 1
-    unit = max(1.0, float(expected.std()) / 10)  # without norms, numbers grow
+    unit = max(1.0, float(expected.std()) / 10)  # without norms, values grow
     assert_close(loaded(source, target) / unit, expected / unit)
 
 
@@ -115,7 +115,7 @@ def test_logits_of_padded_batches(tmp_path: Path, changes: dict[str, Any]) -> No
         ([[4, EOS]], [[BOS, 5, 6, 4, 5, 6, 4, 4]]),
         ([[4, 5, 6, 7, 8, 9, 4, EOS]], [[BOS]]),
         ([[EOS], [EOS], [EOS]], [[BOS, 4], [4, 5], [5, 6]]),
-        ([[4, 5, EOS], [PAD, PAD, PAD], [PAD, 4, EOS]], [[BOS, 4], [BOS, 4], [BOS, 4]]),  # one that is all padding
+        ([[4, 5, EOS], [PAD, PAD, PAD], [PAD, 4, EOS]], [[BOS, 4], [BOS, 4], [BOS, 4]]),  # one row that is all padding
     ],
 )
 @torch.no_grad()
@@ -128,7 +128,7 @@ def test_odd_shapes(bundle: Bundle, model: OnnxModel, source: list[list[int]], t
 
 @torch.no_grad()
 def test_selected_and_joined_states_go_on_as_the_models_own(bundle: Bundle, model: OnnxModel) -> None:
-    """Two states of each engine go through the same random life: step, select, drop sentences, join new ones."""
+    """Two states per engine go through the same random operations: step, select, drop sentences, join new ones."""
     draws = random.Random(2)
     vocab_size = bundle.source_tokenizer.vocab_size
 
@@ -152,7 +152,7 @@ def test_selected_and_joined_states_go_on_as_the_models_own(bundle: Bundle, mode
         for engine, state in zip(engines, states, strict=True):
             engine.select(state, chosen, torch.tensor(kept) if step % 3 == 0 else None)
         if step % 3 == 0:
-            assert states[1].length == states[1].positions.max()  # nothing is kept of the longest that have left
+            assert states[1].length == states[1].positions.max()  # no positions of sentences that left remain
         beams = width
         if step % 4 == 0 and len(kept) < 6:
             newer = drawn(draws.randint(1, 3))
@@ -173,7 +173,7 @@ def test_the_beams_of_a_sentence_share_its_memory(model: OnnxModel) -> None:
     assert {tuple(tensor.shape[:3]) for tensor in state.prefix} == {(8, 2, 1)}
 
 
-# Every search runs over it.
+# Every search runs with it.
 
 
 def requests(count: int) -> list[Request]:
@@ -216,7 +216,7 @@ def test_targets_are_scored_the_same(bundle: Bundle, model: OnnxModel) -> None:
 
 
 def test_it_joins_an_ensemble(bundle: Bundle, model: OnnxModel) -> None:
-    """The mean of twice the same probabilities is these probabilities."""
+    """The mean of the same probabilities twice is these probabilities."""
     asked, options = requests(4), DecodingOptions(beam_size=3)
     ensemble = Ensemble([bundle.model, model])
     expected = search(bundle.model, asked, options, bos=BOS, eos=EOS, banned=RULED_OUT)
@@ -259,7 +259,7 @@ def test_translating_with_the_folder_runs_its_sessions(
         assert [candidate.text for candidate in mine.candidates] == [candidate.text for candidate in theirs.candidates]
         assert mine.score == pytest.approx(theirs.score, abs=1e-4)
     assert found[0].candidates[0].alignment is not None
-    assert translator.max_source_tokens == 64  # within what the export allows
+    assert translator.max_source_tokens == 64  # within the maximum length of the export
     assert Translator(bundle).max_source_tokens == 256
 
 
@@ -384,7 +384,7 @@ def test_what_the_graphs_cannot_say_is_refused_and_the_old_folder_stays(
 ) -> None:
     bundle = made(output_bias=True)
     with torch.no_grad():
-        bundle.model.projection.bias[BOS] = -1e4  # as imported models have, and no measure for the others
+        bundle.model.projection.bias[BOS] = -1e4  # as in imported models; it must not affect the others' tolerance
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     monkeypatch.setattr(Transformer, "embed_source", lambda self, tokens: 2 * self.embed_target(tokens))
     with pytest.raises(BundleError, match=r"differ from the model's.*nothing was written"):
@@ -441,7 +441,7 @@ def test_learned_positions_have_their_own_limit(tmp_path: Path) -> None:
 def test_a_missing_package_is_named_with_its_extra(
     bundle: Bundle, tmp_path: Path, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, package, None)  # what Python puts there makes an import fail
+    monkeypatch.setitem(sys.modules, package, None)  # with this entry in sys.modules, an import fails
     with pytest.raises(MissingPackageError, match=rf"ONNX needs the package '{package}'.*headway\[onnx\]"):
         export(bundle, tmp_path / "model")
     assert list(tmp_path.iterdir()) == []

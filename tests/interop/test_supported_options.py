@@ -1,4 +1,4 @@
-"""Each value of each option of a model is computed by the other toolkit as here, or refused by the option's name."""
+"""Each value of each option of a model is either supported by an export or refused with the name of the option."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TARGET = torch.tensor([[BOS, 5, 6, 4], [BOS, 9, 4, 7]])
 
 
 def made(config: Any) -> Any:
-    """A model with all weights drawn, so that no part is silent; its tokens are letters."""
+    """A model with random weights, so that every part affects the results. Its tokens are letters."""
     tokenizer = Tokenizer("characters", list("abcdefghij"))
     torch.manual_seed(0)
     if isinstance(config, ClassifierConfig):
@@ -68,7 +68,7 @@ def by_transformers(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
 
 
 def by_ctranslate2(folder: Path, bundle: Bundle | ClassifierBundle) -> Tensor:
-    """Log-probabilities of the targets and the end symbol instead of logits."""
+    """Return the log-probabilities of the targets and of the end symbol, instead of logits."""
     assert isinstance(bundle, Bundle)
     names = [["<pad>", "<bos>", "<eos>", "<unk>", *"abcdefghij"][token] for token in range(14)]
     engine = ctranslate2.Translator(str(folder), device="cpu", inter_threads=1, intra_threads=1, compute_type="float32")
@@ -109,7 +109,7 @@ def listed(form: str, config: BlockConfig) -> Supported:
 
 
 def refused(form: str, config: BlockConfig) -> str | None:
-    """The option by whose name an exporter refuses a config."""
+    """Return the option that an exporter names when it refuses a config."""
     try:
         refuse_unsupported(config, form, listed(form, config))
     except ConfigError as error:
@@ -118,7 +118,7 @@ def refused(form: str, config: BlockConfig) -> str | None:
 
 
 def combined(form: str, config: type[BlockConfig]) -> tuple[list[BlockConfig], dict[str, BlockConfig]]:
-    """Few configs that hold all supported values of all options between them, and each variant that is refused."""
+    """Return a few configs that cover all supported values of all options, and each variant that is refused."""
     found: Any = variants(config)
     (_, base), *rest = found
     waiting = {name: {key: value for key, value in each if value != getattr(base, key)} for name, each in rest}
@@ -128,7 +128,7 @@ def combined(form: str, config: type[BlockConfig]) -> tuple[list[BlockConfig], d
         for name, changes in waiting.items():
             try:
                 made = config.parse({**base.as_dict(), **keys, **changes}, name)
-            except ConfigError:  # a combination that is refused
+            except ConfigError:  # this combination is refused
                 continue
             if all(keys.get(key, value) == value for key, value in changes.items()) and refused(form, made) is None:
                 keys |= changes
@@ -165,7 +165,7 @@ def test_every_value_of_every_option_is_exported_or_refused_by_name(
 
 
 class WithNewOption(TransformerConfig):
-    """A config to which somebody has just added an option."""
+    """A config with a newly added option."""
 
     window: int | None = Field(None, description="An option that no exporter has been taught.")
 
@@ -174,7 +174,7 @@ class WithNewOption(TransformerConfig):
     "supported", [onnx.SUPPORTED, *huggingface_export.SUPPORTED.values(), ctranslate2_export.SUPPORTED]
 )
 def test_a_new_option_is_refused_until_an_exporter_lists_it(supported: Supported) -> None:
-    """With its default value, a model computes what it computed before the option existed."""
+    """With its default value, a model computes the same as before the option existed."""
     refuse_unsupported(WithNewOption.preset("tiny"), "elsewhere", supported)
     with pytest.raises(ConfigError, match=r"^window = 7 cannot be exported to elsewhere; supported: the default$"):
         refuse_unsupported(WithNewOption.preset("tiny", window=7), "elsewhere", supported)

@@ -1,4 +1,4 @@
-"""Imported tokenizers give the ids that their own libraries give, in Headway's order, and no special ones."""
+"""Imported tokenizers return the ids of their own libraries, in Headway's order, and no special ids."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ TEXTS = (
 
 
 def from_spm(model: bytes) -> SentencePieceTokenizer:
-    """Its own pieces behind four special ones, and a mask and a language at the end."""
+    """Its own pieces after four special tokens, and a mask and a language at the end."""
     own = [piece for piece in pieces(model) if piece not in SPECIAL]
     names = ["<pad>", "</s>", "</s>", "<unk>", *own, "<mask>", "__de__"]
     return SentencePieceTokenizer(model, names, [len(names) - 2, len(names) - 1])
 
 
 def library(kind: str) -> dict[str, Any]:
-    """A tokenizer.json as families have them: special tokens in the vocabulary and as added tokens, a template."""
+    """A tokenizer.json as in the families: special tokens in the vocabulary and as added tokens, and a template."""
     made = tokenizers.Tokenizer(tokenizers.models.Unigram() if kind == "unigram" else tokenizers.models.BPE())
     words: Any = tokenizers.pre_tokenizers.Metaspace()
     made.decoder = tokenizers.decoders.Metaspace()
@@ -76,14 +76,14 @@ def library(kind: str) -> dict[str, Any]:
 
 
 def order(content: dict[str, Any], spare: int = 2) -> list[int]:
-    """<pad>, then <s> to start from, </s>, <unk>, the others, and rows that the tokenizer does not know."""
+    """<pad>, then <s> as the begin symbol, </s>, <unk>, the others, and rows that the tokenizer does not use."""
     made = tokenizers.Tokenizer.from_str(json.dumps(content))
     first = [made.get_vocab()[token] for token in ("<pad>", "<s>", "</s>", "<unk>")]
     return [*first, *(index for index in range(made.get_vocab_size() + spare) if index not in first)]
 
 
 def from_moses() -> MosesTokenizer:
-    """Fairseq's pieces behind the four special ones, and a mask and a language at the end."""
+    """Fairseq's pieces after the four special tokens, and a mask and a language at the end."""
     known, merges = moses()
     names = ["<pad>", "</s>", "</s>", "<unk>", *known, "<mask>", "__de__"]
     return MosesTokenizer("de", merges, names, [len(names) - 2, len(names) - 1])
@@ -100,7 +100,7 @@ MADE: dict[str, TextTokenizer] = {
 each_kind = pytest.mark.parametrize("kind", MADE)
 
 
-# The same pieces as the library's.
+# The same pieces as in the library.
 
 
 @pytest.mark.parametrize("kind", FAST)
@@ -164,7 +164,7 @@ def test_moses_takes_tabs_and_line_ends_for_spaces() -> None:
     assert ours.decode(ours.encode("der\tHund")) == "der Hund"
 
 
-def test_what_moses_does_not_know_is_unknown_whatever_the_vocabulary_holds() -> None:
+def test_characters_that_moses_drops_are_unknown_in_any_vocabulary() -> None:
     ours = MosesTokenizer("en", [], ["<pad>", "<s>", "</s>", "<unk>", "a</w>", "</w>"])
     assert ours.encode("日 a") == [UNK, 4]
 
@@ -205,7 +205,7 @@ def test_byte_fallback_knows_every_character() -> None:
     assert ours.decode(ours.encode("龍 😹")) == "龍 😹"
 
 
-# Text makes no special ids.
+# Text never produces special ids.
 
 
 @each_kind

@@ -1,4 +1,4 @@
-"""Foreign ids in Headway's order, and back."""
+"""Foreign ids in Headway's order, and the reverse."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_special_tokens_come_first_and_the_others_keep_their_order() -> None:
 
 @pytest.mark.parametrize(("start", "ours"), [(6, 0), (0, 2)])
 def test_a_start_that_is_another_token_is_there_twice(start: int, ours: int) -> None:
-    """Read back, the old id is padding or the end symbol; the begin symbol is never in a text."""
+    """In the reverse direction, the duplicate is padding or the end symbol; text never has the begin symbol."""
     vocabulary = VocabularyOrder.of(8, pad=6, start=start, end=0, unknown=2)
     assert len(vocabulary) == 9
     assert vocabulary.order == (6, start, 0, 2, 1, 3, 4, 5, 7)
@@ -27,7 +27,7 @@ def test_a_start_that_is_another_token_is_there_twice(start: int, ours: int) -> 
 @given(
     st.integers(4, 30).flatmap(lambda n: st.tuples(st.just(n), st.permutations(range(n)), st.sampled_from([0, 1, 2])))
 )
-def test_there_and_back_is_where_it_was(drawn: tuple[int, list[int], int]) -> None:
+def test_a_round_trip_restores_foreign_ids(drawn: tuple[int, list[int], int]) -> None:
     size, (pad, end, unknown, other, *_), which = drawn
     vocabulary = VocabularyOrder.of(size, pad=pad, start=(pad, end, other)[which], end=end, unknown=unknown)
     everything = range(size)

@@ -1,8 +1,8 @@
-"""Products and attention as on processors that are not here, in a process: ``python emulation.py PROCESSOR``.
+"""Products and attention as on other processors, in a separate process: ``python emulation.py PROCESSOR``.
 
-LLVM compiles vectors of any length for any processor, but not another processor's instructions. So the few that tiles
-are made of are functions here, written out in plain operations: the tiles' layout, their loops and their registers are
-those of that processor, held against products of NumPy.
+LLVM compiles vectors of any length for any processor, but not another processor's instructions. The few instructions
+that tiles use are therefore functions here, written with plain operations. The layout, the loops and the registers of
+the tiles are those of the emulated processor, and the results are compared with NumPy.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ ROWS, SHAPES = (1, 2, 3, 4, 6, 7, 13, 20), ((1, 1), (5, 7), (40, 64), (33, 100),
 
 
 def every(builder: ir.IRBuilder, vector: ir.Value, first: int, step: int) -> ir.Value:
-    """Each ``step``-th lane from the ``first`` on."""
+    """Return each ``step``-th lane, beginning with ``first``."""
     lanes = list(range(first, vector.type.count, step))
     return builder.shuffle_vector(vector, vector, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
 
 
 def add_lanes(builder: ir.IRBuilder, vector: ir.Value, together: int) -> ir.Value:
-    """The sums of so many neighbouring lanes."""
+    """Return the sums of groups of neighboring lanes."""
     total = every(builder, vector, 0, together)
     for lane in range(1, together):
         total = builder.add(total, every(builder, vector, lane, together))
@@ -41,13 +41,13 @@ def add_lanes(builder: ir.IRBuilder, vector: ir.Value, together: int) -> ir.Valu
 
 
 def products(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, *, unsigned: bool) -> ir.Value:
-    """In 32 bits; ``unsigned``: the first are."""
+    """Convert to 32 bits. With ``unsigned``, the first operand is unsigned."""
     wide = ir.VectorType(ir.IntType(32), a.type.count)
     return builder.mul((builder.zext if unsigned else builder.sext)(a, wide), builder.sext(b, wide))
 
 
 def write_out(name: str, builder: ir.IRBuilder, arguments: Any) -> None:
-    """What the instruction does, after Intel's manual."""
+    """Compute the instruction's result as defined in Intel's manual."""
     if "vpdpbusd" in name:
         total, a, b = arguments
         as_bytes = ir.VectorType(ir.IntType(8), 4 * total.type.count)
@@ -68,7 +68,7 @@ def emulate(processor: str) -> None:
     """Make :mod:`headway.kernels.int8_gemm` use another processor's instructions, with a temporary code cache."""
     config: Any = numba.config
     config.CACHE_DIR = tempfile.mkdtemp()
-    numba.njit(lambda x: x)(1)  # Numba itself asks what processor this is
+    numba.njit(lambda x: x)(1)  # Numba itself asks for the name of the processor
     features = dict(llvmlite.binding.get_host_cpu_features()) | HIDDEN | PROCESSORS[processor]
     llvmlite.binding.get_host_cpu_features = lambda: features
     from headway.kernels import llvm
@@ -88,7 +88,7 @@ def emulate(processor: str) -> None:
 
 
 def check_attention(random: np.random.Generator, width: int, count: int) -> None:
-    """Two sentences, three queries each, of two heads, over so many places."""
+    """Two sentences with three queries each, two heads, and the given number of positions."""
     from headway.kernels.decode_attention import attend, padded_width, write_kv
 
     query, keys, values = (

@@ -1,4 +1,4 @@
-"""Where there are kernels, and what happens where there are none."""
+"""Availability of the kernels, and the fallbacks without them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def detected_again() -> Iterator[None]:
 
 
 def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "numba", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "numba", None)  # makes an import of it fail
     assert not kernels.available()
     assert choose_precision("auto", CPU) == ("bfloat16" if computes_bfloat16(CPU) else "float32")
     with pytest.raises(ConfigError, match="AVX2, where the package numba is installed; use 'auto'"):

@@ -1,4 +1,4 @@
-"""Compiling ahead, and results that do not depend on the cache of compiled code."""
+"""Ahead-of-time compilation, and results that do not depend on the cache of compiled code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Narrowing the processor features that kernels are chosen by."""
+"""Restricting the processor features by which kernels are chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention of decoding steps over the cache entries that a mask allows. True means "may attend"."""
+"""Attention in decoding steps over the cache entries that a mask allows. True means "may attend"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headway.kernels.decode_attention import attend, padded_width, write_kv
 
 
 def placed(numbers: np.ndarray) -> np.ndarray:
-    """(B * H, C, K) as what :func:`attend` reads."""
+    """Convert (B * H, C, K) to the layout that :func:`attend` reads."""
     padding = padded_width(numbers.shape[2]) - numbers.shape[2]
     return np.pad(numbers.astype(np.float16), ((0, 0), (0, 0), (0, padding))).view(np.int16)
 

@@ -1,4 +1,4 @@
-"""Products of quantised rows and weights, and what follows them."""
+"""Products of quantized rows and weights, and the operations after them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_integers_on_their_grid_multiply_exactly(rows: int, outputs: int, inputs
     weight = random.integers(-32, 33, (outputs, inputs)).astype(np.float32)
     weight[:, :GROUP] = 0
     x[:, 0] = weight[:, 0] = 127  # so that both scales are 1
-    x[:1], weight[0, GROUP:] = 127, 32  # the largest sums that there are
+    x[:1], weight[0, GROUP:] = 127, 32  # the largest possible sums
     x[1:2], weight[-1, GROUP:] = -127, 32
     assert np.array_equal(QuantizedLinear(weight)(x), x @ weight.T)
 
@@ -45,7 +45,7 @@ def test_integers_on_their_grid_multiply_exactly(rows: int, outputs: int, inputs
 @pytest.mark.parametrize("inputs", [1, 3, 8, 21, 64])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_no_sum_of_16_bits_overflows_whatever_the_inputs(inputs: int, sign: int) -> None:
-    """Of weights that are all as large as any of their row, which no sum of four would hold."""
+    """All weights are as large as the largest in their row, so that sums of four would overflow."""
     weight = np.full((BLOCK + 3, inputs), sign, dtype=np.float32)
     weight[1] *= np.linspace(0.5, 1, inputs, dtype=np.float32)
     weight[2, ::2] *= -1
@@ -86,8 +86,8 @@ def test_rounding_to_integers_costs_at_most_half_a_level_of_each() -> None:
     assert np.array_equal(found[4], bias)
 
 
-def test_a_row_depends_on_itself_alone() -> None:
-    """Whatever is beside it, however many rows are cached at a time, and in whatever tile it falls: bit for bit."""
+def test_a_row_depends_only_on_itself() -> None:
+    """A row's result does not depend on other rows, on the number of cached rows or on its tile, bit for bit."""
     norm = LayerNormParams(normal(24), normal(24, seed=1), 1e-5)
     layer = QuantizedLinear(normal(24, 512, seed=2), normal(24, seed=3), norm=norm)
     x = normal(300, 512, seed=4) * np.logspace(-3, 3, 300, dtype=np.float32)[:, None]
@@ -117,7 +117,7 @@ def test_threads_that_share_a_product_find_the_same() -> None:
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_is_divided_between_threads_only_if_that_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "_threads_start_fast", lambda: True)
     layer = QuantizedLinear(normal(BLOCK, 4))
 
@@ -142,7 +142,7 @@ def test_a_product_is_shared_only_where_that_pays(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.slow
 def test_numba_leaves_pytorch_its_threads() -> None:
-    """In a process of its own, which has not started Numba's threads yet."""
+    """In a separate process, in which Numba's threads have not been started yet."""
     command = "import torch; torch.set_num_threads(1); import headway.engine; from headway.kernels import jit"
     command += "; jit._threads_start_fast(); print(torch.get_num_threads())"
     run = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, timeout=120)
@@ -152,7 +152,7 @@ def test_numba_leaves_pytorch_its_threads() -> None:
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_child_process_computes_alone() -> None:
-    """OpenMP would end it."""
+    """With OpenMP, the child process would be killed."""
     layer, x = QuantizedLinear(normal(3 * BLOCK, 64)), normal(1, 64, seed=1)
     expected = layer(x)
     child = os.fork()
@@ -179,7 +179,7 @@ def test_what_follows_a_product_is_what_it_is_called() -> None:
 
 @pytest.mark.parametrize("damage", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("relu", [False, True])
-def test_damage_is_seen_where_it_is(damage: float, relu: bool) -> None:
+def test_damage_affects_only_its_own_row_or_column(damage: float, relu: bool) -> None:
     x, weight, bias = normal(8, 16), normal(20, 16, seed=1), normal(20, seed=2)
     sound = QuantizedLinear(weight, bias, relu=relu)(x)
     damaged_x = x.copy()

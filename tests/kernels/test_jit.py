@@ -125,7 +125,7 @@ def test_the_users_choice_of_a_cache_folder_is_followed(monkeypatch: pytest.Monk
 
 def test_code_that_another_process_compiles_is_awaited(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     class Compiler:
-        """Compiles the function when it is asked for the second time whether it runs."""
+        """Compiles the function when it is asked a second time whether it runs."""
 
         polled = 0
 

@@ -1,4 +1,4 @@
-"""Tiles of processors that are not here. The tests that take long compile everything anew for one more processor."""
+"""Tiles of other processors. The slow tests compile everything again for one more processor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("emulation.py")
     ["avx2", *(pytest.param(name, marks=pytest.mark.slow) for name in ("avx2-vnni", "avx512", "avx512-vnni"))],
 )
 def test_products_are_those_of_numpy(processor: str, tmp_path: Path) -> None:
-    # Code compiled for another processor must not be found again, and the features are the emulated ones.
+    # Code compiled for another processor must not be reused, and the features are those of the emulated processor.
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path), "HEADWAY_CPU_FEATURES": ""}
     command = [sys.executable, str(SCRIPT), processor]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -1,4 +1,4 @@
-"""The life of a decoding state, whatever its model: each row is held against its whole prefix, scored alone."""
+"""The life of a decoding state of any model: each row is compared with its whole prefix, scored on its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Tokens = Callable[..., Tensor]
 
 @dataclass
 class Row:
-    """What a row of a state stands for."""
+    """The source and the prefix of a row of a state."""
 
     source: Tensor
     prefix: list[int]
@@ -29,7 +29,7 @@ class StateLife:
     random_tokens: Tokens
 
     def advance_and_compare(self, state: Any, rows: list[Row]) -> None:
-        """Append a random token to each row and hold each against the whole prefix, scored alone and at once."""
+        """Append a random token to each row, and compare each row with its whole prefix, scored in one pass."""
         tokens = self.random_tokens(len(rows))
         logits = self.model.step(state, tokens).logits()
         for row, token, found in zip(rows, tokens.tolist(), logits, strict=True):
@@ -38,7 +38,7 @@ class StateLife:
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
     def started(self, sentences: int, beams: int) -> tuple[Any, list[Row]]:
-        """A new state over random sources of different lengths, and its rows."""
+        """Return a new state for random sources of different lengths, and its rows."""
         lengths = [random.randint(1, 6) for _ in range(sentences)]
         sources = [self.random_tokens(length) for length in lengths]
         state = self.model.start([source.tolist() for source in sources])
@@ -52,7 +52,7 @@ class StateLife:
         return [Row(source, []) for source in sources for _ in range(beams)]
 
     def reorder_admit_and_leave(self, steps: int) -> None:
-        """Beams are reordered and repeated, sequences leave and change places, new ones enter, in random turns."""
+        """Reorder and repeat beams, drop and reorder sequences, and add new ones, in random turns."""
         beams = 2
         state, rows = self.started(3, beams)
         for _ in range(steps):

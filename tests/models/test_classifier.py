@@ -1,4 +1,4 @@
-"""The classifier: padding changes nothing (or all alike), the reference form is what its equations say."""
+"""The classifier: padding has no effect (or the same for all), and the reference form follows its equations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ AS_CODED = {**AS_WRITTEN, "norm": "pre", "residual": True}
 def make(**changes: Any) -> EncoderClassifier:
     model = EncoderClassifier(ClassifierConfig.parse({**SMALL, **changes}, "test"), VOCAB, CLASSES)
     with torch.no_grad():
-        model.projection.bias.normal_()  # zeros would hide a bias that is added twice or never
+        model.projection.bias.normal_()  # with zeros, a bias that is added twice or never would not be noticed
     return model.eval()
 
 
@@ -59,7 +59,7 @@ class TestMasked:
 
 class TestReferenceForm:
     def test_as_written_is_its_equations(self) -> None:
-        """No residual, norm or mask: x = FFN(MultiHead(x)), and the last of the positions is projected."""
+        """Without residual, norm or mask: x = FFN(MultiHead(x)), and the last position is projected."""
         model = make(**AS_WRITTEN)
         block = model.encoder.blocks[0]
         state = block.state_dict()
@@ -106,7 +106,7 @@ class TestReferenceForm:
 
 
 class TestOnePosition:
-    """Where one position is read out, the last block computes no other; the numbers are those of all."""
+    """If only one position is used, the last block computes only this position, with the same result."""
 
     @pytest.mark.parametrize("layers", [1, 2])
     @pytest.mark.parametrize("norm", ["pre", "post", "none"])
@@ -158,7 +158,7 @@ class TestParts:
         assert (EncoderClassifier.pad, EncoderClassifier.bos) == (PAD, BOS)
 
     def test_options_of_the_blocks_arrive(self) -> None:
-        """Each changes the function: the same weights where names are the same, other logits."""
+        """Each option changes the function: with the same weights for the same names, the logits differ."""
         plain = make(encoder_layers=2)
         for changes in (
             {"score": "dot"},
@@ -202,7 +202,7 @@ class TestTraining:
             optimizer.step()
         assert model(rows(*TEXTS)).argmax(1).tolist() == [0, 1, 2]
 
-    def test_word_dropout_leaves_whole_tokens_out_while_training_alone(self) -> None:
+    def test_word_dropout_drops_whole_tokens_only_in_training(self) -> None:
         model = make(word_dropout=0.5, positions="none")
         source = torch.full((50, 8), 5)
         whole = model.embed_source(source)
@@ -216,7 +216,7 @@ class TestTraining:
         assert make(dropout=0.3).embedding_dropout.p == 0.3
         assert make(dropout=0.3, embedding_dropout=0.0).embedding_dropout.p == 0.0
 
-    def test_dropouts_act_while_training_alone(self) -> None:
+    def test_dropouts_act_only_in_training(self) -> None:
         for name in (
             "dropout",
             "attention_dropout",

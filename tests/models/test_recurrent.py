@@ -33,7 +33,7 @@ ATTENDING = [name for name, form in FORMS.items() if form["attention"] != "none"
 
 
 def recurrent(**changes: Any) -> RecurrentModel:
-    """A small model with weights all drawn, so that no part is silent."""
+    """Return a small model with random weights, so that every part affects the results."""
     model = RecurrentModel(RecurrentConfig.parse({**SMALL, **changes}, "test"), V, V).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -50,11 +50,11 @@ def random_tokens(*shape: int) -> Tensor:
     return torch.randint(1, V, shape)
 
 
-# The equations, one sentence and one position at a time, by the weights' public names.
+# The equations for one sentence and one position at a time, with the weights' public names.
 
 
 class Slow:
-    """A model computed from its state dict alone."""
+    """A model computed only from its state dict."""
 
     def __init__(self, model: RecurrentModel) -> None:
         self.config, self.w = model.config, {name: tensor.detach() for name, tensor in model.state_dict().items()}
@@ -126,14 +126,14 @@ class Slow:
         return torch.where(first > second, first, second)
 
     def through(self, x: Tensor, hidden: list[list[Tensor]]) -> Tensor:
-        """All of the decoder's layers, whose states are moved."""
+        """Run all decoder layers, and update their states."""
         for index, state in enumerate(hidden):
             hidden[index] = self.step(f"decoder.layers.{index}", x, state)
             x = hidden[index][0]
         return x
 
     def __call__(self, source: list[int], target: list[int]) -> tuple[Tensor, Tensor]:
-        """Logits (T, V) and weights (T, S)."""
+        """Return logits (T, V) and weights (T, S)."""
         config, (states, z) = self.config, self.encode(source)
         parts = list(self.linear("decoder.bridge", z).view(-1, config.d_model))
         if config.cell == "gru":
@@ -167,7 +167,7 @@ def test_equations(model: RecurrentModel) -> None:
     expected, weights = Slow(model)(source[0].tolist(), target[0].tolist())
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     if seen:
-        map_ = torch.cat(seen, 2)  # of all target positions, which some decoders compute one by one
+        map_ = torch.cat(seen, 2)  # for all target positions, which some decoders compute one by one
         assert map_.shape == (1, 1, 4, 5)
         torch.testing.assert_close(map_[0, 0], weights, atol=1e-5, rtol=1e-5)
 
@@ -181,7 +181,7 @@ def test_every_weight_is_learned(model: RecurrentModel) -> None:
     assert silent == set()
 
 
-# What the model may see.
+# What the model may attend to.
 
 
 @torch.no_grad()
@@ -224,7 +224,7 @@ def test_a_source_without_tokens_is_no_accident(model: RecurrentModel) -> None:
 
 
 def test_dropout_is_of_pytorchs_generator_and_acts_everywhere() -> None:
-    """The same seed, the same result; and whatever is left out by one seed, another has."""
+    """The same seed gives the same result, and different seeds drop different units."""
     for form in FORMS.values():
         model, source, target = recurrent(**{**form, "dropout": 0.4}), random_tokens(2, 5), random_tokens(2, 4)
         without = model(source, target)
@@ -239,7 +239,7 @@ def test_dropout_is_of_pytorchs_generator_and_acts_everywhere() -> None:
 
 
 def test_layers_are_dropped_out_between(model: RecurrentModel) -> None:
-    """At a probability of nearly one, nothing of a lower layer reaches a higher one."""
+    """At a probability of nearly one, no output of a lower layer reaches a higher layer."""
     if model.config.decoder_layers == 1:
         return
     model = recurrent(**{**model.config.as_dict(), "dropout": 0.99999})
@@ -293,11 +293,11 @@ def test_a_model_without_attention_attends_to_nothing() -> None:
         search(model, [Request(source=(5, 2), limit=3)], DecodingOptions(coverage_penalty=0.1), bos=1, eos=2)
 
 
-# It learns.
+# The model learns.
 
 
 def learned(steps: int, length: int, *, rate: float, **form: Any) -> float:
-    """The accuracy on sequences to be turned round, after so many steps on such."""
+    """Return the accuracy on sequences to be reversed, after training for the given number of steps."""
     torch.manual_seed(3)
     model = RecurrentModel(RecurrentConfig.parse({"d_model": 32, "dropout": 0.0, **form}, "test"), 8, 8)
     optimizer = torch.optim.Adam(model.parameters(), rate)
@@ -394,7 +394,7 @@ def test_presets_have_the_sizes_of_their_papers(name: str) -> None:
     }[name]
     units = config.d_model // (1 + config.bidirectional)
     assert (config.cell, units, config.d_embedding, config.encoder_layers, config.score_hidden) == sizes
-    with torch.device("meta"):  # counted, never filled
+    with torch.device("meta"):  # counted without allocating memory
         model = RecurrentModel(config, 50, 50)
     recurrent_units = model.encoder.forward_layers[0].get_submodule("cell").get_parameter("weight_hh_l0").size(1)
     assert recurrent_units == units

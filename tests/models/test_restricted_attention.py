@@ -1,4 +1,4 @@
-"""Restricted self-attention: which positions a window opens, and that every form of a model keeps to it."""
+"""Restricted self-attention: the positions in a window, and that every form of a model respects it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _seed() -> None:
 
 
 def transformer(**changes: Any) -> Transformer:
-    """A small model whose weights are all drawn."""
+    """Return a small model with random weights."""
     model = build_model(TransformerConfig.parse({**SIZES, **changes}, "test"), V, V).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -63,7 +63,7 @@ def decoder_block(window: int | None) -> DecoderBlock:
     return DecoderBlock(BlockConfig(d_model=8, num_heads=2, d_ff=8, decoder_window=window))
 
 
-# Which positions a window opens.
+# Positions in a window.
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
         return sum(sizes.values())
 
     assert 1.9 < saved(900, (4, 3)) / saved(450, (4, 3)) < 2.1
-    assert saved(900, None) / saved(450, None) > 3  # the square, and what grows with the length
+    assert saved(900, None) / saved(450, None) > 3  # the square of the length, and memory proportional to it
 
 
 # Decoding.
@@ -204,7 +204,7 @@ def test_memory_grows_with_the_length_and_not_with_its_square() -> None:
 @pytest.mark.parametrize("kind", ["plain", "converted", "ensemble"])
 @torch.no_grad()
 def test_decoding_with_a_cache_equals_the_whole_prefix(kind: str, positions: str) -> None:
-    """While beams are reordered, sequences leave and new ones enter."""
+    """Compare while beams are reordered, sequences leave and new ones enter."""
     model: Any = transformer(encoder_window=3, decoder_window=4, positions=positions)
     if kind == "ensemble":
         other = transformer(decoder_window=2, positions=positions)
@@ -215,7 +215,7 @@ def test_decoding_with_a_cache_equals_the_whole_prefix(kind: str, positions: str
 
 
 class Converted(SearchTransformer):
-    """Scores whole targets with the model that it was made from."""
+    """Scores whole targets with the original model."""
 
     def __call__(self, source: Tensor, target: Tensor) -> Tensor:
         logits: Tensor = self._model(source, target)
@@ -246,8 +246,8 @@ def test_the_cache_keeps_the_window_whatever_the_length(precision: Any, beams: i
 @pytest.mark.parametrize("changes", [{}, {"positions": "rotary"}])
 @torch.no_grad()
 def test_lower_precisions_stay_near_the_reference(precision: Any, changes: dict[str, Any]) -> None:
-    """Sources are shorter and longer than what the int8 kernel computes, and targets longer than the window."""
-    sizes = {"d_model": 64, "d_ff": 64}  # at width 16 rounding alone is 5 %
+    """Sources are shorter and longer than the int8 kernel supports, and targets are longer than the window."""
+    sizes = {"d_model": 64, "d_ff": 64}  # with a width of 16, rounding is already 5 %
     model = transformer(encoder_window=4, decoder_window=3, **sizes, **changes)
     sources = [random_tokens(n).tolist() for n in (3, 40, 120)]
     tokens, found = random_tokens(12, 3), []

@@ -35,7 +35,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 
 def transformer(**changes: Any) -> Transformer:
-    """A small model with weights all drawn, so that no part is silent."""
+    """Return a small model with random weights, so that every part affects the results."""
     model = build_model(TransformerConfig.parse({**SMALL, **changes}, "test"), V, V).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -79,7 +79,7 @@ def test_presets_have_their_sizes(preset: str, d: int, f: int, h: int, layers: i
     assert sizes == (d, f, h, layers, layers)
     assert (config.dropout, config.attention_dropout, config.feed_forward_dropout) == (dropout, 0, 0)
     assert (config.norm, config.activation, config.positions, config.tie) == ("post", "relu", "sinusoidal", "all")
-    with torch.device("meta"):  # counted, never filled
+    with torch.device("meta"):  # counted without allocating memory
         model = build_model(config, 37000, 37000)
     norm = 2 * d
     attention = 4 * (d * d + d)  # query, key, value and output, with biases
@@ -121,7 +121,7 @@ def test_one_matrix_for_all_needs_one_vocabulary() -> None:
         build_model(TransformerConfig.parse(SMALL, "test"), 20, 30)
 
 
-# What the model may see.
+# What the model may attend to.
 
 
 def test_the_future_cannot_leak(model: Transformer) -> None:
@@ -175,14 +175,14 @@ def test_embeddings_of_both_sides_are_dropped_out_in_training() -> None:
 
 
 def test_blocks_of_both_sides_are_left_out_in_training() -> None:
-    """At a probability of nearly one, the stacks hand on what they are given."""
+    """At a probability of nearly one, the stacks return their input."""
     model = transformer(layer_dropout=0.999999).train()
     x, memory, mask = torch.randn(2, 3, 16), torch.randn(2, 3, 16), torch.ones(1, 3, 3, dtype=torch.bool)
     assert torch.equal(model.encoder(x, mask), x)
     assert torch.equal(model.decoder(x, memory, mask), x)
 
 
-# Cached and uncached agree.
+# Results with and without cache agree.
 
 
 def test_is_a_search_model(model: Transformer) -> None:
@@ -190,7 +190,7 @@ def test_is_a_search_model(model: Transformer) -> None:
 
 
 def test_step_by_step_equals_all_at_once(model: Transformer) -> None:
-    # 40 steps: the buffers, which grow by 32 positions, grow once.
+    # In 40 steps, the buffers, which grow by 32 positions, grow once.
     source, target = random_tokens(3, 6), random_tokens(3, 40)
     source[1, 4:] = 0
     expected = model(source, target)
@@ -216,7 +216,7 @@ def test_rows_past_the_first_buffer_meet_new_ones() -> None:
 
 
 def test_rows_that_come_and_go_need_no_more_room_than_the_longest_of_them() -> None:
-    # As in a server: one long-lived state, whose sentences live 6 steps each. Learned positions end at 8.
+    # As in a server: one long-lived state, whose sentences leave after 6 steps each. Learned positions end at 8.
     life = StateLife(transformer(positions="learned", max_length=8), random_tokens)
     state, rows = life.started(1, 1)
     for step in range(1, 25):
@@ -256,11 +256,11 @@ def test_other_positions_let_decoding_pass_any_table(positions: str) -> None:
     torch.testing.assert_close(logits, model(source, target)[:, -1], atol=1e-4, rtol=1e-4)
 
 
-# What imported models do otherwise.
+# Options of imported models.
 
 
 def test_without_their_options_models_are_what_they_were() -> None:
-    """A configuration that was written before these options were there says none of them."""
+    """A configuration that was written before these options existed contains none of them."""
     config = TransformerConfig.parse(SMALL, "config.json of old")
     assert not set(FOREIGN) & SMALL.keys()
     model = build_model(config, V, V)

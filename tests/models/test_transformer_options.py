@@ -1,4 +1,4 @@
-"""Score functions, positions, norms and residual connections of the Transformer, all together."""
+"""Score functions, positions, norms and residual connections of the Transformer, in all combinations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROJECTIONS: tuple[Projection, ...] = get_args(Projection)
 
 
 def transformer(vocab_size: int = V, **changes: Any) -> Transformer:
-    """A small model with weights all drawn, so that no part is silent."""
+    """Return a small model with random weights, so that every part affects the results."""
     model = Transformer(TransformerConfig.parse({**SIZES, **changes}, "test"), vocab_size, vocab_size).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -43,7 +43,7 @@ def tokens(*shape: int) -> Tensor:
     return torch.randint(1, V, shape)
 
 
-# Cached and uncached agree, and padding changes nothing: all combinations.
+# Results with and without cache agree, and padding has no effect, for all combinations.
 
 
 def check_a_life(model: Transformer) -> None:
@@ -67,7 +67,7 @@ def check_a_life(model: Transformer) -> None:
 @pytest.mark.parametrize("score", SCORES)
 @torch.inference_mode()
 def test_step_by_step_equals_all_at_once(score: ScoreKind) -> None:
-    # Every other combination for one score, and the rest for the next.
+    # Every second combination for one score function, and the others for the next.
     combinations = list(itertools.product(POSITIONS, NORMS, (True, False)))
     for place, (positions, norm, residual) in enumerate(combinations):
         if (place + SCORES.index(score)) % 2:
@@ -88,7 +88,7 @@ def test_padding_changes_nothing(score: ScoreKind) -> None:
             torch.testing.assert_close(together[row, : len(target)], alone, atol=1e-4, rtol=1e-4)
 
 
-# What positions do.
+# Effects of positions.
 
 
 @torch.no_grad()
@@ -109,8 +109,8 @@ def test_rotary_positions_are_not_added_to_embeddings() -> None:
 
 
 @torch.no_grad()
-def test_without_residual_connections_a_block_hands_on_its_sublayers_output_alone() -> None:
-    # A feed-forward layer that computes zeros ends a block; without a norm nothing else is left.
+def test_without_residual_connections_a_block_returns_only_its_sublayers_output() -> None:
+    # The block ends with a feed-forward layer that computes zeros; without a norm, nothing else is left.
     for residual in (True, False):
         model = transformer(residual=residual, norm="none")
         outer = model.encoder.get_submodule("blocks.0.feed_forward.outer")
@@ -120,7 +120,7 @@ def test_without_residual_connections_a_block_hands_on_its_sublayers_output_alon
         assert (memory == 0).all() == (not residual)
 
 
-# Weights have names, and come back.
+# Weights have names, and can be saved and loaded.
 
 
 def test_the_defaults_weights_have_the_names_that_they_had() -> None:
@@ -185,7 +185,7 @@ def test_autocast_trains_and_decodes(score: ScoreKind, positions: str) -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
-    # Norms keep what is between them at a size of about 1; bfloat16 has 8 bits.
+    # Norms keep values between them at a size of about 1; bfloat16 has 8 bits.
     torch.testing.assert_close(logits.float(), whole, atol=0.1, rtol=0.1)
     torch.testing.assert_close(steps.float(), whole, atol=0.1, rtol=0.1)
 
@@ -200,7 +200,7 @@ def test_each_weight_takes_part(score: ScoreKind) -> None:
 
 @pytest.mark.parametrize("score", SCORES)
 @torch.no_grad()
-def test_dropout_on_the_weights_acts_in_training_alone(score: ScoreKind) -> None:
+def test_dropout_on_the_weights_acts_only_in_training(score: ScoreKind) -> None:
     model, plain = transformer(score=score, attention_dropout=0.5), transformer(score=score)
     plain.load_state_dict(model.state_dict())
     source, target = tokens(2, 6), tokens(2, 6)
@@ -210,7 +210,7 @@ def test_dropout_on_the_weights_acts_in_training_alone(score: ScoreKind) -> None
 
 @pytest.mark.parametrize("changes", [{"positions": "rotary"}, {"qk_projection": "hidden", "norm": "none"}], ids=str)
 def test_three_sentences_are_learnt_backwards(changes: dict[str, Any]) -> None:
-    """Each target token is the source token at one place: positions and their match must both be learnt."""
+    """Each target token is the source token at one position, so the model must learn positions and match them."""
     config = TransformerConfig.parse({**SIZES, "d_model": 32, "d_ff": 32, **changes}, "test")
     model = Transformer(config, V, V)
     source = torch.randint(4, V, (3, 5))

@@ -24,7 +24,7 @@ X = torch.tensor([[0.0, 0.0, 1.0], [0.0, 0.0, 2.0], [1.0, 0.0, 0.0]])
 
 
 def random_mask(*shape: int) -> Tensor:
-    """A mask in which every query may attend to something."""
+    """Return a mask in which every query may attend to something."""
     mask = torch.rand(*shape) < 0.6
     mask[..., 0] = True
     return mask
@@ -57,7 +57,7 @@ def test_a_single_query_attends_wholly_to_itself() -> None:
 
 
 def test_causal_weights_worked_by_hand() -> None:
-    # All scores are equal, so a query spreads its weight evenly over what it may see.
+    # All scores are equal, so a query distributes its weight evenly over the keys that it may attend to.
     zeros = torch.zeros(1, 3, 4)
     weights = attention_weights(zeros, zeros, causal_mask(3))
     torch.testing.assert_close(weights[0], torch.tensor([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3]]))
@@ -66,7 +66,7 @@ def test_causal_weights_worked_by_hand() -> None:
 # Masks.
 
 
-def test_a_masked_key_might_as_well_not_be_there() -> None:
+def test_a_masked_key_has_no_effect() -> None:
     query, key, value = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(2, 5, 6)
     mask = torch.tensor([True, True, False, True, False])
     kept = mask.nonzero().squeeze(1)
@@ -128,7 +128,7 @@ def pytorchs_twin(ours: MultiHeadAttention, d_model: int) -> nn.MultiheadAttenti
 
 
 def randomised(module: nn.Module) -> None:
-    """Draw all weights, the biases too, which would start at zero."""
+    """Initialize all weights at random, including the biases, which would start at zero."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
@@ -285,7 +285,7 @@ def test_dropout_acts_on_weights_in_training_only() -> None:
 
 
 def test_each_projection_starts_by_xaviers_rule_for_its_own_shape() -> None:
-    # Uniform on +-sqrt(6 / (inputs + outputs)): the joined matrix of three projections must not count as one. All of n
+    # Uniform on +-sqrt(6 / (inputs + outputs)): the joined matrix of three projections must not count as one. All n
     # draws are below 0.99 of the bound with probability 0.99^n, below 1e-8 for the 2048 draws of the smallest matrix.
     module = MultiHeadAttention(64, 4, d_key=8, d_value=32)
     for name, outputs in {"query": 32, "key": 32, "value": 128}.items():
@@ -306,7 +306,7 @@ def test_a_mask_over_the_keys_alone_broadcasts() -> None:
 
 
 def heads_by_loop(module: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Heads one by one: queries and keys as they are compared, values as they are projected."""
+    """Compute the heads one by one: queries and keys as the score function needs them, values as projected."""
     assert module.score is not None
     heads = [module.score(query, key)[:, head].softmax(-1) @ value[:, head] for head in range(module.num_heads)]
     return F.linear(torch.cat(heads, -1), module.output.weight, module.output.bias)
@@ -373,7 +373,7 @@ def test_rotary_attention_turns_queries_and_keys() -> None:
 
 
 @pytest.mark.parametrize("kind", ["scaled_dot", "dot", "cosine"])
-def test_rotary_attention_sees_distances_alone(kind: ScoreKind) -> None:
+def test_rotary_attention_depends_only_on_distances(kind: ScoreKind) -> None:
     module = MultiHeadAttention(8, 2, score=kind, rotary=True)
     randomised(module)
     x = torch.randn(2, 5, 8)

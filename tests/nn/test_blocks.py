@@ -31,7 +31,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
 def randomised(module: ModuleT) -> ModuleT:
-    """Draw all weights, also those that start at zero or one."""
+    """Initialize all weights at random, including those that start at zero or one."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
@@ -159,7 +159,7 @@ def test_without_residual_connections_by_formula() -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
 def test_dropout_is_on_the_sublayers_output_alone(norm: Norm) -> None:
-    # With nearly all of a sub-layer's output dropped, what is left is the residual path, normed or not.
+    # If nearly all of a sublayer's output is dropped, only the residual path is left, normalized or not.
     config = BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, dropout=0.999999)
     around = EncoderBlock(config).attention_residual
     x = torch.randn(2, 3, D)
@@ -170,7 +170,7 @@ def test_dropout_is_on_the_sublayers_output_alone(norm: Norm) -> None:
 
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("norm", ["post", "pre", "none"])
-def test_the_options_choose_what_stands_around_sublayers(norm: Norm, residual: bool) -> None:
+def test_the_options_choose_norms_and_residuals_around_sublayers(norm: Norm, residual: bool) -> None:
     block = DecoderBlock(BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, norm=norm, residual=residual))
     kind = {"post": PostNorm, "pre": PreNorm, "none": NoNorm}[norm]
     for around in (block.attention_residual, block.cross_attention_residual, block.feed_forward_residual):
@@ -191,7 +191,7 @@ def attention_state(attention: MultiHeadAttention, prefix: str) -> dict[str, Ten
 
 
 def block_state(block: EncoderBlock | DecoderBlock) -> dict[str, Tensor]:
-    """The weights of a block under the names of PyTorch's layer of the same order of sub-layers."""
+    """Return the weights of a block under the names of PyTorch's layer with the same order of sublayers."""
     state = attention_state(block.attention, "self_attn")
     residuals = [block.attention_residual, block.feed_forward_residual]
     if isinstance(block, DecoderBlock):
@@ -224,8 +224,8 @@ def test_encoder_block_equals_pytorchs(norm: Norm) -> None:
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_decoder_block_equals_pytorchs(norm: Norm) -> None:
-    # PyTorch's order is fixed: self-attention, attention over the memory, feed-forward. Equal weights in another order
-    # would give another result, so this fixes ours.
+    # PyTorch's order is fixed: self-attention, cross-attention, feed-forward. With equal weights, another order would
+    # give another result, so this test fixes our order.
     block = randomised(DecoderBlock(options(norm)))
     theirs = nn.TransformerDecoderLayer(D, H, F_INNER, dropout=0.0, batch_first=True, norm_first=norm == "pre")
     theirs.load_state_dict(block_state(block))
@@ -265,8 +265,8 @@ def test_stacks_apply_their_blocks_in_turn_and_end_normed(norm: Norm) -> None:
 
 
 @pytest.mark.parametrize("kind", [EncoderStack, DecoderStack])
-def test_layer_dropout_leaves_out_whole_blocks_in_training_alone(kind: type[EncoderStack] | type[DecoderStack]) -> None:
-    """At a probability of 0.3, both blocks stay in 0.49 of all passes, one of them in 0.21 each, and none in 0.09."""
+def test_layer_dropout_skips_whole_blocks_only_in_training(kind: type[EncoderStack] | type[DecoderStack]) -> None:
+    """At a probability of 0.3, both blocks run in 0.49 of all passes, one of them in 0.21 each, and none in 0.09."""
     stack = randomised(kind(2, BlockConfig(d_model=D, num_heads=H, d_ff=F_INNER, layer_dropout=0.3)))
     x, memory, mask = torch.randn(1, 2, D), torch.randn(1, 3, D), causal_mask(2)
     others = (mask,) if kind is EncoderStack else (memory, mask)

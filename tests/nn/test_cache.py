@@ -1,4 +1,4 @@
-"""The cache against plain lists: which entries each beam may attend to, whoever enters, leaves, splits or dies."""
+"""The cache compared with plain lists: each beam may attend to its entries while beams enter, leave, split and end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADS, LAYERS = 2, 2
 
 
 class Watched:
-    """A cache, and for each beam of each sequence the numbers of its entries. A key holds its entry's number."""
+    """A cache, and the entry numbers of each beam of each sequence. A key contains the number of its entry."""
 
     def __init__(self, beams: int, window: int | None = None) -> None:
         layers = [LayerSpec(HEADS, 1, 1)] * LAYERS
@@ -22,7 +22,7 @@ class Watched:
         self.prefixes: list[list[list[float]]] = []
 
     def admit(self, lengths: list[int]) -> None:
-        """Add sequences whose first entries are written at once, as those of a prompt or a memory."""
+        """Add sequences whose first entries are written at once, like those of a prompt or a memory."""
         self.cache.admit(lengths, beams=self.beams)
         shape = len(lengths), HEADS, max(lengths), 1
         numbers = torch.arange(self.number, self.number + shape[0] * shape[2], dtype=torch.float32)
@@ -34,7 +34,7 @@ class Watched:
         self.number += len(numbers)
 
     def step(self) -> None:
-        """Give every beam an entry, and compare all that it may attend to."""
+        """Append an entry to every beam, and compare everything that it may attend to."""
         sequences, beams = len(self.prefixes), self.beams
         numbers = torch.arange(self.number, self.number + sequences * beams, dtype=torch.float32)
         new = numbers.view(sequences, 1, beams, 1).expand(-1, HEADS, -1, -1)
@@ -56,7 +56,7 @@ class Watched:
         assert self.cache.max_length == max(self.cache.lengths.tolist())
 
     def select(self, parents: list[list[int]], kept: list[int] | None = None) -> None:
-        """The sequences ``kept`` stay (None: all); ``parents`` are the beams that theirs continue."""
+        """Keep the sequences ``kept`` (None: all). Each new beam continues its parent in ``parents``."""
         before, self.beams = self.beams, len(parents[0])
         old = list(range(len(self.prefixes))) if kept is None else kept
         rows = [at * before + parent for at, several in zip(old, parents, strict=True) for parent in several]
@@ -82,7 +82,7 @@ def test_beams_see_their_own_prefixes_through_any_history(seed: int, window: int
             kept = dice.sample(range(len(watched.prefixes)), dice.randint(1, len(watched.prefixes) - 1))
         before, beams = watched.beams, dice.choice([watched.beams, watched.beams, watched.beams, 1, 3, 5])
         sequences = len(watched.prefixes if kept is None else kept)
-        dying = dice.random() < 0.4  # all continue one beam
+        dying = dice.random() < 0.4  # all beams continue one beam
         watched.select([[0 if dying else dice.randrange(before) for _ in range(beams)] for _ in range(sequences)], kept)
         longest = max([longest, *(len(prefixes[0]) for prefixes in watched.prefixes)])
     assert longest > 20, "or nothing was asked"

@@ -1,4 +1,4 @@
-"""The convolution by hand, and blind to padding."""
+"""The convolution: worked out by hand, and independent of padding."""
 
 from __future__ import annotations
 

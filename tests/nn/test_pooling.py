@@ -1,4 +1,4 @@
-"""Pooling: by hand, and blind to what does not count."""
+"""Pooling: worked out by hand, and independent of positions that do not count."""
 
 from __future__ import annotations
 

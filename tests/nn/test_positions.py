@@ -27,7 +27,7 @@ def test_by_the_papers_formula(d_model: int) -> None:
 
 
 def test_first_positions_by_hand() -> None:
-    # d_model = 4: the second pair turns 100 times slower than the first.
+    # d_model = 4: the second pair rotates 100 times slower than the first.
     expected = [[0, 1, 0, 1], [math.sin(1), math.cos(1), math.sin(0.01), math.cos(0.01)]]
     torch.testing.assert_close(sinusoids(2, 4), torch.tensor(expected))
 
@@ -65,7 +65,7 @@ def test_last_exponent_spaces_the_wavelengths_up_to_the_base() -> None:
 @given(position=st.integers(0, 200), shift=st.integers(0, 50))
 def test_a_shift_is_one_rotation_for_all_positions(position: int, shift: int) -> None:
     # "for any fixed offset k, PE(pos + k) can be represented as a linear function of PE(pos)" (section 3.5): each pair
-    # (sin, cos) is turned by k / 10000^(2i / d).
+    # (sin, cos) is rotated by k / 10000^(2i / d).
     d_model = 8
     rotation = torch.zeros(d_model, d_model)
     for i in range(0, d_model, 2):
@@ -169,7 +169,7 @@ def test_rotation_is_a_product_with_a_complex_number(start: int) -> None:
 
 
 @given(st.integers(0, 400), st.integers(0, 400), st.integers(0, 400), st.integers(0, 1000))
-def test_products_depend_on_the_distance_alone(query_at: int, key_at: int, shift: int, seed: int) -> None:
+def test_products_depend_only_on_the_distance(query_at: int, key_at: int, shift: int, seed: int) -> None:
     torch.manual_seed(seed)
     query, key = torch.randn(1, 1, 1, 8), torch.randn(1, 1, 1, 8)
 
@@ -201,7 +201,7 @@ def test_a_rotation_that_grew_while_decoding_can_be_trained_with() -> None:
         rotary.reserve(300)
     x = torch.randn(1, 1, 300, 4, requires_grad=True)
     (gradient,) = torch.autograd.grad(rotary(x).square().sum(), x)
-    torch.testing.assert_close(gradient, 2 * x.detach())  # for lengths stay
+    torch.testing.assert_close(gradient, 2 * x.detach())  # the table is kept for the lengths that it covers
 
 
 def test_a_rotation_has_no_weights_and_keeps_the_precision() -> None:

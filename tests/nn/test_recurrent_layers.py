@@ -11,7 +11,7 @@ CELLS: list[Cell] = ["gru", "lstm"]
 
 
 def layer_of(cell: Cell, d_input: int = 3, d_state: int = 4) -> RecurrentLayer:
-    """A layer with weights all drawn, so that no part is silent."""
+    """Return a layer with random weights, so that every part affects the results."""
     layer = RecurrentLayer(cell, d_input, d_state)
     with torch.no_grad():
         for parameter in layer.parameters():
@@ -58,7 +58,7 @@ def test_step_by_step_equals_one_call(cell: Cell) -> None:
     state = tuple(torch.randn(5, 4) for _ in range(layer.num_states))
     expected, last = layer(x, state)
     for position in range(6):
-        # In two parts, as decoders give the embedding and the context.
+        # In two parts, like the embedding and the context in a decoder.
         first, second = x[:, position, :1], x[:, position, 1:]
         state = layer.step(layer.gates(second, layer.gates(first)), state)
         torch.testing.assert_close(state[0], expected[:, position])
@@ -82,7 +82,7 @@ def test_weights_start_as_is_said() -> None:
     layer = RecurrentLayer("lstm", 6, 5)
     for gate in layer.cell.weight_hh_l0.chunk(4):
         torch.testing.assert_close(gate @ gate.T, torch.eye(5))
-    bound = (6 / (6 + 5)) ** 0.5  # Xavier, of one gate
+    bound = (6 / (6 + 5)) ** 0.5  # Xavier initialization of one gate
     assert 0.8 * bound < layer.cell.weight_ih_l0.abs().max() <= bound
     assert layer.cell.bias_ih_l0.view(4, 5).tolist() == [[0] * 5, [1] * 5, [0] * 5, [0] * 5]
     assert not layer.cell.bias_hh_l0.any()

@@ -1,4 +1,4 @@
-"""Score functions, against values worked by hand, a slow loop, and numerical gradients."""
+"""Score functions, compared with values worked out by hand, a slow loop, and numerical gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ B, H, T, S, K = 2, 3, 4, 5, 6
 
 
 def drawn(kind: ScoreKind, width: int = K, heads: int = H, hidden: int | None = None) -> ScoreFunction:
-    """With all weights away from where they start."""
+    """Move all weights away from their initial values."""
     score = make_score(kind, width, heads, hidden=hidden)
     with torch.no_grad():
         for parameter in score.parameters():
@@ -48,7 +48,7 @@ def queries_and_keys() -> tuple[Tensor, Tensor]:
         # W q = (1, 2) and U k = (3, -1) are summed to (4, 1); v = (1, 2).
         ("additive", {"query": [[1.0, 0.0], [0.0, 1.0]], "key": [[1.0, 0.0], [0.0, 1.0]], "vector": [[1.0], [2.0]]},
          math.tanh(4) + 2 * math.tanh(1)),
-        # The bias makes (-1, 1) of it, of which ReLU leaves (0, 1). W q = (1 x 1 + 2 x 0, ...) are rows times columns.
+        # With the bias this is (-1, 1), and after ReLU (0, 1). W q = (1 x 1 + 2 x 0, ...) multiplies rows with columns.
         ("feed_forward", {"query": [[1.0, 0.0], [0.0, 1.0]], "key": [[1.0, 0.0], [0.0, 1.0]],
                           "vector": [[1.0], [2.0]], "bias": [-5.0, 0.0]}, 2.0),
     ],
@@ -64,7 +64,7 @@ def test_by_hand(kind: ScoreKind, weights: dict[str, Any], expected: float) -> N
 
 
 def of_one_pair(kind: ScoreKind, state: dict[str, Tensor], head: int, q: Tensor, k: Tensor) -> Tensor:
-    """The formula in the module's docstring; matrices are kept so that rows are multiplied from the left."""
+    """The formula in the module's docstring; matrices are stored so that rows are multiplied from the left."""
     of = {name: weight[head] for name, weight in state.items()}
     match kind:
         case "scaled_dot":
@@ -177,7 +177,7 @@ def test_cosines_of_zeros_and_of_long_vectors_are_finite_in_every_precision(dtyp
 
 
 class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """The most numbers that a tensor made inside has."""
+    """Return the number of elements of the largest tensor that is created inside."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -195,7 +195,7 @@ def test_the_hidden_layer_is_held_for_some_queries_at_a_time(kind: ScoreKind, mo
     score = drawn(kind, hidden=8)
     query, key = (torch.randn(2, H, n, K, requires_grad=True) for n in (64, 10))
     found = []
-    for limit in (1 << 24, 8 * 2 * H * 10 * 8):  # the second: eight queries at a time
+    for limit in (1 << 24, 8 * 2 * H * 10 * 8):  # the second call: eight queries at a time
         monkeypatch.setattr(scores, "_LARGEST", limit)
         with _Largest() as largest:
             result = score(query, key)
@@ -212,11 +212,11 @@ def test_the_hidden_layer_is_as_wide_as_asked_for_or_as_the_keys_up_to_64() -> N
         assert make_score(kind, 8, hidden=200).prepare(torch.zeros(1, 1, 1, 8)).size(3) == 200
 
 
-# Where they start, and in half precision.
+# Initial values, and half precision.
 
 
 def test_each_matrix_starts_by_xaviers_rule_for_its_own_shape() -> None:
-    # As for attention: all of n draws stay below 0.99 of the bound with probability 0.99^n, below 1e-8 for 2,048.
+    # As for attention: all n draws are below 0.99 of the bound with probability 0.99^n, below 1e-8 for 2,048.
     found = {
         f"{kind}.{name}": weight for kind in KINDS for name, weight in make_score(kind, 64, 40).state_dict().items()
     }
@@ -241,13 +241,13 @@ def test_autocast_changes_no_more_than_rounding(kind: ScoreKind) -> None:
     torch.testing.assert_close(found.float(), score(query, key), atol=0.2, rtol=0.05)
 
 
-# They find what is asked for.
+# Attention with every score function learns a lookup.
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_learns_to_look_up(kind: ScoreKind) -> None:
-    """A memory of six pairs of a key and a value in random order: what is the value of this key? Only matching the
-    query with the keys tells; without it one answer in six is right."""
+    """A memory of six pairs of a key and a value in random order: what is the value of this key? The model must match
+    the query with the keys; without matching, one answer in six is right.
     eye = torch.eye(6)
 
     def batch(size: int) -> tuple[Tensor, Tensor, Tensor]:

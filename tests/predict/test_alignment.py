@@ -1,4 +1,4 @@
-"""Alignments: attention of one teacher-forced pass, its hard form, and words."""
+"""Alignments: the attention of one teacher-forced pass, the hard alignment, and words."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TARGETS = [[20, 21], [22, 23, 24], []]
 
 @pytest.mark.parametrize("layer", [None, 0, 1, 2, -1])
 def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, layer: int | None) -> None:
-    """The second way: one token at a time, alone in its batch, recorded at the block. None is the last of 3."""
+    """Compute the alignment in a second way: token by token, on its own in a batch, recorded at the block."""
     model = make_translator(decoder_layers=3).bundle.model
     assert isinstance(model, Transformer)
     together = attention_maps(model, SOURCES, TARGETS, layer=layer)
@@ -41,7 +41,7 @@ def test_the_weights_are_those_of_decoding_step_by_step(make_translator: Make, l
         for row, weights in zip(found, seen, strict=True):
             assert torch.allclose(row, weights[0].mean(0).squeeze(0), atol=1e-6)
             assert float(row.sum()) == pytest.approx(1, abs=1e-5)
-    assert not attention_is_observed()  # nothing is left behind
+    assert not attention_is_observed()  # no hooks remain
 
 
 def test_which_block_aligns_depends_on_depth() -> None:
@@ -84,7 +84,7 @@ class TestWords:
 
 class TestTranslations:
     @pytest.mark.parametrize("kind", ["bpe", "whitespace"])
-    def test_every_candidate_has_one_alone_as_among_others(self, make_translator: Make, kind: str) -> None:
+    def test_every_candidate_has_an_alignment_alone_and_among_others(self, make_translator: Make, kind: str) -> None:
         model = make_translator(kind)
         texts = ["das rote Haus", "", "ein Baum"]
         together = model.translate(texts, alignment=True)
@@ -98,10 +98,10 @@ class TestTranslations:
             alone = model.translate(text, alignment=True).alignment
             assert alone is not None
             assert alone.pairs == found.alignment.pairs
-            assert all(sum(row) < 1 for row in found.alignment.attention)  # the end symbol has the rest
+            assert all(sum(row) < 1 for row in found.alignment.attention)  # the rest belongs to the end symbol
         assert model.translate("das").alignment is None
 
-    def test_a_block_that_is_not_there_is_told_before_the_search(
+    def test_a_missing_block_is_reported_before_the_search(
         self, make_translator: Make, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model = make_translator()

@@ -1,4 +1,4 @@
-"""Why a label: complete where the model is linear, by finite differences everywhere."""
+"""Explanations of labels: exact if the model is linear, and equal to finite differences always."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class TestParts:
     def test_words_are_the_sums_of_their_tokens(self, make_classifier: Make) -> None:
         found = make_classifier(pooling="attention").explain("grünesHaus  und\tBaumhaus")
         assert [word.text for word in found.words] == ["grünesHaus", "und", "Baumhaus"]
-        assert len(found.tokens) > 4  # the words are in pieces
+        assert len(found.tokens) > 4  # words consist of several tokens
         spaces = [token for token in found.tokens[:-1] if not token.text.strip()]
         inside = sum(values(found.tokens[:-1])) - sum(values(tuple(spaces)))
         assert sum(values(found.words)) == pytest.approx(inside, abs=1e-5)

@@ -1,4 +1,4 @@
-"""The flag ``unlikely``: its score by hand, its threshold, what it finds, and where it does not apply."""
+"""The flag ``unlikely``: its score by hand, its threshold, the text that it marks, and the cases without a flag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from headway.predict.calibration import _tail_rank as tail_rank
 
 Make = Callable[..., Translator]
 WORDS = ["ein", "das", "rote", "grüne", "Haus", "Baum", "und", "der"]
-IDENTITY = {"mean": (0.0, 0.0), "variance": (1.0, 0.0), "min_variance": 0.1}  # a surprise is its own score
+IDENTITY = {"mean": (0.0, 0.0), "variance": (1.0, 0.0), "min_variance": 0.1}  # each surprise is its own score
 IGNORED = {"mean": (0.0, 0.0), "variance": (1e30, 0.0), "min_variance": 0.1}
 
 

@@ -1,4 +1,4 @@
-"""Text to label: one by one or together, in order, cut where too long, and clear about what cannot be classified."""
+"""Text to label: one by one or together, in order, truncated if too long, and with clear errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def texts(count: int) -> list[str]:
 
 
 def by_hand(classifier: Classifier, text: str) -> Classification:
-    """The same by the tokenizer and the model alone."""
+    """Classify in a second way, with only the tokenizer and the model."""
     bundle = classifier.bundle
     ids = bundle.tokenizer.encode(text)
     limit = bundle.model.max_length

@@ -1,4 +1,4 @@
-"""Glossaries: which entries apply, how files are read, what is refused, and that translations obey."""
+"""Glossaries: which entries apply, how files are read, what is refused, and that translations satisfy entries."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROWS = [
         ("das haus!", ["Haus"]),
         ("Hausboot im Rathaus", []),
         ("Das  ROTE\tHaus", ["rote Haus"]),
-        ("das rote Haus und Hof", ["Haus und Hof"]),  # the longest first: 12 characters against 9
+        ("das rote Haus und Hof", ["Haus und Hof"]),  # the longest first: 12 characters and 9
         ("Haus, rote Haus", ["Haus", "rote Haus"]),
         ("Haus Haus", ["Haus"]),
         ("der Mars", ["Mars"]),
@@ -215,7 +215,7 @@ def assert_contains_terms(model: Translator) -> None:
 
 
 def _known(glossary: Glossary, count: int) -> Glossary:
-    """The first entries, which every vocabulary of the tests has."""
+    """The first entries, which every test vocabulary can spell."""
     return Glossary([(each.source, "|".join(each.targets), each.case) for each in glossary.entries[:count]])
 
 

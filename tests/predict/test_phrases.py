@@ -1,4 +1,4 @@
-"""Phrases as tokens, whole words in texts and in searches, and what a vocabulary lacks."""
+"""Phrases as tokens, whole words in texts and in searches, and phrases that a vocabulary cannot spell."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tokenizer(kind: str) -> Tokenizer:
 @pytest.mark.parametrize("text", ["das Haus", "Haus und Baum", "(Haus)", "Ein „Haus“", "ein\nHaus", "Baum,Haus"])
 @pytest.mark.parametrize("kind", ["bpe", "characters"])
 def test_a_phrase_is_found_however_its_context_is_cut(kind: str, text: str) -> None:
-    """Some alternative occurs in the tokens of every text that holds the phrase as a word."""
+    """In every text that contains the phrase as a word, some alternative occurs in the tokens."""
     made = tokenizer(kind)
     ids = made.encode(text)
     (alternatives,) = include_phrases(made, Source("x", include=("Haus",)))
@@ -56,7 +56,7 @@ def test_alternatives_of_one_phrase_and_several_phrases() -> None:
     assert two == (Phrase(tuple(made.encode("das Haus"))),)
     assert banned_ids(made, Source("x", banned=("Haus", "das Haus"))) == (
         tuple(made.encode("Haus")),
-    )  # holds the other
+    )  # contains the other
 
 
 def test_a_prefix_leaves_its_last_space_to_the_next_word() -> None:
@@ -71,7 +71,7 @@ def test_words_that_the_vocabulary_does_not_have() -> None:
         include_phrases(made, Source("x", include=("Auto",)))
     with pytest.raises(ConfigError, match=r"prefix: 'das Auto' contains what"):
         prefix_ids(made, Source("x", prefix="das Auto"))
-    assert len(include_phrases(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be met
+    assert len(include_phrases(made, Source("x", include=(("Auto", "Haus"),)))[0]) == 1  # the other can be satisfied
 
 
 @pytest.mark.parametrize("source", [Source("x", include=("",)), Source("x", include=((),)), Source("x", banned=(" ",))])
@@ -87,7 +87,7 @@ def test_empty_phrases(source: Source) -> None:
         ("Halt!!", "!", True),
         ("f(c)", "(c)", True),
         ("100%ig", "%", True),
-        ("黑猫在睡觉", "猫", True),  # no spaces part its words
+        ("黑猫在睡觉", "猫", True),  # its words are not separated by spaces
         ("我用Python写", "Python", True),
         ("我用Pythons写", "Python", False),
         ("ネコがいる", "ネコ", True),
@@ -110,7 +110,7 @@ def test_a_phrase_as_words_of_its_own(text: str, expected: bool) -> None:
 
 def test_the_tokens_that_spell_a_phrase() -> None:
     made = tokenizer("bpe")
-    spelled = tuple(made.encode("das H") + made.encode("a") + made.encode("us und"))  # not how a text is cut
+    spelled = tuple(made.encode("das H") + made.encode("a") + made.encode("us und"))  # not the usual tokenization
     found = spelling_in(spelled, "Haus", made)
     assert found is not None
     assert "Haus" in made.decode(found)
@@ -177,7 +177,7 @@ WORDS = ["Haus", "Baum", "das Haus", "rote", "und der", "*aus", "Hau*", "*au*", 
 @given(data=st.data())
 @settings(derandomize=True, max_examples=25)
 def test_a_search_ends_with_every_phrase_as_whole_words(kind: str, data: st.DataObject) -> None:
-    """However the model glues letters to them, in small beams, with phrases that overlap."""
+    """Even if the model appends letters to them, in small beams, and with overlapping phrases."""
     tokenizer = OWN[kind]
     words = [word for word in WORDS if UNK not in tokenizer.encode(WordPhrase.parse(word).text)]
     chosen = data.draw(st.lists(st.lists(st.sampled_from(words), min_size=1, max_size=2), min_size=1, max_size=3))

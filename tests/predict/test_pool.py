@@ -1,4 +1,4 @@
-"""A pool of processes returns one translator's translations, and reports processes that fail."""
+"""A pool of processes returns the same translations as one translator, and reports processes that fail."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SOURCES = [
 
 
 def noisy(folder: Path) -> Translator:
-    """Load a translator, and print."""
+    """Load a translator, and print something."""
     print("loading", flush=True)
     os.system("echo loading")
     return load_translator(folder)
@@ -211,7 +211,7 @@ def is_running(process: int) -> bool:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0]
     except FileNotFoundError:
         return False
-    return state != "Z"  # a zombie has ended
+    return state != "Z"  # a zombie process has ended
 
 
 def test_errors_with_arguments_of_their_own_are_handed_over() -> None:

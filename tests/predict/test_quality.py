@@ -1,4 +1,4 @@
-"""The checks of quality, on hand-made hypotheses."""
+"""Quality checks on hand-made hypotheses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.predict.quality import find_flags, is_copied, is_repeated, longest_
 
 
 def brute_longest_run(tokens: Sequence[int]) -> int:
-    """By definition: the greatest k such that some n <= 16 tokens stand k times in a row."""
+    """By definition: the largest k such that some n <= 16 tokens occur k times in a row."""
     best = min(len(tokens), 1)
     for n in range(1, 17):
         for start in range(len(tokens)):
@@ -37,7 +37,7 @@ class TestRepeated:
             ([1, 2, 1, 2, 1, 2, 9], False),
             ([9, 1, 2, 1, 2, 1, 2, 1, 2], True),
             ([*range(16)] * 4, True),
-            ([*range(17)] * 4, False),  # longer n-grams are left to compression
+            ([*range(17)] * 4, False),  # the compression check covers longer n-grams
         ],
     )
     def test_four_times_in_a_row(self, tokens: list[int], expected: bool) -> None:
@@ -48,7 +48,7 @@ class TestRepeated:
         assert is_repeated("ha ha ha ha", "he he he he he", [3, 3, 3, 3], [4, 4, 4, 4, 4])
 
     def test_a_text_that_compresses_too_well(self) -> None:
-        """A loop of 30 different words, three times: no n-gram of 16 tokens stands in a row."""
+        """A loop of 30 different words, three times: no n-gram of up to 16 tokens repeats in a row."""
         loop = " ".join(chr(97 + i % 26) * 2 + chr(97 + i * 7 % 26) for i in range(30))
         tokens = [*range(30)] * 5
         text = " ".join([loop] * 5)

@@ -1,4 +1,4 @@
-"""Other orders of candidates: by agreement and by models."""
+"""Reordering candidates: by agreement and by models."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_softmax() -> None:
 
 class TestMinimumBayesRisk:
     def candidates(self) -> Translation:
-        """The most probable stands alone; the others agree among themselves."""
+        """The most probable candidate differs from all others, which agree among themselves."""
         texts = [("trees", -0.5), ("the red house", -1.0), ("the red mouse", -1.1), ("a red house", -1.2)]
         return Translation("x", tuple(Candidate(text, p, p, (text,)) for text, p in texts))
 

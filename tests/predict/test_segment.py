@@ -1,4 +1,4 @@
-"""Cutting long texts: nothing is lost, and every part fits."""
+"""Splitting long texts: nothing is lost, and every part fits."""
 
 from __future__ import annotations
 

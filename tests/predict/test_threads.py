@@ -1,4 +1,4 @@
-"""Many threads may call one object, and a result depends neither on them nor on what else is in the batch."""
+"""Many threads may call one object, and a result depends neither on them nor on the rest of the batch."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_translations_and_alignments_equal_those_of_one_thread(
     one, many = (make_translator(settings=settings, decoder_layers=2) for _ in range(2))
     expected = list(map(translating(one), calls))
     assert in_threads(translating(many), calls) == expected
-    assert len({str(each) for call in expected for each in call}) > len(SHORT) / 2  # or mixing them up would not show
+    assert len({str(each) for call in expected for each in call}) > len(SHORT) / 2  # else mix-ups would pass
 
 
 @pytest.mark.parametrize("attention", ["bahdanau", "luong"])

@@ -71,7 +71,7 @@ class TestBatches:
     def test_the_budget_of_a_batch_changes_nothing(
         self, make_translator: Make, model: Translator, options: DecodingOptions
     ) -> None:
-        """A budget of one token puts each sentence in a batch of its own."""
+        """A budget of one token puts each sentence into its own batch."""
         expected = texts(model.translate(SOURCES, options))
         assert texts(make_translator(settings={"max_tokens": 1}).translate(SOURCES, options)) == expected
 
@@ -134,14 +134,14 @@ class TestShapes:
         with pytest.raises(ConfigError, match=r"1000000"):
             model.translate("das", DecodingOptions(beam_size=10**6))
 
-    def test_damaged_weights_are_told(self, make_translator: Make) -> None:
+    def test_damaged_weights_are_reported(self, make_translator: Make) -> None:
         broken = make_translator()
         with torch.no_grad():
             broken.bundle.model.projection.weight.fill_(math.nan)
         with pytest.raises(BundleError, match="weights are damaged"):
             broken.translate("das")
 
-    def test_the_text_never_holds_special_tokens(self, model: Translator) -> None:
+    def test_the_text_never_contains_special_tokens(self, model: Translator) -> None:
         for translation in model.translate(SOURCES, DecodingOptions(n_best=4)):
             for candidate in translation.candidates:
                 assert not {"<pad>", "<bos>", "<eos>", "<unk>"} & set(candidate.tokens)
@@ -217,7 +217,7 @@ class TestLongTexts:
         assert best.log_probability == pytest.approx(sum(each.log_probability for each in parts), abs=1e-4)
         assert best.score == pytest.approx(sum(each.score for each in parts), abs=1e-4)
         assert [token.strip() for token in best.tokens] == [token for each in parts for token in each.tokens]
-        assert len(best.token_log_probabilities) == len(best.tokens) + 3  # an end symbol each
+        assert len(best.token_log_probabilities) == len(best.tokens) + 3  # one end symbol each
         assert "split" not in best.flags
         assert best.alignment is not None
         assert len(best.alignment.source_tokens) == 3 + 2 + 4
@@ -267,7 +267,7 @@ class TestLongTexts:
         monkeypatch.setattr(Translator, "lines_ahead", 3)
         lines = ["das"] * 7 + ["x" * 20, "das"]
         found = limited.translate_lines(lines)
-        for _ in range(6):  # the chunks before the bad line come through
+        for _ in range(6):  # the chunks before the bad line are translated
             next(found)
         with pytest.raises(LengthError, match=r"line 8: a source of 21 tokens is longer than the limit of 12, and 'xx"):
             next(found)
@@ -278,7 +278,7 @@ class TestLongTexts:
 
 
 class TestEach:
-    def test_an_error_stands_in_its_place_and_stops_no_other(self, model: Translator) -> None:
+    def test_an_error_keeps_its_position_and_stops_no_other_text(self, model: Translator) -> None:
         found = model.translate_each(["das", "\ud800", "Haus", "x" * 300, Source("ein", include=("",))])
         assert texts(found) == texts(model.translate(["das", "Haus"]))
         assert [type(each) for each in found] == [Translation, DataError, Translation, LengthError, ConfigError]
@@ -332,7 +332,7 @@ def test_a_blank_text_does_not_hold_what_it_should() -> None:
 
 
 class TestPhrases:
-    """Half of the words are refused or asked for; random models would rather have others."""
+    """Half of the words are banned or required; random models would choose others."""
 
     def test_a_prefix(self, make_translator: Make) -> None:
         for kind in ("bpe", "whitespace"):
@@ -378,7 +378,7 @@ class TestPhrases:
 
 
 def searching(found: Callable[[Request], list[Hypothesis]]) -> Callable[..., list[list[Hypothesis]]]:
-    """A search that finds what it is told."""
+    """A search that returns given hypotheses."""
     return lambda _model, requests, *_args, **_kwargs: [found(request) for request in requests]
 
 
@@ -414,7 +414,7 @@ class TestHandMadeHypotheses:
         model.guard = False
         assert self.translated(model, monkeypatch, [looping, cut, sound])[0].text == "das das das das"
 
-    def test_where_all_are_flagged_the_best_stays(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_if_all_are_flagged_the_best_is_kept(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         looping = self.hypothesis(model, "das das das das", -1.0)
         cut = self.hypothesis(model, "rote", -2.0, finished=False)
         (found,) = self.translated(model, monkeypatch, [looping, cut])
@@ -461,7 +461,7 @@ class TestHandMadeHypotheses:
             assert self.translated(model, monkeypatch, [copied, other])[0].flags == ()
 
     def test_a_phrase_to_include_that_holds_a_banned_one_stays_and_is_told(self, model: Translator) -> None:
-        """The vocabulary has no "!" of its own, so that only what has come shows which token holds it."""
+        """The vocabulary has no token "!", so only the target shows which token contains it."""
         words = ["ein", "das", "rote", "grüne", "Haus!", "Baum", "und", "der"]
         tokenizer = Tokenizer("whitespace", words)
         model.bundle = replace(model.bundle, source_tokenizer=tokenizer, target_tokenizer=tokenizer)
@@ -471,11 +471,11 @@ class TestHandMadeHypotheses:
         assert found[0].candidates[0].banned == ("!",)
         assert isinstance(found[1], Translation)
 
-    def test_what_it_does_not_hold_is_told(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_missing_phrases_are_listed_as_unmet(self, model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         plain = replace(self.hypothesis(model, "das Haus", -1.0), unmet=(0, 1))
         monkeypatch.setattr(SEARCH, "search", searching(lambda _: [plain]))
         found = model.translate(Source("ein Baum", include=(("Baum", "rote"), "Haus")))
-        assert found.candidates[0].unmet == ("Baum",)  # the other is there, whatever search has counted
+        assert found.candidates[0].unmet == ("Baum",)  # the other phrase occurs, whatever the search has counted
 
     def test_a_banned_phrase_in_another_spelling_is_searched_for_again(
         self, make_translator: Make, monkeypatch: pytest.MonkeyPatch
@@ -512,7 +512,7 @@ class TestProbabilities:
                 assert sum(ours.token_log_probabilities) == pytest.approx(ours.log_probability, abs=1e-4)
                 assert len(ours.token_log_probabilities) == len(ours.tokens) + 1
                 assert all(0 <= each <= 1 for each in ours.token_probabilities)
-                if ours.tokens == theirs.tokens:  # a search may spell a text in other tokens
+                if ours.tokens == theirs.tokens:  # a search may tokenize a text differently
                     assert theirs.token_log_probabilities == pytest.approx(ours.token_log_probabilities, abs=1e-4)
 
     def test_alternatives_are_the_forced_scores_of_each_next_token(self, make_translator: Make) -> None:

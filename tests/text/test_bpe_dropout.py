@@ -1,4 +1,4 @@
-"""BPE-dropout: the right distribution, and always the same for the same seed."""
+"""BPE-dropout: the right distribution, and reproducible for each seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(encoder: BPEDropoutEncoder, texts: list[str]) -> list[list[int]]:
 
 
 def distribution(word: tuple[str, ...], ranks: Ranks, p: float) -> dict[tuple[str, ...], float]:
-    """Algorithm 1 as the paper has it, with every set of merges that may be left out, and its probability."""
+    """Algorithm 1 as in the paper, with every set of merges that may be skipped, and its probability."""
     merges = [(ranks[pair], at) for at, pair in enumerate(pairwise(word)) if pair in ranks]
     found: dict[tuple[str, ...], float] = defaultdict(float)
     for subset in range(1 << len(merges)):
@@ -52,9 +52,9 @@ def distribution(word: tuple[str, ...], ranks: Ranks, p: float) -> dict[tuple[st
 
 
 def test_two_merges_by_hand() -> None:
-    """Of "abc", with a+b before b+c and ab+c: both are left out, or the first alone, or neither.
+    """For "abc", with a+b before b+c and ab+c: both are skipped, or only the first, or neither.
 
-    ``a b c``: p^2. ``a bc``: (1 - p) p, and then nothing fits. ``ab c``: (1 - p), then ab+c is left out, p. ``abc``:
+    ``a b c``: p^2. ``a bc``: (1 - p) p, and then nothing fits. ``ab c``: (1 - p), then ab+c is skipped, p. ``abc``:
     (1 - p)^2.
     """
     p = 0.3
@@ -71,7 +71,7 @@ def test_samples_follow_the_papers_algorithm(word: str, p: float) -> None:
 
 
 def assert_sampled(word: str, ranks: Ranks, p: float) -> None:
-    """Each frequency in 4,000 samples within five of its standard deviations."""
+    """Each frequency in 4,000 samples is within five standard deviations."""
     draw, count = Random(1).random, 4000
     found = Counter(tuple(segment_with_dropout(word, ranks, p, draw)) for _ in range(count))
     expected = distribution(tuple(word), ranks, p)
@@ -94,7 +94,7 @@ def test_no_text_is_lost(tokenizer: Tokenizer, text: str, seed: int) -> None:
 
 
 def test_a_pure_function_of_text_and_seed(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not of what was asked before, of what is remembered, or of the process."""
+    """A segmentation does not depend on earlier calls, on the cache, or on the process."""
     first = rows(BPEDropoutEncoder(tokenizer, 0.3, 4, 7), CORPUS[:3])
     other = BPEDropoutEncoder(tokenizer, 0.3, 4, 7)
     assert [row for text in CORPUS[2::-1] for row in rows(other, [text])] == first[8:] + first[4:8] + first[:4]
@@ -114,19 +114,19 @@ def test_a_pure_function_of_text_and_seed(tokenizer: Tokenizer, monkeypatch: pyt
 
 
 def test_occurrences_and_segmentations_differ(tokenizer: Tokenizer) -> None:
-    """A word of several merges, 200 times in a text: many ways to cut it, in the paper's proportions."""
+    """A word with several merges, 200 times in a text: many segmentations, with the paper's frequencies."""
     word, p = " lowest", 0.3
     (spelled,) = tokenizer.spelled_words(word)
     shares = distribution(tuple(spelled), tokenizer.ranks, p)
     whole = sum(share for pieces, share in shares.items() if len(pieces) == 1)
     assert 0.05 < whole < 0.95
     draws = []
-    for seed in range(20):  # one seed knows 64 ways of a word
+    for seed in range(20):  # one seed has 64 segmentations of a word
         encoder = BPEDropoutEncoder(tokenizer, p, 3, seed)
         found = [tokenizer.display(row) for row in rows(encoder, ["x" + word * 200])]
         assert found[0] != found[1] != found[2] != found[0]
         draws += [sample for sample in encoder._chunks[word].samples if sample]
-    # Each of the 20 x 64 samples is drawn on its own; nearly all of them were asked for.
+    # Each of the 20 x 64 samples is drawn independently; nearly all of them were used.
     share = sum(len(sample) == 4 for sample in draws) / len(draws)
     assert len(draws) > 1200
     assert abs(share - whole) <= 5 * sqrt(whole * (1 - whole) / len(draws))
@@ -146,7 +146,7 @@ def draws(*numbers: float) -> Callable[[], float]:
 
 
 def test_one_decision_after_the_other() -> None:
-    """ "aab" with a+a before a+b: the first is left out, the second stays; then nothing fits. No more is drawn."""
+    """ "aab" with a+a before a+b: the first is skipped, the second is not; then nothing fits. No more is drawn."""
     ranks = {("a", "a"): 0, ("a", "b"): 1}
     assert segment_with_dropout("aab", ranks, 0.5, draws(0.1, 0.9)) == ["a", "ab"]
     assert segment_with_dropout("aab", ranks, 0.5, draws(0.9)) == ["aa", "b"]

@@ -1,4 +1,4 @@
-"""The corpus encoder returns the ids of the tokenizer, for any text."""
+"""The corpus encoder returns the same ids as the tokenizer, for any text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rows(packed: Packed) -> list[list[int]]:
 def test_agrees_with_the_tokenizer(texts: list[str]) -> None:
     for each in TOKENIZERS:
         encoder = CorpusEncoder(each)
-        for _ in range(2):  # segmented, then remembered
+        for _ in range(2):  # segmented, then read from the cache
             assert rows(encoder.encode(texts)) == each.encode_batch(texts)
 
 

@@ -1,4 +1,4 @@
-"""Translation tables against IBM model 1 written out with dictionaries."""
+"""Translation tables compared with IBM model 1 written with dictionaries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTHING = -1
 
 
 def written_out(sources: Text, targets: Text, iterations: int) -> dict[tuple[int, int], float]:
-    """t(e | f) after so many iterations, from t = 1 (Brown et al. 1993)."""
+    """Return t(e | f) after the given number of iterations, from t = 1 (Brown et al. 1993)."""
     t: dict[tuple[int, int], float] = defaultdict(lambda: 1.0)
     for _ in range(iterations):
         counts: dict[tuple[int, int], float] = defaultdict(float)
@@ -45,8 +45,8 @@ def test_each_token_has_its_most_probable_translations(seed: int) -> None:
         np.testing.assert_allclose(found, probabilities[:3], rtol=1e-9)
 
 
-def test_what_goes_together_once_and_apart_often_is_told_apart() -> None:
-    """Das Haus / the house, das Buch / the book, ein Buch / a book: co-occurrence alone does not tell."""
+def test_pairs_that_occur_together_once_and_separately_often_are_distinguished() -> None:
+    """Das Haus / the house, das Buch / the book, ein Buch / a book: co-occurrence is not enough."""
     das, haus, buch, ein = range(4, 8)
     the, house, book, a = range(4, 8)
     table = translation_table([[das, haus], [das, buch], [ein, buch]], [[the, house], [the, book], [a, book]], 8, 8, 1)
@@ -54,7 +54,7 @@ def test_what_goes_together_once_and_apart_often_is_told_apart() -> None:
 
 
 def test_of_a_long_text_a_part_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = [[4]] * 10 + [[5]] * 10 + [[6]] * 10  # 60 pairs, with the empty word
+    text = [[4]] * 10 + [[5]] * 10 + [[6]] * 10  # 60 pairs, including the empty word
     monkeypatch.setattr(lexicon, "_MAX_PAIRS", 6)
     assert translation_table(text, text, 8, 8, 1)[4:, 0].tolist() == [4, 5, 6, 0], "first, middle, last"
     monkeypatch.setattr(lexicon, "_MAX_PAIRS", 2)

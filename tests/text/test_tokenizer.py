@@ -51,18 +51,18 @@ def whitespace() -> Tokenizer:
     return train(["HH AH0 L OW1", "W ER1 L D"], kind="whitespace")
 
 
-# Worked by hand.
+# Worked out by hand.
 
 
 def test_sennrichs_example_learns_the_merges_worked_by_hand() -> None:
-    # 300 ids are 4 special, 256 bytes and room for 40 merges: all that occur twice. Of equally frequent pairs the one
-    # of lower ids comes first; bytes have the order of ASCII and are before all merges.
+    # 300 ids are 4 special tokens, 256 bytes and up to 40 merges: all pairs that occur twice. Of equally frequent ones,
+    # the one with lower ids comes first; bytes are in the order of ASCII and before all merges.
     #   es 9 (st also); est 9; lo 7 (ow also); low 7; then n e w est 6, e+w first; new; newest; then w i d est 3, d+est
     #   first, i+dest before w+i; widest; then low e r 2, e+r before low+e; lower.
     expected = ["e s", "es t", "l o", "lo w", "e w", "n ew", "new est", "d est", "i dest", "w idest", "e r", "low er"]
     tokenizer = train(SENNRICH, vocab_size=300)
     assert tokenizer.vocab_size == 4 + 256 + len(expected)
-    assert tokenizer.tokens("lowest") == ["low", "est"]  # their example: an unseen word from known pieces
+    assert tokenizer.tokens("lowest") == ["low", "est"]  # the paper's example: an unseen word from known pieces
     assert tokenizer.tokens("lower wider") == ["lower", " ", "w", "i", "d", "er"]
     assert tokenizer.merges_applied("lowest") == [
         MergeStep(0, 0, "e", "s", "es", ("l", "o", "w", "es", "t")),
@@ -102,7 +102,7 @@ def test_display_shows_text_specials_and_shared_characters() -> None:
         "<eos>",
         "<unk>",
     ]
-    # 😀 is F0 9F 98 80 and 🙂 is F0 9F 99 82: what they have in common after a space is one token, text and bytes.
+    # 😀 is F0 9F 98 80 and 🙂 is F0 9F 99 82: their common bytes after a space are one token, of text and bytes.
     smileys = train(["x 😀", "x 🙂", "x 😎 "], 300, min_frequency=3)
     assert smileys.tokens("x 😀") == ["x", " <0xF0><0x9F>", "<0x98>", "<0x80>"]
 
@@ -117,7 +117,7 @@ def test_display_shows_text_specials_and_shared_characters() -> None:
 @example("\x00\x01\x7f\x85\u2028\u2029\ufeff\ufffd")
 @example("👩‍👩‍👧‍👦 🇩🇪 ✌🏽")
 @example("שלום עולם \u202eabc\u202c مرحبا")
-@example("e\u0301 \u1ebf é ﬁ Ａ")  # nothing is normalised
+@example("e\u0301 \u1ebf é ﬁ Ａ")  # nothing is normalized
 @example("\U0010ffff\ue000\ufdd0")
 def test_every_string_survives(bpe: Tokenizer, text: str) -> None:
     assert bpe.decode(bpe.encode(text)) == text
