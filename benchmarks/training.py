@@ -188,7 +188,7 @@ def peaks(config: TransformerConfig, vocab_size: int, threads: int) -> dict[str,
 
 
 def results_table(results: list[Result]) -> Table:
-    """Return the results of one model. "headway is" compares the first row with each row in target tokens per second."""
+    """Return one model's results. "headway is" compares the first row with each row in target tokens per second."""
     names = ("toolkit", "type", "target tok/s", "source tok/s", "model GFLOP/s", "of peak", "headway is", "peak GiB")
     table = Table(*names, "settings", title=f"{results[0].model} model")
     for result in results:

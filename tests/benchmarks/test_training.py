@@ -49,7 +49,9 @@ def hold(entries: list[training.Contestant], peaks: list[float], sweep_seconds: 
         return {"float32": Product(1, 1, 1, 100e9), "bfloat16": Product(1, 1, 1, next(rates))}
 
     console = Console(file=io.StringIO())
-    return training.run_contest("base", entries, measure, rounds=2, seconds=9.0, sweep_seconds=sweep_seconds, console=console)
+    return training.run_contest(
+        "base", entries, measure, rounds=2, seconds=9.0, sweep_seconds=sweep_seconds, console=console
+    )
 
 
 def drawn(results: list[training.Result]) -> list[list[str]]:

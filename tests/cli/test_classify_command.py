@@ -186,7 +186,9 @@ class TestEvaluate:
         ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "matrix.bmp")
         assert_refused(ended, "matrix.bmp: expected a picture whose name ends in .png, .svg, .pdf")
 
-    def test_scores_are_printed_even_if_a_picture_cannot_be_written(self, folder: Path, data: Path, tmp_path: Path) -> None:
+    def test_scores_are_printed_even_if_a_picture_cannot_be_written(
+        self, folder: Path, data: Path, tmp_path: Path
+    ) -> None:
         (tmp_path / "file").touch()
         ended = run("evaluate", folder, "--data", data, "--confusion", tmp_path / "file" / "matrix.png")
         assert ended.code == 2

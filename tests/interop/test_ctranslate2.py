@@ -1,8 +1,8 @@
 """CTranslate2 computes the same results from an exported folder as Headway.
 
 The two search in the same way with these settings:
-  length_penalty=0                 Both rank by probability. With patience=1, CTranslate2 then stops when no prefix can become
-                                   better than the best finished text, which is Headway's stopping rule "exact".
+  length_penalty=0                 Both rank by probability. With patience=1, CTranslate2 stops if no prefix can become
+                                   better than the best finished text, like Headway with the stopping rule "exact".
   min_decoding_length=0            A text may be empty.
   disable_unk, suppress_sequences  Forbid <unk>, padding and the begin symbol, which Headway never chooses.
 At the limit, Headway adds the end symbol, whose probability counts, and CTranslate2 truncates without a cost. Texts

@@ -247,7 +247,7 @@ def test_autocast_changes_no_more_than_rounding(kind: ScoreKind) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_learns_to_look_up(kind: ScoreKind) -> None:
     """A memory of six pairs of a key and a value in random order: what is the value of this key? The model must match
-    the query with the keys; without matching, one answer in six is right.
+    the query with the keys; without matching, one answer in six is right."""
     eye = torch.eye(6)
 
     def batch(size: int) -> tuple[Tensor, Tensor, Tensor]:
