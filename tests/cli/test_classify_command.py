@@ -110,7 +110,7 @@ class TestBadLines:
 
     def test_mistakes(self, folder: Path, translates: Path, tmp_path: Path) -> None:
         assert_refused(
-            run("classify", folder, "das", "-i", tmp_path), "TEXT and --input exclude each other; give one of them"
+            run("classify", folder, "das", "-i", tmp_path), "TEXT and --input cannot be combined; give one of them"
         )
         assert_refused(run("classify", translates, "das"), "a model that translates; expected one that classifies")
         assert_refused(run("classify", tmp_path / "gone", "das"), "gone: no such folder")
@@ -175,7 +175,7 @@ class TestEvaluate:
             "--source does not apply: .* classifies texts; evaluate it with --data F.tsv",
         )
         assert_refused(run("evaluate", folder), "classifies texts; give labeled texts with --data F.tsv")
-        assert_refused(run("evaluate", folder, "--data", data, "--beam-size", 2), "without a search; leave its options")
+        assert_refused(run("evaluate", folder, "--data", data, "--beam-size", 2), "without a search; leave out search")
         assert_refused(
             run("evaluate", translates, "--data", data),
             "--data does not apply: .* translates; .* --source F --reference F",

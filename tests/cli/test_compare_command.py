@@ -98,7 +98,7 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("good", "bad"), "give the references with --reference F, or for classifiers"),
+        (("good", "bad"), "give references with --reference F or, for classifiers"),
         (("good", "--reference", "reference"), "expected two or more different systems"),
         (("good", "good", "--reference", "reference"), "expected two or more different systems"),
         (("good", "short", "--reference", "reference"), r"short\.txt has 5 lines and .* has 30; expected a reference"),
@@ -107,7 +107,7 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
         (("good", "bad", "--data", "reference", "--beam-size", "2"), "a search option is for translations"),
         (("good", "bad", "--reference", "reference", "--source", "good"), "--source is for model folders, but every"),
         (("good", "bad", "--reference", "reference", "--precision", "int8"), "--precision is for model folders, but"),
-        (("good", "bad", "--reference", "reference", "--seed", "1"), "--seed is an option of sampling; add --sample"),
+        (("good", "bad", "--reference", "reference", "--seed", "1"), "--seed is a sampling option; add --sample"),
         (("good", "bad", "--reference", "reference", "--metric", "blue"), "did you mean 'bleu'"),
     ],
 )  # fmt: skip

@@ -166,5 +166,5 @@ def test_refusals(lesson: Lesson, tmp_path: Path) -> None:
 def test_several_processes_are_refused(lesson: Lesson, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     ended = run("distill", lesson.teacher, lesson.recipe, "--run", tmp_path / "run")
-    assert_refused(ended, "translates in one process, but torchrun has started several; run it alone")
+    assert_refused(ended, "translates in one process, but torchrun has started several; run it without")
     assert not (tmp_path / "run").exists()

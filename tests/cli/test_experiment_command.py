@@ -98,7 +98,7 @@ def test_one_that_fails_stops_no_other(replace_experiments: Replace, tmp_path: P
     assert len(ended.out.splitlines()) == len(NAMES) - 1
     assert "headway: heads: no corpus; give one with --data" in ended.err
     assert ended.err.splitlines()[-1].startswith(
-        f"headway: 1 of {len(NAMES)} experiments failed: heads; the report has the others"
+        f"headway: 1 of {len(NAMES)} experiments failed: heads; the report contains the others"
     )
     assert_refused(run("experiment", "heads", "-o", tmp_path), "no corpus; give one with --data")
 
@@ -139,7 +139,7 @@ def test_options_go_to_those_that_take_them(replace_experiments: Replace, tmp_pa
             ("scaling", "--data", "d"),
             r"--data d: has no effect on scaling; .* that use it: attention-scores, heads, .*",
         ),
-        (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out one of the two"),
+        (("all", "--quick", "--data", "d"), r"--data d: has no effect with --quick, .* leave out --data or --quick"),
         (("step-by-step", "--quick", "--model", "m"), r"--model m: has no effect with --quick"),
     ],
 )

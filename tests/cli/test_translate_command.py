@@ -88,14 +88,14 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (["--top-k", 3], r"--top-k is an option of sampling; add --sample"),
+            (["--top-k", 3], r"--top-k is a sampling option; add --sample"),
             (["--beam-size", 4, "--groups", 3], r"options: groups = 3 does not divide beam_size = 4"),
-            (["--diversity", 1], r"options: diversity is a cost between groups of a beam; set groups"),
-            (["--sample", "--beam-size", 2], r"options: beam_size and sampling exclude each other"),
+            (["--diversity", 1], r"options: diversity has no effect without groups; set groups"),
+            (["--sample", "--beam-size", 2], r"options: beam_size and sampling cannot be combined"),
             (["--sample", "--temperature", 0], r"sampling\.temperature = 0\.0: .*greater than 0"),
-            (["--mbr"], r"--mbr chooses among candidates; ask for some with --n-best"),
+            (["--mbr"], r"--mbr chooses among several candidates; add --n-best"),
             (["--with", "gone"], r"gone: no such folder"),
-            (["--alignment-layer", 0], r"--alignment-layer chooses the block for --alignment; add that"),
+            (["--alignment-layer", 0], r"--alignment-layer has no effect without --alignment; add --al"),
             (["--alignment", "--alignment-layer", 1], r"alignment layer 1: this model's decoder has 1 blocks"),
         ],
     )
@@ -157,8 +157,8 @@ class TestPhrases:
             ("das", r"line 1: not valid JSON"),
             ('{"text": "a", "ban": []}', r"line 1: unknown key 'ban'; did you mean 'banned'"),
             ("{}", r"line 1: key 'text' is missing"),
-            ("[1]", r"line 1: expected an object with a text, got '\[1\]'"),
-            ("null", r"line 1: expected an object with a text, got 'null'"),
+            ("[1]", r"line 1: expected an object with the key 'text', got '\[1\]'"),
+            ("null", r"line 1: expected an object with the key 'text', got 'null'"),
         ],
     )
     def test_bad_records(self, folder: Path, line: str, message: str) -> None:
@@ -460,12 +460,12 @@ class TestRerank:
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n4\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", folder / "one", *lists), r"a candidate is for line 4, but .*in\.txt has 3 lines")
         (tmp_path / "nbest.txt").write_text("2\t-0.5\tdas\n1\t-0.5\tdas\n", encoding="utf-8")
-        assert_refused(run("rerank", "--mbr", *lists[2:]), "candidates for line 1 come after those for 2; sort")
+        assert_refused(run("rerank", "--mbr", *lists[2:]), "candidates for line 1 follow those for line 2; sort")
         (tmp_path / "nbest.txt").write_text("1\t-0.5\tdas\n3\t-0.5\tdas\n", encoding="utf-8")
         assert_refused(run("rerank", "--mbr", "--best", *lists[2:]), "for line 2, got candidates for line 3")
         assert run("rerank", "--mbr", *lists[2:]).out == "1\t100.0000\tdas\n3\t100.0000\tdas\n"
         for words in (["--weight", 2], ["--length-penalty", 0], ["--to", "en"], ["--from", "de"], lists[:2]):
-            assert_refused(run("rerank", "--mbr", *words, *lists[2:]), rf"{words[0]} is for models, but --mbr")
+            assert_refused(run("rerank", "--mbr", *words, *lists[2:]), rf"{words[0]} applies to models, but --mbr")
         assert_refused(run("rerank", "--mbr", "--best", "--format", "json", *lists[2:]), "--best writes lines of text")
         for wrong in ("1\tnan\tdas\n", "1\tinf\tdas\n"):
             (tmp_path / "nbest.txt").write_text(wrong, encoding="utf-8")

@@ -87,16 +87,16 @@ def words_unmet_in(target: Prefix, include: Words) -> tuple[int, ...]:
 def test_the_automaton_matches_whole_words(drawn: Drawn, tokens: Prefix) -> None:
     include = as_words(drawn)
     constraints = Constraints(include, boundaries=SPACED)
-    node = constraints.after(tokens)
+    node = constraints.node_after(tokens)
     assert constraints.unmet(node) == words_unmet_in(tokens, include)
-    needed = constraints.needed(node)
+    needed = constraints.num_needed(node)
     assert (needed == 0) == (not constraints.unmet(node))
     while needed:
-        steps = {token: constraints.step(node, token) for token in constraints.forward(node)}
-        token = min(steps, key=lambda token: constraints.needed(steps[token]))
+        steps = {token: constraints.step(node, token) for token in constraints.advancing_tokens(node)}
+        token = min(steps, key=lambda token: constraints.num_needed(steps[token]))
         node, tokens = steps[token], (*tokens, token)
-        assert constraints.needed(node) <= needed - 1
-        needed = constraints.needed(node)
+        assert constraints.num_needed(node) <= needed - 1
+        needed = constraints.num_needed(node)
     assert words_unmet_in(tokens, include) == ()
 
 
@@ -155,7 +155,7 @@ def test_a_phrase_is_closed_though_the_model_would_go_on() -> None:
 @settings(derandomize=True)
 def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, tokens: Prefix) -> None:
     constraints = Constraints(include)
-    node = constraints.after(tokens)
+    node = constraints.node_after(tokens)
     assert constraints.unmet(node) == unmet_in(tokens, include)
     for number, several in enumerate(include):
         # The fewest tokens that complete an alternative, found by trying all continuations, from the shortest on.
@@ -167,12 +167,13 @@ def test_the_automaton_knows_what_occurs_and_what_is_needed(include: Include, to
         ]
         assert constraints.remaining(node, number) == min(tries)
     # Continued as suggested, each token reduces the number by one, until all constraints are met.
-    needed = constraints.needed(node)
+    needed = constraints.num_needed(node)
     assert needed <= sum(min(map(len, include[number])) for number in constraints.unmet(node))
     while needed:
-        node = min((constraints.step(node, token) for token in constraints.forward(node)), key=constraints.needed)
-        assert constraints.needed(node) <= needed - 1
-        needed = constraints.needed(node)
+        reached = [constraints.step(node, token) for token in constraints.advancing_tokens(node)]
+        node = min(reached, key=constraints.num_needed)
+        assert constraints.num_needed(node) <= needed - 1
+        needed = constraints.num_needed(node)
     assert constraints.unmet(node) == ()
 
 

@@ -87,7 +87,7 @@ def test_an_ensemble_attends_as_the_mean(transformer: Transformer) -> None:
 
 def test_a_model_that_does_not_tell_is_refused() -> None:
     table = TableModel(random_distribution(0, 4))
-    with pytest.raises(ConfigError, match=r"= 0\.5: this TableModel does not report what it attends to"):
+    with pytest.raises(ConfigError, match=r"= 0\.5: this TableModel does not return attention weights"):
         run(table, numbered([3]), coverage_penalty=0.5)
-    with pytest.raises(ConfigError, match=r"= 0\.5: this Ensemble does not report what it attends to"):
+    with pytest.raises(ConfigError, match=r"= 0\.5: this Ensemble does not return attention weights"):
         run(Ensemble([table, table]), numbered([3]), coverage_penalty=0.5)

@@ -23,7 +23,7 @@ from table_models import (
 
 from headway.decode import Hypothesis, Request, Sampling
 from headway.decode.ranking import TokenScores
-from headway.decode.sampling import draw, draw_keys, filtered, gumbel
+from headway.decode.sampling import draw_tokens, filter_logits, gumbel_noise, sampling_keys
 from headway.models.transformer import Transformer
 
 DRAWS = 6_000
@@ -37,10 +37,12 @@ def transformer() -> Transformer:
 def drawn(probabilities: list[float], position: int = 0, **sampling: object) -> list[float]:
     """Return the share of each token in many draws."""
     options = Sampling.parse(sampling, "test")
-    keys = draw_keys(Request(source=(5, END), limit=9), options, DRAWS)
+    keys = sampling_keys(Request(source=(5, END), limit=9), options, DRAWS)
     log_probs = torch.tensor(probabilities).log().expand(1, DRAWS, 1, -1)
     tokens = torch.arange(len(probabilities)).expand(log_probs.shape)
-    found = draw(torch.zeros(1, DRAWS, 1), TokenScores(log_probs, log_probs, tokens), [keys], [position], options)
+    found = draw_tokens(
+        torch.zeros(1, DRAWS, 1), TokenScores(log_probs, log_probs, tokens), [keys], [position], options
+    )
     return [float((found.tokens == token).float().mean()) for token in range(len(probabilities))]
 
 
@@ -70,10 +72,10 @@ def test_draws_at_different_positions_and_of_different_seeds_are_independent() -
     options = Sampling()
 
     def coins(request: Request, position: int, options: Sampling = options) -> torch.Tensor:
-        keys = draw_keys(request, options, DRAWS)
+        keys = sampling_keys(request, options, DRAWS)
         fair = torch.zeros(1, DRAWS, 1, 2)
         ranked = TokenScores(fair, fair, tokens.unsqueeze(2))
-        return draw(torch.zeros(1, DRAWS, 1), ranked, [keys], [position], options).tokens.flatten()
+        return draw_tokens(torch.zeros(1, DRAWS, 1), ranked, [keys], [position], options).tokens.flatten()
 
     first = Request(source=(5, END), limit=9)
     base = coins(first, 0)
@@ -92,7 +94,7 @@ def test_draws_at_different_positions_and_of_different_seeds_are_independent() -
 def test_the_noise_is_gumbels() -> None:
     # Its distribution function is exp(-exp(-x)).
     keys = torch.randint(-(2**31), 2**31 - 1, (1, 40, 2)).to(torch.int32)
-    noise = gumbel(keys, torch.arange(5000).expand(1, 40, 5000)).flatten().double()
+    noise = gumbel_noise(keys, torch.arange(5000).expand(1, 40, 5000)).flatten().double()
     assert noise.isfinite().all()
     for x in (-1.0, 0.0, 1.0, 3.0, 6.0):
         expected = math.exp(-math.exp(-x))
@@ -114,7 +116,7 @@ def test_filters_against_plain_lists(logits: list[float], top_p: float, min_p: f
         if sum(probabilities[other] for other in kept) < top_p - 1e-6 or not kept:
             kept.append(token)
     kept = [token for token in kept if probabilities[token] >= min_p * max(probabilities) - 1e-9]
-    found = filtered(torch.tensor(logits, dtype=torch.float64), top_p, min_p)
+    found = filter_logits(torch.tensor(logits, dtype=torch.float64), top_p, min_p)
     assert {token for token, value in enumerate(found.tolist()) if value > -math.inf} == set(kept)
     assert [found.tolist()[token] for token in kept] == [logits[token] for token in kept]
 

@@ -68,11 +68,11 @@ def test_what_cannot_be_scored(transformer: Transformer) -> None:
         def forward(self, source: Tensor, target: Tensor) -> Tensor:
             return torch.full((*target.shape, 8), math.nan)
 
-    with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
+    with pytest.raises(BundleError, match="the model's probabilities are NaN: its weights are damaged"):
         score_targets(Damaged(), [(5, END)], [(3,)], bos=BEGIN, eos=END)
     damaged = tiny_transformer()
     nn.init.constant_(damaged.projection.weight, math.nan)
-    with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
+    with pytest.raises(BundleError, match="the model's probabilities are NaN: its weights are damaged"):
         alternatives(damaged, (5, END), (), 3, bos=BEGIN, eos=END)
 
 
@@ -130,7 +130,7 @@ def test_an_ensembles_forced_scores_are_those_of_its_search(transformer: Transfo
 
 
 def test_ensembles_that_are_none(transformer: Transformer) -> None:
-    with pytest.raises(ConfigError, match="an ensemble of no models: give at least one"):
+    with pytest.raises(ConfigError, match="an ensemble needs at least one model"):
         Ensemble([])
-    with pytest.raises(ConfigError, match="vocabularies of different sizes, 8 and 9 tokens; they must share one"):
+    with pytest.raises(ConfigError, match="vocabularies of different sizes, 8 and 9 tokens; all of them must share"):
         run(Ensemble([transformer, tiny_transformer(vocab_size=9)]), sentences(1))

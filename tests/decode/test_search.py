@@ -429,7 +429,7 @@ def test_numbers_that_are_none_are_reported(value: float, options: dict[str, Any
                 logits[-1, 4:] = -value
             return logits
 
-    with pytest.raises(BundleError, match="the model gives no finite probabilities: its weights are damaged"):
+    with pytest.raises(BundleError, match="the model's probabilities are NaN: its weights are damaged"):
         run(Damaged(lambda _sentence, _prefix: [0.1, 0.1, 0.1, 0.4, 0.3]), numbered([5, 5]), **options)
 
 
@@ -450,8 +450,8 @@ def test_the_defaults_are_the_papers() -> None:
         ({"beam_size": 0}, "beam_size = 0"),
         ({"n_best": 5}, "n_best = 5: expected from 1 to beam_size, which is 4"),
         ({"groups": 3}, "groups = 3 does not divide beam_size = 4; choose a divisor"),
-        ({"groups": 2, "sampling": {}}, "groups and sampling exclude each other"),
-        ({"coverage_penalty": 0.2, "sampling": {}}, "coverage_penalty and sampling exclude each other"),
+        ({"groups": 2, "sampling": {}}, "groups and sampling cannot be combined"),
+        ({"coverage_penalty": 0.2, "sampling": {}}, "coverage_penalty and sampling cannot be combined"),
         ({"min_length": 5, "max_length": 4}, "max_length = 4 is below min_length = 5"),
         ({"sampling": {"temprature": 1}}, "unknown key 'sampling.temprature'; did you mean 'temperature'"),
     ],
@@ -467,16 +467,16 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
         (Request(source=(), limit=3), {}, "a source has no tokens: expected at least EOS"),
         (Request(source=(2,), limit=-1), {}, "limit = -1 target tokens: expected 0 or more"),
         (Request(source=(2,), limit=3), {"min_length": 4}, "min_length = 4: this text may have at most 3 target tok"),
-        (Request(source=(2,), limit=1, prefix=(3, 4)), {}, "a forced prefix of 2 tokens is longer than the 1 that"),
+        (Request(source=(2,), limit=1, prefix=(3, 4)), {}, "a forced prefix of 2 tokens is longer than the limit"),
         (Request(source=(2,), limit=9, prefix=(3, 4)), {"max_length": 1}, "a forced prefix of 2 tokens is longer"),
-        (Request(source=(2,), limit=3, prefix=(3, END)), {}, "contains EOS, which only ends a target"),
-        (Request(source=(2,), limit=3, include=(((3, END),),)), {}, "contains EOS, which only ends a target"),
+        (Request(source=(2,), limit=3, prefix=(3, END)), {}, "contains EOS, which may only end a target"),
+        (Request(source=(2,), limit=3, include=(((3, END),),)), {}, "contains EOS, which may only end a target"),
         (Request(source=(2,), limit=3, banned=((),)), {}, "a banned phrase has no tokens"),
         (Request(source=(2,), limit=3, include=((),)), {}, "an included phrase has no tokens, or no alternatives"),
         (Request(source=(2,), limit=3, include=(((),),)), {}, "an included phrase has no tokens, or no alternatives"),
-        (Request(source=(2,), limit=3, include=(((3,),),)), {"sampling": {}}, "phrases and sampling exclude each oth"),
-        (Request(source=(2,), limit=3, include=(((3,),),)), {"groups": 2}, "phrases and groups exclude each other"),
-        (Request(source=(2,), limit=3, include=(((3,),),)), {"beam_size": 1}, "included phrases need a beam"),
+        (Request(source=(2,), limit=3, include=(((3,),),)), {"sampling": {}}, "phrases and sampling cannot be combi"),
+        (Request(source=(2,), limit=3, include=(((3,),),)), {"groups": 2}, "phrases and groups cannot be combined"),
+        (Request(source=(2,), limit=3, include=(((3,),),)), {"beam_size": 1}, "included phrases need beam_size >= 2"),
         (
             Request(source=(2,), limit=3, include=(((3,),), ((3, 4, 3, 4), (3, 4, 4, 4, 4)))),
             {},
@@ -490,7 +490,7 @@ def test_options_that_do_not_fit_together(options: dict[str, Any], message: str)
         (
             Request(source=(2,), limit=9, include=(((3, 4), (4, 3)),), banned=((3, 4), (4,))),
             {},
-            "included phrase 1 cannot be met: what it contains is banned; remove one of the two",
+            "included phrase 1 cannot be met: it contains a banned phrase; remove one of the two",
         ),
     ],
 )

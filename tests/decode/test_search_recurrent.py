@@ -97,5 +97,5 @@ def test_coverage_needs_attention() -> None:
     covering = run(attending, requests, (PAD, BEGIN), beam_size=4, coverage_penalty=3.0)
     plain = run(attending, requests, (PAD, BEGIN), beam_size=4)
     assert all(one[0].score < other[0].score for one, other in zip(covering, plain, strict=True))
-    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: this RecurrentModel does not report"):
+    with pytest.raises(ConfigError, match=r"coverage_penalty = 0\.5: this RecurrentModel does not return"):
         run(recurrent(attention="none"), requests, (PAD, BEGIN), coverage_penalty=0.5)

@@ -117,6 +117,6 @@ def test_refusals(make_classifier: Make, make_translator: Callable[..., Translat
     broken = make_classifier()
     with torch.no_grad():
         broken.bundle.model.projection.weight.fill_(float("nan"))
-    with pytest.raises(BundleError, match="no finite probabilities"):
+    with pytest.raises(BundleError, match="probabilities are NaN"):
         inspect(broken, TEXT)
     assert inspect(make_translator(), TEXT, "Baum").target == "Baum"

@@ -265,5 +265,5 @@ class TestRefusals:
         broken = make_translator(seed=9)
         with torch.no_grad():
             broken.bundle.model.projection.weight.fill_(math.nan)
-        with pytest.raises(BundleError, match="no finite probabilities"):
+        with pytest.raises(BundleError, match="probabilities are NaN"):
             inspect_translation(broken, TEXT, "ein")

@@ -289,7 +289,7 @@ def test_attention_of_beams_is_that_of_their_sentences(form: str) -> None:
 def test_a_model_without_attention_attends_to_nothing() -> None:
     model = recurrent(attention="none")
     assert model.step(model.start([[5, 6]]), random_tokens(1), attention=True).attention is None
-    with pytest.raises(ConfigError, match="this RecurrentModel does not report what it attends to"):
+    with pytest.raises(ConfigError, match="this RecurrentModel does not return attention weights"):
         search(model, [Request(source=(5, 2), limit=3)], DecodingOptions(coverage_penalty=0.1), bos=1, eos=2)
 
 

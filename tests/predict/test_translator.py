@@ -289,8 +289,8 @@ class TestEach:
         [
             ("ein", {"min_length": 52}, "min_length = 52: this text may have at most 51 target tokens"),
             (Source("ein", include=("Haus",), banned=("Haus",)), {}, "included phrase 1 cannot be met"),
-            (Source("ein", include=("Haus",)), {"beam_size": 1}, "included phrases need a beam"),
-            (Source("ein", include=("Haus",)), {"sampling": {}}, "included phrases and sampling exclude each other"),
+            (Source("ein", include=("Haus",)), {"beam_size": 1}, "included phrases need beam_size >= 2"),
+            (Source("ein", include=("Haus",)), {"sampling": {}}, "included phrases and sampling cannot be combined"),
             (
                 Source("ein", include=("Haus und",), prefix="das rote"),
                 {"max_length": 3},
@@ -577,7 +577,7 @@ class TestEnsembles:
             model.bundle = replace(model.bundle, task=task)
         with pytest.raises(ConfigError, match="model 2 of the ensemble translates en to de, the first de to en"):
             Translator.ensemble(models)
-        with pytest.raises(ConfigError, match="an ensemble of no models"):
+        with pytest.raises(ConfigError, match="an ensemble needs at least one model"):
             Translator.ensemble([])
 
 

@@ -1,7 +1,7 @@
-"""The command line: one plain function for each command, in a file of its own, with heavy imports inside.
+"""The command line. Each command is a plain function in its own file, and imports heavy packages only when it runs.
 
-Results go to standard output, progress and messages to standard error. Exit codes: 0 success, 2 an error that the user
-can correct (one line; a traceback only with ``--debug``), 130 interrupted.
+Results go to standard output, progress and messages to standard error. The exit code is 0 after success, 2 after an
+error that the user can correct (printed as one line, with a traceback only with ``--debug``), and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,14 +32,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# In the order of the help. The command NAME is the function NAME in NAME.py; a Python keyword gets an underscore.
+# In the order in which the help lists them. The command NAME is the function NAME in NAME.py; an underscore is appended
+# to names that are Python keywords.
 COMMANDS = (
     *("quickstart", "prepare", "train", "distill", "curves"),
     *("translate", "classify", "evaluate", "compare", "shortlist", "calibrate", "score", "rerank", "alternatives"),
     *("inspect", "experiment", "tokenize", "average", "export", "info", "doctor", "schema", "import"),
 )
-_SOON_S = 0.01  # until a lost interrupt is repeated
-_SEARCHES = ("translate", "evaluate", "compare")  # these also take the options of decoding
+_SOON_S = 0.01  # how long to wait before a lost interrupt is repeated
+_SEARCHES = ("translate", "evaluate", "compare")  # commands that also take the decoding options
 for _name in COMMANDS:
     _function_name = _name + "_" * iskeyword(_name)
     _function = getattr(import_module(f"headway.cli.{_function_name}"), _function_name)
@@ -57,16 +58,16 @@ def _print_version(wanted: bool) -> bool:
 
 @app.callback()
 def _options(
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback if an error occurs."),
     version: bool = typer.Option(
         False, "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
     ),
 ) -> None:
-    """Options before the command; :func:`main` reads ``--debug``."""
+    """Define the options that precede a command. :func:`main` handles ``--debug`` itself."""
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that ``sys.argv`` gives."""
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     warnings.showwarning = _warn
@@ -82,18 +83,18 @@ def main() -> None:
             _drop_standard_output()
         sys.exit(2)
     except SystemExit as end:  # Typer raises SystemExit without a message
-        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has ended, as with `| head`
+        if isinstance(end.__context__, BrokenPipeError):  # the reader of our output has exited, as with `| head`
             sys.exit(141)
         if end.code:
             let_main_report_first()
         if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
             print("headway: interrupted", file=sys.stderr)
-            exec("")  # otherwise `python -m headway` may end by SIGINT, if that arrived while Python executed a string
+            exec("")  # otherwise SIGINT may kill `python -m headway`, if it arrived while Python executed a string
         raise
 
 
 def _message(error: Exception, command: str) -> str | None:
-    """Return the line that tells a user about an error, or None if it is a defect of Headway."""
+    """Return a one-line message for the user, or None if the error is a bug in Headway."""
     if isinstance(error, HeadwayError):
         return str(error)
     if isinstance(error, OSError):
@@ -104,7 +105,7 @@ def _message(error: Exception, command: str) -> str | None:
             str(MissingPackageError(f"headway {command}", package)) if package in MissingPackageError.EXTRAS else None
         )
     if isinstance(error, MemoryError) or "memory" in str(error):
-        detail = str(error).partition("\n")[0] or "the system has no more"
+        detail = str(error).partition("\n")[0] or "none left in the system"
         return f"out of memory ({detail}); try shorter texts, or fewer --workers"
     return None
 
@@ -121,10 +122,10 @@ def _drop_standard_output() -> None:
 
 @contextmanager
 def repeat_lost_interrupts() -> Iterator[None]:
-    """Interrupt again if an interrupt was lost and the command has not ended.
+    """Interrupt again if Python lost an interrupt and the command is still running.
 
     Python discards exceptions raised in a finalizer (``__del__``) or in a callback from compiled code, including
-    ``KeyboardInterrupt``. Compilers run many of both, and a command that then waits for its input would never end.
+    ``KeyboardInterrupt``. Compilers run many of both. A command that then waits for its input would never end.
     """
     main = threading.main_thread().ident
     if threading.get_ident() != main or not hasattr(signal, "pthread_kill"):  # missing on Windows
@@ -136,7 +137,7 @@ def repeat_lost_interrupts() -> Iterator[None]:
         if not issubclass(lost.exc_type, KeyboardInterrupt):
             report(lost)
             return
-        # Interrupt later, because an exception raised here would be lost again. A signal also ends a blocking read.
+        # Send a signal later, because an exception raised here would be lost again. A signal also ends a blocking read.
         timers.append(threading.Timer(_SOON_S, signal.pthread_kill, (main, signal.SIGINT)))
         timers[-1].daemon = True
         timers[-1].start()

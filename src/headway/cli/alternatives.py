@@ -22,25 +22,25 @@ def alternatives(
     count: Annotated[int, typer.Option("-n", "--count", help="Number of tokens to list.", min=1)] = 10,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
-    more: options.EnsembleOption = None,
-    form: Annotated[
-        options.Form,
-        typer.Option("--format", help="text: token and probability, one per line; json: log-probabilities in nats."),
+    other_models: options.EnsembleOption = None,
+    format_: Annotated[
+        options.Format,
+        typer.Option("--format", help="text: a token and its probability per line; json: log-probabilities in nats."),
     ] = "text",
 ) -> None:
     """List the most probable next tokens after the beginning of a translation.
 
-    To find out why a word was not chosen, give the text before it. If the word is not in the list, its first token is
-    less probable than all that are listed. "<eos>" ends the translation. Tokens are quoted, because a space may belong
-    to a token.
+    To find out why a word was not chosen, give the text before it. If the first token of the word is not in the list,
+    it is less probable than all listed tokens. "<eos>" is the end of the translation. Tokens are quoted because they
+    may contain spaces.
     """
     from headway.predict import load_translator
 
-    translator = load_ensemble(partial(load_translator, model, precision="float32"), more, "float32")
+    translator = load_ensemble(partial(load_translator, model, precision="float32"), other_models, "float32")
     found = translator.alternatives(source, prefix, count=count, target_language=to, source_language=from_)
     with output_file(None) as file:
         for each in found:
-            if form == "json":
+            if format_ == "json":
                 file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
             else:
                 token = json.dumps(each.token, ensure_ascii=False)

@@ -13,18 +13,19 @@ from headway.cli import options
 def calibrate(
     model: Annotated[Path, typer.Argument(help="A model folder. The calibration is written into it.")],
     source: Annotated[
-        Path, typer.Option(help="Source text of the model's domain that it was not trained on, one sentence per line.")
+        Path, typer.Option(help="Text of the model's domain that was not used in training, one sentence per line.")
     ],
     train: Annotated[
-        Path | None, typer.Option(help="Source text of the training data, so that token frequencies become more exact.")
+        Path | None, typer.Option(help="Source text of the training data. It makes token frequencies more accurate.")
     ] = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     precision: options.PrecisionOption = "auto",
 ) -> None:
-    """Learn what the source text of a model looks like, so that translate flags text from far outside as unlikely.
+    """Learn what source text in a model's domain looks like, so that translate can flag other text as unlikely.
 
-    Training does this with the development set. Imported models and models of older versions have no calibration yet.
+    Training does this with the development set. Run this command for imported models and for models that were trained
+    with an older version of Headway.
     """
     from headway.cli.line_io import input_lines
     from headway.errors import ConfigError
@@ -35,8 +36,8 @@ def calibrate(
     found = calibration.calibrate(translator, texts, training, target_language=to, source_language=from_)
     if found is None:
         raise ConfigError(
-            f"{source}: too few texts that can be translated; a calibration needs at least {calibration.MIN_TEXTS}, so "
-            "that at most 1 % of the texts of its domain are flagged, with 99 % confidence"
+            f"{source}: too few texts that can be translated; calibration needs at least {calibration.MIN_TEXTS} to "
+            "ensure with 99 % confidence that at most 1 % of the domain's texts are flagged"
         )
     calibration.write_calibration(found, model)
     print(f"{model}: calibrated on {found.texts:,} texts of {source}")

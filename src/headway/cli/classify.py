@@ -18,7 +18,7 @@ from headway.errors import HeadwayError
 if TYPE_CHECKING:
     from headway.predict import Classification, Explanation, Source
 
-_MAX_WORDS = 5  # of an explanation in text output
+_MAX_WORDS = 5  # maximum number of words of an explanation in text output
 
 
 def classify(
@@ -26,16 +26,16 @@ def classify(
     text: options.TextArgument = None,
     source: options.TextInputOption = None,
     output: options.OutputOption = None,
-    form: Annotated[
-        options.Form,
+    format_: Annotated[
+        options.Format,
         typer.Option("--format", help="text: label and probability, separated by a tab; json: one object per line."),
     ] = "text",
     explain: Annotated[
         bool,
         typer.Option(
             "--explain",
-            help="Also show which words speak for the label (+) or against it (-), by gradient x input: the 5 "
-            "strongest words in text, all words and tokens in json. Slower.",
+            help="Also show how much each word supports (+) or opposes (-) the label, by gradient x input. Text shows "
+            "the 5 strongest words, json all words and tokens. Slower.",
         ),
     ] = False,
     on_error: options.OnErrorOption = "stop",
@@ -52,26 +52,26 @@ def classify(
 
     def write(_: int, line: Source | HeadwayError, found: Classification | HeadwayError) -> str:
         if isinstance(found, HeadwayError) or isinstance(line, HeadwayError):
-            return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if form == "json" else "\n"
+            return json.dumps({"error": str(found)}, ensure_ascii=False) + "\n" if format_ == "json" else "\n"
         why = classifier.explain(line.text, found.label) if explain else None
-        if form == "text":
+        if format_ == "text":
             return label_line(found, why)
         whole = {"text": line.text, **asdict(found)} | ({} if why is None else {"explanation": asdict(why)})
         return json.dumps(whole, ensure_ascii=False) + "\n"
 
     report = Report(name, on_error, lambda found: ["truncated"] * found.truncated)
     reader = LineReader(name, "text")
-    lines = process_lines(batches, reader, report, write, what="classifying", source=source, output=output)
+    lines = process_lines(batches, reader, report, write, job="classifying", source=source, output=output)
     with closing(lines):
         for sources, results in lines:
             results += classifier.classify_each([each.text for each in sources])
 
 
-def label_line(found: Classification, why: Explanation | None = None) -> str:
-    """Return label and probability, and the strongest words of an explanation, separated by tabs."""
+def label_line(found: Classification, explanation: Explanation | None = None) -> str:
+    """Return a line with the label, its probability and the strongest words of ``explanation``, separated by tabs."""
     cells = [one_line(found.label).replace("\t", " "), f"{found.probability:.4f}"]
-    if why is not None:
-        strongest = sorted(why.words, key=lambda word: -abs(word.value))[:_MAX_WORDS]
+    if explanation is not None:
+        strongest = sorted(explanation.words, key=lambda word: -abs(word.value))[:_MAX_WORDS]
         cells.append(" ".join(f"{word.text}:{word.value:+.2f}" for word in strongest))
     return "\t".join(cells) + "\n"
 
@@ -79,7 +79,10 @@ def label_line(found: Classification, why: Explanation | None = None) -> str:
 def read_labeled_file(
     data: Path, fields: str | None, labels: Sequence[str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """Return the texts and the labels of the options --data and --fields. ``labels``, if given, may occur."""
+    """Return the texts and labels of a file. ``data`` and ``fields`` are the values of the options --data and --fields.
+
+    If ``labels`` is given, any other label is an error.
+    """
     from headway.data.labels import read_labeled
     from headway.data.readers import Corpus
 

@@ -1,4 +1,4 @@
-"""``headway compare``: whether one system is better than another, or the difference could be chance."""
+"""``headway compare``: test whether one system is better than another or the difference may be due to chance."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ def compare(
     data: options.LabeledDataOption = None,
     fields: options.FieldsOption = None,
     metric: options.MetricOption = None,
-    samples: Annotated[int, typer.Option(min=100, help="Samples of the paired bootstrap.")] = 1000,
-    trials: Annotated[int, typer.Option(min=100, help="Trials of approximate randomization.")] = 10_000,
+    samples: Annotated[int, typer.Option(min=100, help="Number of samples of the paired bootstrap.")] = 1000,
+    trials: Annotated[int, typer.Option(min=100, help="Number of trials of approximate randomization.")] = 10_000,
     test_seed: Annotated[int, typer.Option(help="Random seed of both tests.")] = 12345,
     differences: Annotated[
-        int, typer.Option(min=0, help="How many of the sentences with the largest differences to show.")
+        int, typer.Option(min=0, help="Number of sentences to show, those with the largest differences.")
     ] = 5,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
     precision: options.PrecisionOption = "float32",
     workers: options.WorkersOption = 1,
-    form: options.FormOption = "text",
+    format_: options.FormatOption = "text",
 ) -> None:
     """Compare systems on one test set, and test whether the differences are significant.
 
     Translations are scored against --reference (BLEU, chrF and TER unless --metric is given) and compared by paired
-    bootstrap and approximate randomization. Labels are compared with those of --data by paired bootstrap and McNemar's
-    test. Each system is compared with the first.
+    bootstrap and approximate randomization. Predicted labels are scored against the labels in --data (accuracy) and
+    compared by paired bootstrap and McNemar's test. Each system is compared with the first.
     """
     from headway.decode.request import DecodingOptions
     from headway.evaluate import compare_labels, compare_translations
     from headway.predict import load_translator
 
     if (reference is None) == (data is None):
-        raise ConfigError("give the references with --reference F, or for classifiers labeled texts with --data F.tsv")
+        raise ConfigError("give references with --reference F or, for classifiers, labeled texts with --data F.tsv")
     names = [str(system) for system in systems]
     if len(set(names)) < max(len(names), 2):
         raise ConfigError("expected two or more different systems to compare")
@@ -84,7 +84,7 @@ def compare(
             raise ConfigError(f"{models[0]} is a model folder, which needs the source text; give it with --source F")
         references = list(input_lines(reference))
         read = {str(path): list(input_lines(path)) for path in [*systems, source] if path and path not in models}
-        for name, lines in read.items():  # check first: the models may take long to translate
+        for name, lines in read.items():  # check before translating, which may take long
             if len(lines) != len(references):
                 raise DataError(
                     f"{name} has {len(lines):,} lines and {reference} has {len(references):,}; expected a reference "
@@ -100,11 +100,11 @@ def compare(
         metrics = metric or ("bleu", "chrf", "ter")
         table = compare_translations(outputs, references, metrics=metrics, trials=trials, **tests)
     with output_file(None) as file:
-        file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if form == "json" else _as_text(table))
+        file.write(json.dumps(asdict(table), ensure_ascii=False) + "\n" if format_ == "json" else _as_text(table))
 
 
 def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:
-    """Return the labels in a file (the first column of each line), or those that a model predicts."""
+    """Return the labels in a file (the first column of each line), or the labels that a model predicts."""
     from headway.predict import load_classifier
 
     if not system.is_dir():
@@ -113,12 +113,12 @@ def _labels_of(system: Path, texts: Sequence[str], data: Path) -> list[str]:
             raise DataError(f"{system} has {len(labels):,} lines; expected a label for each of {len(texts):,} texts")
         return labels
     classify = load_classifier(system).classify_each
-    found = convert_all(texts, classify, what=f"classifying with {system}", source=data, unit="example")
+    found = convert_all(texts, classify, job=f"classifying with {system}", source=data, unit="example")
     return [each.label for each in found]
 
 
 def _as_text(table: ComparisonTable) -> str:
-    """Return the table with its signatures, then the sentences that differ most."""
+    """Format the table, its metrics' signatures, and the sentences that differ most."""
     tests = list(next(row.p_values for row in table.rows if row.p_values is not None))
     header = ["system", "metric", "score", "difference [95 %]", *(f"p ({test})" for test in tests)]
     cells = [header]

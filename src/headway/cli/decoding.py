@@ -1,7 +1,7 @@
-"""Command-line options of decoding, generated from the fields of :class:`DecodingOptions` and :class:`Sampling`.
+"""Command-line options for decoding, generated from the fields of :class:`DecodingOptions` and :class:`Sampling`.
 
-Names, types, defaults and help texts are declared only in those classes. They are read when such a command runs or
-prints its help, so that the list of commands can be printed without loading PyTorch.
+Names, types, defaults and help texts are declared only in these two classes. The classes are imported when a command
+with decoding options runs or prints its help, so that the list of commands can be printed without loading PyTorch.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _PANEL = "Search"
 
 
 class DecodingCommand(TyperCommand):
-    """A command that also takes all options of decoding. Its function gets them from :func:`chosen_options`."""
+    """A command that also takes all decoding options. Its function gets them from :func:`chosen_options`."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the function's own parameters, followed by the decoding options."""
         return [*super().get_params(ctx), *_parameters()]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, and store the options of decoding apart from the function's own."""
+        """Parse the arguments, and store the decoding options separately from the function's own parameters."""
         rest = super().parse_args(ctx, args)
         token = _GIVEN.set({parameter.name: ctx.params.pop(parameter.name) for parameter in _parameters()})
         ctx.call_on_close(partial(_GIVEN.reset, token))
@@ -41,10 +41,10 @@ class DecodingCommand(TyperCommand):
 
 
 def chosen_options() -> DecodingOptions:
-    """Return the options of decoding that the running command was given.
+    """Return the decoding options that the user gave to the running command.
 
     Raises:
-        ConfigError: A value is out of range, or two options exclude each other.
+        ConfigError: A value is out of range, or two options cannot be combined.
     """
     from headway.decode.request import DecodingOptions, Sampling
     from headway.errors import ConfigError
@@ -54,13 +54,13 @@ def chosen_options() -> DecodingOptions:
     if given.pop("sample", False):
         return DecodingOptions.parse({**given, "sampling": sampling}, "options")
     if sampling:
-        raise ConfigError(f"{_flag(next(iter(sampling)))} is an option of sampling; add --sample, or leave it out")
+        raise ConfigError(f"{_flag(next(iter(sampling)))} is a sampling option; add --sample, or leave it out")
     return DecodingOptions.parse(given, "options")
 
 
 @cache
 def _parameters() -> list[Any]:
-    """Return the parameters that Typer makes from a function whose arguments are the fields."""
+    """Return the decoding options as command-line parameters, which Typer creates from a generated signature."""
     from headway.decode.request import DecodingOptions, Sampling
 
     fields = dict(DecodingOptions.model_fields)
@@ -73,7 +73,7 @@ def _parameters() -> list[Any]:
     ]
 
     def search() -> None:
-        """Do nothing: only the signature is used."""
+        """Do nothing; only the signature is used."""
 
     search.__signature__ = inspect.Signature(signature)  # type: ignore[attr-defined]
     app = typer.Typer(add_completion=False)
@@ -82,7 +82,7 @@ def _parameters() -> list[Any]:
 
 
 def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Parameter:
-    """Return an option that is None unless given, so that the field's own default applies."""
+    """Return the option for a field. Its default is None, so that the field's own default applies."""
     description = field.description or ""
     text = condition + (description[:1].lower() + description[1:] if condition else description)
     shown = "none" if field.default is None else str(field.default)
@@ -92,7 +92,7 @@ def _parameter(name: str, field: FieldInfo, condition: str = "") -> inspect.Para
 
 
 def _plain(annotation: Any) -> Any:
-    """Return the type without None, if ``annotation`` allows None."""
+    """Return ``annotation`` without None."""
     if get_origin(annotation) in (Union, UnionType):
         return next(part for part in get_args(annotation) if part is not type(None))
     return annotation

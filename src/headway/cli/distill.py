@@ -28,8 +28,8 @@ def distill(
 ) -> None:
     """Train a student on a teacher's translations: sequence-level knowledge distillation.
 
-    The teacher translates the source side of the recipe's training corpora into RUN/distilled. Then the recipe is
-    trained on these translations. The same command resumes both parts.
+    The teacher translates the source side of the recipe's training corpora into RUN/distilled. Then the student is
+    trained on these translations. If either part is interrupted, running the same command again resumes.
     """
     from headway.cli.progress import ProgressListener
     from headway.distill import distill as translate_corpora
@@ -38,8 +38,8 @@ def distill(
 
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise ConfigError(
-            "headway distill translates in one process, but torchrun has started several; run it alone, stop it "
-            "with Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
+            "headway distill translates in one process, but torchrun has started several; run it without torchrun, "
+            "press Ctrl-C when it trains, and resume with `torchrun ... -m -- headway train RUN/recipe.toml --run RUN`"
         )
     loaded = load_recipe(recipe, assignments or [])
     folder = run or Path("runs") / f"{recipe.stem}-distilled"

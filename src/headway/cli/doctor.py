@@ -11,7 +11,7 @@ import typer
 def doctor(
     compile_ahead: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the int8 kernels now, so that the first translation need not wait."),
+        typer.Option("--compile", help="Compile the int8 kernels now, so that the first translation starts at once."),
     ] = False,
 ) -> None:
     """Report versions, device, default precisions and the measured speed of matrix products on this machine."""

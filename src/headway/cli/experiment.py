@@ -24,20 +24,21 @@ def experiment(
     quick: Annotated[
         bool,
         typer.Option(
-            "--quick", help="Use small synthetic data instead of --data and --model; all experiments take minutes."
+            "--quick", help="Use small synthetic data, without --data and --model. All experiments take a few minutes."
         ),
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="Full form: a folder that contains corpora such as multi30k.")
+        Path | None, typer.Option(help="Without --quick: a folder that contains corpora such as multi30k.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Number of repetitions of experiments that depend on chance.", min=1)] = 3,
     model: Annotated[
-        Path | None, typer.Option(help="Full form: a model folder, for experiments on a trained model.")
+        Path | None, typer.Option(help="Without --quick: a model folder, for experiments on a trained model.")
     ] = None,
 ) -> None:
-    """Measure claims about the Transformer: a verdict on each, and one HTML report with figures and numbers.
+    """Test claims about the Transformer by experiment. Prints a verdict on each claim and writes an HTML report.
 
-    Running it again resumes: existing measurements are reused. To start from scratch, remove the output folder.
+    Running the same command again resumes: existing measurements are reused. To start from scratch, remove the output
+    folder.
     """
     import traceback
 
@@ -78,20 +79,20 @@ def experiment(
         settings.say(f"written: {report}")
     if failed:
         raise HeadwayError(
-            f"{len(failed)} of {len(chosen)} experiments failed: {', '.join(failed)}; the report has the others, and "
-            "running the command again measures only these"
+            f"{len(failed)} of {len(chosen)} experiments failed: {', '.join(failed)}; the report contains the others; "
+            "run the same command again to repeat only the failed ones"
         )
 
 
 def _refuse_idle_options(chosen: Sequence[Experiment], *, quick: bool, data: Path | None, model: Path | None) -> None:
-    """Refuse options that no chosen experiment uses."""
+    """Raise :class:`ConfigError` for an option that no chosen experiment uses."""
     for option, value, takes in (("--data", data, "data"), ("--model", model, "takes_model")):
         if value is None:
             continue
         if quick:
             raise ConfigError(
                 f"{option} {value}: has no effect with --quick, which trains small models on synthetic data; leave out "
-                "one of the two"
+                f"{option} or --quick"
             )
         if not any(getattr(each, takes) for each in chosen):
             known = [name for name in NAMES if getattr(load_experiment(name), takes)]

@@ -13,7 +13,7 @@ from headway.cli.folders import folder_to_write, sibling_folder
 
 def export(
     model: options.ModelFolder,
-    to: Annotated[str, typer.Option("--to", help="huggingface, ctranslate2 or onnx.")],
+    to: Annotated[str, typer.Option("--to", help="Format to convert to: huggingface, ctranslate2 or onnx.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The folder to write. Default: MODEL-FORMAT.")
     ] = None,

@@ -8,13 +8,15 @@ from headway.errors import ConfigError
 
 
 def sibling_folder(folder: Path, suffix: str) -> Path:
-    """Return FOLDER-suffix beside ``folder``, which may also be "." or ".."."""
+    """Return the path FOLDER-SUFFIX next to ``folder``, which may also be "." or ".."."""
     named = folder if folder.name not in ("", "..") else folder.resolve()
     return named.parent / f"{named.name}-{suffix}"
 
 
 def folder_to_write(folder: Path, source: Path) -> Path:
-    """Return ``folder`` if a model converted from ``source`` may replace it: at most an older model would be lost.
+    """Return ``folder`` if the model converted from ``source`` can be written there without losing any other files.
+
+    An older model in ``folder`` may be replaced.
 
     Raises:
         ConfigError: The folder is or contains ``source`` or the working directory, or contains files but no model.

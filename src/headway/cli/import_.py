@@ -11,15 +11,15 @@ from headway.cli.folders import folder_to_write, sibling_folder
 
 
 def import_(
-    source: Annotated[str, typer.Argument(help="huggingface:FOLDER, with config.json, weights and tokenizer in it.")],
+    source: Annotated[str, typer.Argument(help="huggingface:FOLDER; it contains config.json, weights and tokenizer.")],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The model folder to write. Default: FOLDER-headway.")
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option(help="Default source language of translations. Default: FOLDER's own.")
+        str | None, typer.Option(help="Source language to assume if none is given. Default: the one set in FOLDER.")
     ] = None,
     target_language: Annotated[
-        str | None, typer.Option(help="Default target language of translations. Default: FOLDER's own.")
+        str | None, typer.Option(help="Target language to assume if none is given. Default: the one set in FOLDER.")
     ] = None,
 ) -> None:
     """Convert a pretrained model (OPUS-MT/Marian, M2M-100, NLLB, mBART, BART, FSMT, Pegasus) into a model folder."""

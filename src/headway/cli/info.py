@@ -9,9 +9,9 @@ from headway.cli import options
 
 def info(
     model: options.ModelFolder,
-    form: options.FormOption = "text",
+    format_: options.FormatOption = "text",
 ) -> None:
-    """Describe a model folder: its task, architecture, vocabularies and weights, and the form in which it runs."""
+    """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
     from headway.bundle import load_bundle
     from headway.engine.accelerate import forward_form
     from headway.engine.search_model import search_form
@@ -35,7 +35,7 @@ def info(
         facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())
     facts["bytes"] = sum(file.stat().st_size for file in model.iterdir())
-    if form == "json":
+    if format_ == "json":
         print(json.dumps(facts, ensure_ascii=False))
         return
     width = max(map(len, facts))

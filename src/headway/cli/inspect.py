@@ -17,22 +17,22 @@ def inspect(
     source: Annotated[str, typer.Argument(help="The source text.")],
     target: Annotated[
         str | None,
-        typer.Argument(help="Its translation, or for a classifier the label to explain. Default: the model's own."),
+        typer.Argument(help="The translation or, for a classifier, the label to explain. Default: the model's own."),
     ] = None,
     output: Annotated[
         Path,
         typer.Option(
             "-o",
             "--output",
-            help="Output file: .html (a page), .png, .svg, .pdf (a picture) or .json; -: print JSON.",
+            help="Output file: .html (a page), .png, .svg, .pdf (a picture) or .json. - prints JSON.",
         ),
     ] = Path("inspection.html"),
     kind: Annotated[
         Literal["encoder", "decoder", "cross", "pooling"] | None,
-        typer.Option(help="The attention that a page shows first, a picture draws, and JSON contains."),
+        typer.Option(help="Kind of attention to show first in a page, draw in a picture, or write as JSON."),
     ] = None,
-    layer: Annotated[int | None, typer.Option(help="Its layer, counted from 1, or from -1 at the end.")] = None,
-    head: Annotated[int | None, typer.Option(help="Its head. Default: the mean of all; in JSON all.")] = None,
+    layer: Annotated[int | None, typer.Option(help="Layer to show: 1 is the first, -1 the last.")] = None,
+    head: Annotated[int | None, typer.Option(help="Head to show. Default: the mean of all; JSON: all.")] = None,
     alternatives: Annotated[
         int | None,
         typer.Option(min=0, help="Number of most probable tokens to list at each position. Default: 5."),
@@ -42,8 +42,8 @@ def inspect(
 ) -> None:
     """Show a model's attention in all layers and heads, the alignment and the probabilities for a text.
 
-    A page needs no network and no other file. A picture shows all heads of one kind of attention, or one of them
-    enlarged with --layer or --head. Works with translators of every architecture and with classifiers.
+    A page is a single file that needs no network. A picture shows all heads of one kind of attention or, with --layer
+    or --head, one of them enlarged. The model may be a translation model of any architecture or a classifier.
     """
     from headway.inspection.inspect_text import check_output, write
     from headway.inspection.inspect_text import inspect as inspect_text

@@ -1,4 +1,4 @@
-"""Lines in, lines out: how the commands read text, write results, report bad lines and show progress."""
+"""Line-by-line input and output of the commands: read text, write results, report bad lines and show progress."""
 
 from __future__ import annotations
 
@@ -21,22 +21,25 @@ if TYPE_CHECKING:
     from headway.predict import Source
 
 _STANDARD = Path("-")
-_BATCH_LINES = 2048  # read ahead, so that sentences of similar length are translated together
+_BATCH_LINES = 2048  # number of lines read at a time, so that sentences of similar length are translated together
 _BATCH_BYTES = 1 << 20
 _READ_BYTES = 1 << 18
 
 
 def input_name(path: Path | None) -> str:
-    """Return the name of an input for messages."""
+    """Return the name by which messages refer to an input."""
     return "standard input" if path is None or path == _STANDARD else str(path)
 
 
 def text_batches(text: str | None, path: Path | None, workers: int = 1) -> tuple[str, Iterable[Sequence[bytes | str]]]:
-    """Return the name and the lines of a command's input: its argument TEXT, or else a file or standard input."""
+    """Return the name of a command's input, and its lines in batches.
+
+    The input is the argument TEXT if it is given, otherwise a file or standard input.
+    """
     if text is None:
         return input_name(path), read_line_batches(path, workers)
     if path is not None:
-        raise ConfigError("TEXT and --input exclude each other; give one of them")
+        raise ConfigError("TEXT and --input cannot be combined; give one of them")
     return "TEXT", [[text]]
 
 
@@ -51,8 +54,8 @@ def input_lines(path: Path | None) -> Iterator[str]:
 def read_line_batches(path: Path | None, workers: int = 1) -> Iterator[list[bytes]]:
     """Yield the undecoded lines of a file or of standard input in batches of up to 2,048 lines for each worker.
 
-    On standard input a batch holds whatever has arrived so far, so a program that writes one line and waits gets its
-    answer at once. (A pipe holds about 64 KiB.)
+    On standard input, a batch contains the lines that have arrived so far. A program that writes one line and waits
+    therefore gets its answer at once. (A pipe buffers about 64 KiB.)
     """
     from headway.data.readers import read_byte_lines
 
@@ -76,7 +79,7 @@ def _batches(lines: Iterable[bytes], workers: int) -> Iterator[list[bytes]]:
 
 
 def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[bytes]:
-    """Yield the complete lines that have arrived, as one block; wait only while there are none."""
+    """Yield blocks of complete lines as they arrive. Wait only if no complete line has arrived."""
     from headway.data.readers import line_blocks
 
     return line_blocks(iter(partial(stream.read1, workers * _READ_BYTES), b""))
@@ -84,7 +87,7 @@ def _arriving(stream: BufferedIOBase, workers: int) -> Iterator[bytes]:
 
 @contextmanager
 def output_file(path: Path | None) -> Iterator[IO[str]]:
-    """Open standard output (also "-"), or a file that appears only when everything is written."""
+    """Open standard output (also "-"), or a file that appears only after everything has been written."""
     from headway.storage import atomic_write
 
     if path is None or path == _STANDARD:
@@ -96,40 +99,41 @@ def output_file(path: Path | None) -> Iterator[IO[str]]:
         with atomic_write(path) as aside, aside.open("w", encoding="utf-8", newline="\n") as file:
             yield file
     except OSError as error:
-        error.filename = error.filename or str(path)  # a device such as /dev/full gives no file name
+        error.filename = error.filename or str(path)  # for a device such as /dev/full, Python sets no file name
         raise
 
 
 def one_line(text: str) -> str:
-    """Return text as one line of output: line breaks become spaces."""
+    """Return ``text`` as a single line, with line breaks replaced by spaces."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
 @contextmanager
-def show_progress(what: str, source: Path | None, *, prints: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of a job on standard error if it is a terminal: lines done, rate, time left.
+def show_progress(job: str, source: Path | None, *, to_stdout: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress of a job on standard error if it is a terminal: finished lines, rate and time left.
 
     Args:
-        what: Name of the job.
-        source: Its input; None for standard input.
-        prints: Whether results go to standard output. On a terminal they show the progress themselves.
+        job: Name of the job, shown beside the progress bar.
+        source: The input file. None means standard input.
+        to_stdout: Whether results go to standard output. If standard output is a terminal, no bar is shown, because the
+            results themselves show the progress.
 
     Yields:
-        A function that counts finished lines and the bytes of input that they took.
+        A function to call with the number of newly finished lines and the number of bytes that they take in the input.
     """
     typed = (source is None or source == _STANDARD) and sys.stdin.isatty()
-    if not sys.stderr.isatty() or typed or (prints and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or typed or (to_stdout and sys.stdout.isatty()):
         yield lambda lines, size: None
         return
     from headway.cli.progress import progress_bar
 
-    # The time left is estimated from bytes, because the number of lines is not known before the end. A compressed or
-    # piped input has no known size, so it has no estimate either.
+    # The time left is estimated from bytes, because the number of lines is unknown until the end. For compressed or
+    # piped input the number of bytes is unknown, too, so no time is estimated.
     plain = source is not None and source.is_file() and source.suffix not in (".gz", ".zst", ".bz2", ".xz")
     size = source.stat().st_size if source is not None and plain else None
     done, begin = 0, time.monotonic()
     with progress_bar(redirect_stdout=False, transient=True) as bar:
-        task = bar.add_task(what, total=size, numbers="")
+        task = bar.add_task(job, total=size, numbers="")
 
         def count_lines(lines: int, read: int) -> None:
             nonlocal done
@@ -140,43 +144,44 @@ def show_progress(what: str, source: Path | None, *, prints: bool = False) -> It
         yield count_lines
 
 
-Result = TypeVar("Result")
+ResultT = TypeVar("ResultT")
 
 
 def process_lines(
     batches: Iterable[Sequence[bytes | str]],
     reader: LineReader,
     report: Report,
-    lines_of: Callable[[int, Source | HeadwayError, Any], str],
+    format_line: Callable[[int, Source | HeadwayError, Any], str],
     *,
-    what: str,
+    job: str,
     source: Path | None,
     output: Path | None,
 ) -> Generator[tuple[list[Source], list[Any]], None, None]:
-    """Yield the lines of each batch that could be read, and an empty list, which the caller fills with their results.
+    """Yield, for each batch, the lines that could be read and an empty list, which the caller fills with their results.
 
-    There must be one result or error for each line. They are written, in the order of the lines, when the caller asks
-    for the next batch. After an error in the caller, close the generator; the output then stays as it was.
+    The list must receive one result or error for each line. Results are written, in the order of the lines, when the
+    caller requests the next batch. If the caller fails, it must close the generator; the output file then stays
+    unchanged.
 
     Args:
         batches: The lines of the input.
-        reader: Parses them.
-        report: Counts the results, and raises or reports the errors of lines.
-        lines_of: Formats the output for a line, given its number, its source and its result. If the line could not be
-            read, its error takes the place of both.
-        what: Name of the job, for the progress.
-        source: The input file; None for standard input.
-        output: The output file; None for standard output.
+        reader: Parser of the lines.
+        report: Counter of the results. It raises or reports the errors of lines.
+        format_line: Function that formats the output for a line, given the line's number, source and result. If the
+            line could not be read, both source and result are its error.
+        job: Name of the job, shown beside the progress bar.
+        source: The input file. None means standard input.
+        output: The output file. None means standard output.
     """
-    with show_progress(what, source, prints=output is None) as count_lines, output_file(output) as file:
+    with show_progress(job, source, to_stdout=output is None) as count_lines, output_file(output) as file:
         for batch in batches:
-            first, found = report.lines + 1, list[Any]()
-            lines = reader.sources(batch, first)
+            first, found = report.num_lines + 1, list[Any]()
+            lines = reader.parse(batch, first)
             yield [line for line in lines if not isinstance(line, HeadwayError)], found
             remaining = iter(found)
             results = [line if isinstance(line, HeadwayError) else next(remaining) for line in lines]
             report.add(results)
-            file.writelines(map(lines_of, count(first), lines, results))
+            file.writelines(map(format_line, count(first), lines, results))
             file.flush()
             count_lines(len(results), sum(map(len, batch)) + len(batch))
     report.finish()
@@ -184,20 +189,21 @@ def process_lines(
 
 def convert_all(
     texts: Sequence[str],
-    convert: Callable[[Sequence[str]], Iterable[Result | HeadwayError]],
+    convert: Callable[[Sequence[str]], Iterable[ResultT | HeadwayError]],
     *,
-    what: str,
+    job: str,
     source: Path,
     unit: str = "line",
     workers: int = 1,
-) -> list[Result]:
-    """Convert the texts of the file ``source`` in batches, and show progress as ``what``.
+) -> list[ResultT]:
+    """Convert the texts of the file ``source`` in batches, and show the progress of the ``job``.
 
     Raises:
-        HeadwayError: A text cannot be converted; the message names the file and the number of the ``unit``.
+        HeadwayError: A text cannot be converted. The message names the file and the text, such as "line 3" if ``unit``
+            is "line".
     """
-    found: list[Result] = []
-    with show_progress(what, source) as count_lines:
+    found: list[ResultT] = []
+    with show_progress(job, source) as count_lines:
         for start in range(0, len(texts), workers * _BATCH_LINES):
             batch = texts[start : start + workers * _BATCH_LINES]
             for number, each in enumerate(convert(batch), start=start + 1):
@@ -209,29 +215,29 @@ def convert_all(
 
 
 class LineReader:
-    """Parses lines into sources. ``prefix``, ``include`` and ``banned`` apply to all lines, besides a line's own.
+    """Parses lines into sources. A JSON line may add its own phrases and replace the prefix.
 
     Args:
         name: Name of the input, for messages.
-        form: "text": a line is a text; "jsonl": a line is a JSON object.
-        prefix: Prefix of every translation whose line gives none.
-        include: Phrases that every translation must contain; ``a|b`` means one of several.
+        line_format: "text" if each line is a text, "jsonl" if each line is a JSON object.
+        prefix: Text that a translation begins with, unless its line gives another prefix.
+        include: Phrases that every translation must contain. ``a|b`` requires at least one of the two.
         banned: Phrases that no translation may contain.
     """
 
     def __init__(
         self,
         name: str,
-        form: Literal["text", "jsonl"],
+        line_format: Literal["text", "jsonl"],
         prefix: str = "",
         include: Sequence[str] = (),
         banned: Sequence[str] = (),
     ) -> None:
-        self._name, self._form = name, form
+        self._name, self._format = name, line_format
         self._prefix, self._banned = prefix, tuple(banned)
         self._include = tuple(tuple(phrase.split("|")) for phrase in include)
 
-    def sources(self, lines: Sequence[bytes | str], first: int) -> list[Source | HeadwayError]:
+    def parse(self, lines: Sequence[bytes | str], first: int) -> list[Source | HeadwayError]:
         """Return the source or the error of each line; ``first`` is the number of the first line."""
         return [self._source(line, number) for number, line in enumerate(lines, start=first)]
 
@@ -241,10 +247,10 @@ class LineReader:
 
         try:
             text = line if isinstance(line, str) else decode_lines(line, self._name, number - 1)
-            if self._form == "jsonl":
+            if self._format == "jsonl":
                 return self._record(text, f"{self._name}, line {number}")
             return Source(text, self._prefix, self._include, self._banned)
-        except HeadwayError as error:  # Report.add names the line again
+        except HeadwayError as error:  # Report.add adds the line number again
             return type(error)(str(error).removeprefix(f"{self._name}, line {number}: "))
 
     def _record(self, line: str, where: str) -> Source:
@@ -253,9 +259,9 @@ class LineReader:
         try:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"not valid JSON ({error}); expected an object with a text") from None
+            raise DataError(f"not valid JSON ({error}); expected an object with the key 'text'") from None
         if not isinstance(data, dict):
-            raise DataError(f"expected an object with a text, got {line[:40]!r}")
+            raise DataError(f"expected an object with the key 'text', got {line[:40]!r}")
         record = _record_model().parse(data, where)
         return Source(
             record.text,
@@ -267,7 +273,10 @@ class LineReader:
 
 @cache
 def _record_model() -> Any:
-    """Return the schema of a line of JSON, built once: building takes longer than reading hundreds of lines."""
+    """Return the schema of a JSON line.
+
+    It is built only once, because building it takes longer than reading hundreds of lines.
+    """
     from headway.config import Config
 
     class Record(Config):
@@ -280,12 +289,12 @@ def _record_model() -> Any:
 
 
 class Report:
-    """Counts lines, and reports on standard error which failed and how many look suspicious.
+    """Counts lines, and reports on standard error which lines failed and how many look suspicious.
 
     Args:
         name: Name of the input.
-        on_error: "stop": the first line that fails raises its error; "mark": failed lines are reported and counted.
-        flags: Returns the names of what is suspicious about a result.
+        on_error: "stop" raises the error of the first line that fails; "mark" reports and counts failed lines.
+        flags_of: Function that returns the names of all signs that a result may be wrong.
         details: The option or command that shows which lines are suspicious.
     """
 
@@ -293,17 +302,17 @@ class Report:
         self,
         name: str,
         on_error: Literal["stop", "mark"],
-        flags: Callable[[Any], Iterable[str]],
+        flags_of: Callable[[Any], Iterable[str]],
         details: str = "--format json",
     ) -> None:
-        self.lines = 0
-        self._name, self._on_error, self._flags_of, self._details = name, on_error, flags, details
+        self.num_lines = 0
+        self._name, self._on_error, self._flags_of, self._details = name, on_error, flags_of, details
         self._failed = 0
         self._flags: Counter[str] = Counter()
 
     def add(self, found: Sequence[object]) -> None:
         """Count the results of the next lines."""
-        for number, each in enumerate(found, start=self.lines + 1):
+        for number, each in enumerate(found, start=self.num_lines + 1):
             if isinstance(each, HeadwayError):
                 error = each.at(f"{self._name}, line {number}")
                 if self._on_error == "stop":
@@ -312,12 +321,12 @@ class Report:
                 self._failed += 1
             else:
                 self._flags.update(self._flags_of(each))
-        self.lines += len(found)
+        self.num_lines += len(found)
 
     def finish(self) -> None:
-        """Report the totals, if anything failed or looks suspicious."""
+        """Report the totals if any line failed or looks suspicious."""
         if self._failed:
-            self._say(f"{self._failed:,} of {self.lines:,} lines failed and are empty in the output")
+            self._say(f"{self._failed:,} of {self.num_lines:,} lines failed and are empty in the output")
         if self._flags:
             counts = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in self._flags.most_common())
             self._say(f"lines to look at ({self._details} shows which): {counts}")

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share: each one's name, type and help, once."""
+"""Arguments and options that several commands share, each with its name, type and help text."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Annotated, Literal
 
 import typer
 
-Form = Literal["text", "json"]
+Format = Literal["text", "json"]
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 # Files and folders
 ModelFolder = Annotated[Path, typer.Argument(help="A model folder.")]
-TextArgument = Annotated[str | None, typer.Argument(help="A text. Default: the lines of the input.")]
+TextArgument = Annotated[str | None, typer.Argument(help="A text. Default: the lines of --input.")]
 TextInputOption = Annotated[
     Path | None, typer.Option("-i", "--input", help="Input file, one text per line. Default: standard input.")
 ]
 OutputOption = Annotated[Path | None, typer.Option("-o", "--output", help="Output file. Default: standard output.")]
-ReferenceOption = Annotated[Path | None, typer.Option(help="Translation: one reference per line.")]
+ReferenceOption = Annotated[Path | None, typer.Option(help="For translation: reference file, one sentence per line.")]
 LabeledDataOption = Annotated[
-    Path | None, typer.Option(help="Classification: labeled texts, .tsv (label first), .csv or .jsonl.")
+    Path | None, typer.Option(help="For classifiers: labeled texts, .tsv (label first), .csv or .jsonl.")
 ]
 FieldsOption = Annotated[
     str | None,
     typer.Option(
-        help="With --data: numbers or names of the columns of label and text. Default: 1,2 in .tsv, otherwise "
-        "label,text."
+        help="With --data: numbers or names of the label column and the text column. Default: 1,2 in .tsv files, "
+        "otherwise label,text."
     ),
 ]
 OnErrorOption = Annotated[
     Literal["stop", "mark"],
-    typer.Option(help="mark: a line that cannot be processed becomes an empty line and is reported."),
+    typer.Option(help="If a line cannot be processed: stop ends the command, mark writes an empty line and a report."),
 ]
-FormOption = Annotated[Form, typer.Option("--format", help="How to print the results.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Format of the printed results.")]
 
 # Translation
 EnsembleOption = Annotated[
@@ -52,7 +52,7 @@ PrecisionOption = Annotated[
 ShortlistOption = Annotated[
     bool,
     typer.Option(
-        "--shortlist", help="Choose only among the tokens that headway shortlist learned for each sentence's tokens."
+        "--shortlist", help="Use only the target tokens that headway shortlist has learned for each sentence's tokens."
     ),
 ]
 WorkersOption = Annotated[
@@ -60,8 +60,8 @@ WorkersOption = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Number of processes that share a file, best one for each core. Each uses one thread (or OMP_NUM_THREADS) "
-        "and loads the whole model.",
+        help="Number of processes that share the lines of a file; one per core is best. Each uses one thread (or "
+        "OMP_NUM_THREADS) and loads the whole model.",
     ),
 ]
 TargetLanguageOption = Annotated[
@@ -73,7 +73,7 @@ SourceLanguageOption = Annotated[
 ]
 MetricOption = Annotated[
     list[str] | None,
-    typer.Option(help="Translation: bleu, chrf, ter, exact_match or token_accuracy; may be repeated."),
+    typer.Option(help="For translation: bleu, chrf, ter, exact_match or token_accuracy; may be repeated."),
 ]
 
 # Training

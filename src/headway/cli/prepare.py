@@ -17,14 +17,14 @@ def prepare(
     assignments: options.RecipeOverrides = None,
     run: options.RunFolder = None,
     shard: Annotated[
-        str, typer.Option(metavar="I/N", help="Do part I of N. Run all parts on one file system, in any order.")
+        str, typer.Option(metavar="I/N", help="Prepare part I of N. All parts share the run folder; any order.")
     ] = "1/1",
 ) -> None:
     """Train the tokenizer and tokenize the corpora ahead of training, on all cores.
 
-    Training then starts at once: a short rehearsal has also compiled what its first step would compile on this machine.
-    The same command resumes after an interruption. With --shard, several machines that share the run folder do one part
-    each; the part that finishes last, or else training, joins them.
+    Training then starts at once, because a trial training step has also compiled the kernels that this machine needs.
+    Running the same command again resumes after an interruption. With --shard, several machines that share the run
+    folder prepare one part each. The machine that finishes last joins the parts; if none has, training joins them.
     """
     from headway.cli.progress import ProgressListener
     from headway.data.store_builder import Shard

@@ -1,4 +1,4 @@
-"""Facts about the process of a command. Of several that torchrun started, only process 0 writes messages."""
+"""Rank and restarts of the current process. If torchrun started several, only process 0 (rank 0) writes messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _WAIT_FOR_MAIN_S = 5.0
 
 
 def is_main() -> bool:
-    """Return whether this is process 0 or the only process."""
+    """Return whether this is process 0, or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -25,9 +25,10 @@ def may_be_restarted() -> bool:
 
 
 def let_main_report_first() -> str:
-    """Give process 0 time to report a failure first; return the prefix of this process's own message.
+    """Give process 0 time to report a failure first. Return the prefix for this process's own message.
 
-    Usually all processes fail for one reason. torchrun ends the others while they wait here, once process 0 has ended.
+    Usually all processes fail for the same reason. Once process 0 has exited, torchrun terminates the others while they
+    wait here, so that the reason is printed only once.
     """
     if is_main():
         return ""

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, otherwise plain lines for training only."""
+"""Progress on standard error: a bar if it is a terminal, otherwise plain lines, which only training prints."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from headway.train.report import Listener
 
 
 class ProgressListener(Listener):
-    """Shows the progress of a training run; a context manager. ``unit`` is the unit of the training rate."""
+    """Context manager that shows the progress of a training run. ``unit`` is the unit of the training speed."""
 
     def __init__(self, unit: Literal["tokens", "texts"] = "tokens") -> None:
         self._unit = unit
@@ -80,7 +80,7 @@ class ProgressListener(Listener):
 
 
 def progress_bar(*columns: ProgressColumn, console: Console | None = None, **options: Any) -> Progress:
-    """Return a bar on standard error with a task's description, bar, ``columns``, numbers, and time left."""
+    """Return a progress bar on standard error: description, bar, ``columns``, numbers, elapsed time and time left."""
     shown = TextColumn("{task.description}"), BarColumn(bar_width=None), *columns, TextColumn("{task.fields[numbers]}")
     times = TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(elapsed_when_finished=False)
     return Progress(*shown, *times, console=console or Console(file=sys.stderr), **options)

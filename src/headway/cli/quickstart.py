@@ -1,4 +1,4 @@
-"""``headway quickstart``: from nothing to a trained, scored model, without data and without a network."""
+"""``headway quickstart``: train and score a model, without any data of your own and without a network."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def quickstart(
     ] = "en",
     target: Annotated[str, typer.Option(help="Target language.")] = "de",
     run: Annotated[Path | None, typer.Option(help="The run folder. Default: runs/quickstart-SOURCE-TARGET.")] = None,
-    steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 2500,
-    size: Annotated[int, typer.Option(help="Training pairs to build.", min=1000)] = 40_000,
+    steps: Annotated[int, typer.Option(help="Number of training steps.", min=1)] = 2500,
+    size: Annotated[int, typer.Option(help="Number of training pairs to build.", min=1000)] = 40_000,
     fresh: options.FreshOption = False,
 ) -> None:
     """Build a small corpus from Unicode CLDR, train on it, score the model and show translations."""
@@ -59,7 +59,7 @@ def quickstart(
 
 
 def _recipe(source: str, target: str, folder: Path, steps: int) -> Recipe:
-    """Return the recipe of a Transformer that learns the task in minutes on two cores."""
+    """Return a recipe for a Transformer that learns the task in minutes on two cores."""
     from headway.tasks import parse_recipe
 
     files = {split: [f"{split}.{source}", f"{split}.{target}"] for split in ("train", "dev")}
@@ -94,7 +94,7 @@ def _show_examples(corpus: BuiltinCorpus, say: Callable[[str], None]) -> None:
 
 
 def _show_scores(translator: Translator, corpus: BuiltinCorpus) -> None:
-    """Print a table of exact matches by category, each with an example."""
+    """Print a table with the rate of exact matches and an example for each category."""
     from rich.console import Console
     from rich.table import Table
 

@@ -40,18 +40,18 @@ def rerank(
     ] = False,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
-    form: Annotated[
-        options.Form, typer.Option("--format", help="text: like the input; json: one object per line.")
+    format_: Annotated[
+        options.Format, typer.Option("--format", help="text: like the input; json: one object per line.")
     ] = "text",
 ) -> None:
-    """Reorder candidate translations, best first: by one or more models, or by their agreement.
+    """Reorder candidate translations, best first, by one or more models or by their agreement with each other.
 
-    With several models the score is the sum of their weighted log-probabilities, each divided by the length penalty.
-    With --mbr (minimum Bayes risk) it is the mean chrF against all candidates, weighted by exp(score).
+    With models, the score is the weighted sum of their log-probabilities, each divided by the length penalty. With
+    --mbr (minimum Bayes risk), the score is the mean chrF against all candidates, weighted by exp(score).
     """
     if mbr == bool(models):
         raise ConfigError("give either one or more model folders, or --mbr")
-    if best and form == "json":
+    if best and format_ == "json":
         raise ConfigError("--best writes lines of text; leave it out with --format json, which lists the best first")
     from headway.decode import DecodingOptions
     from headway.predict import load_translator, rank_by_agreement, rank_by_models
@@ -61,7 +61,7 @@ def rerank(
         for_models = {"--weight": weight or None, "--source": source, "--length-penalty": length_penalty}
         if given := [name for name, value in {**for_models, "--to": to, "--from": from_}.items() if value is not None]:
             raise ConfigError(
-                f"{given[0]} is for models, but --mbr compares the candidates with each other; leave it out"
+                f"{given[0]} applies to models, but --mbr compares the candidates with each other; leave it out"
             )
         ranked = [rank_by_agreement(texts, scores) for _, scores, texts in lists]
     elif source is None:
@@ -82,7 +82,7 @@ def rerank(
         )
     with output_file(output) as file:
         for (number, _, _), found in zip(lists, ranked, strict=True):
-            if form == "json":
+            if format_ == "json":
                 rows = [{"text": each.text, "score": each.score} for each in found]
                 file.write(json.dumps({"line": number, **rows[0], "candidates": rows}, ensure_ascii=False) + "\n")
             elif best:
@@ -92,14 +92,14 @@ def rerank(
 
 
 def _lists(path: Path, *, every_line: bool) -> Iterator[tuple[int, list[float], list[str]]]:
-    """Yield the number of each source line with the scores and the texts of its candidates.
+    """Yield the number of each source line, and the scores and texts of its candidates.
 
-    With ``every_line`` no source line may be without candidates.
+    If ``every_line`` is True, every source line must have candidates.
     """
     before: int | None = None
     for expected, (number, rows) in enumerate(groupby(_rows(path), key=itemgetter(0)), start=1):
         if before is not None and number < before:
-            raise DataError(f"{path}: candidates for line {number} come after those for {before}; sort -n -s -k 1,1")
+            raise DataError(f"{path}: candidates for line {number} follow those for line {before}; sort -n -s -k 1,1")
         if every_line and number != expected:
             raise DataError(
                 f"{path}: expected candidates for line {expected}, got candidates for line {number}; --best writes one "

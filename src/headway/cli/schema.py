@@ -1,4 +1,4 @@
-"""``headway schema``: JSON Schema of the files that people and programs write."""
+"""``headway schema``: JSON Schemas of the file formats that people and programs write."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 def schema(
     name: Annotated[
         Literal["recipe", "bundle", "glossary"],
-        typer.Argument(help="recipe: the TOML of a recipe; bundle: config.json of a model folder; glossary: its rows."),
+        typer.Argument(help="recipe: a TOML recipe; bundle: a model folder's config.json; glossary: its rows."),
     ],
 ) -> None:
     """Print the JSON Schema of a file format, for editors and for programs that write such files.
 
-    Recipes name theirs in a comment, so that editors with a TOML language server (taplo) complete and check keys.
+    Recipes refer to their schema in a comment, so that editors with a TOML language server (taplo) can complete and
+    check keys.
     """
     makers: dict[str, Callable[[], Json]] = {
         "recipe": recipe_schema, "bundle": bundle_schema, "glossary": glossary_schema
@@ -32,7 +33,7 @@ def schema(
 
 
 def recipe_schema() -> Json:
-    """Return the JSON Schema of a recipe. Rules between keys (such as num_heads divides d_model) are not in it."""
+    """Return the JSON Schema of a recipe. It omits rules between keys, such as "num_heads divides d_model"."""
     from headway.train.recipe import Recipe
 
     return _schema_of(Recipe, "Headway recipe", nullable=False)
@@ -46,7 +47,7 @@ def bundle_schema() -> Json:
     from headway.models.registry import ModelConfig
     from headway.text.special_tokens import SpecialTokenTemplate
 
-    pattern, description = r"^\w[\w.-]*$", "Name of a tokenizer's files, without ending."
+    pattern, description = r"^\w[\w.-]*$", "Name of the tokenizer's files, without extension."
 
     class TokenizerNames(BaseModel):
         source: str = Field(pattern=pattern, description=description)
@@ -78,8 +79,8 @@ def glossary_schema() -> Json:
         {"type": "string", "pattern": TARGET_PATTERN, "description": "Target phrase; alternatives are separated by |."},
         {
             "enum": [*CASE_RULES, ""],
-            "description": "exact: the case of the source phrase counts. ignore, the default: it does not, and the "
-            "target phrase may also begin with a capital letter.",
+            "description": "exact: source and target must match the case of the entry. ignore (default): the case of "
+            "the source does not matter, and the target may also begin with a capital letter.",
         },
     ]
     row = {"type": "array", "prefixItems": columns, "items": False, "minItems": 2}
@@ -87,10 +88,10 @@ def glossary_schema() -> Json:
 
 
 def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> Json:
-    """Return the schema of a configuration whose key ``model`` has the section of one of the architectures.
+    """Return the schema of ``config``, in which the key ``model`` contains the options of any one architecture.
 
-    ``kind`` may be left out for the architecture that is the default of a task. The parser also accepts ``preset``
-    instead of the sizes that it stands for.
+    ``kind`` may be omitted for an architecture that is the default of a task. As in the parser, ``preset`` may replace
+    the options of the model's size.
     """
     from headway.models.registry import ARCHITECTURES
     from headway.tasks import TASKS
@@ -102,7 +103,7 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> Json:
         name = architecture.config.__name__
         if architecture.presets:
             whole["$defs"][name]["properties"]["preset"] = {
-                "enum": sorted(architecture.presets), "description": "Sizes that this name stands for."
+                "enum": sorted(architecture.presets), "description": "Name of a known model, which sets the sizes."
             }  # fmt: skip
         options.append({"$ref": f"#/$defs/{name}"} | ({} if kind in defaults else {"required": ["kind"]}))
     description = "The model: one architecture and its options."
@@ -111,7 +112,7 @@ def _schema_of(config: type[BaseModel], title: str, *, nullable: bool) -> Json:
 
 
 def _cleaned(node: Any, *, nullable: bool) -> Any:
-    """Return a schema without generated titles and, unless ``nullable``, without null, which TOML does not have."""
+    """Return the schema without generated titles and, unless ``nullable``, without null, which TOML does not have."""
     if isinstance(node, list):
         return [_cleaned(each, nullable=nullable) for each in node]
     if not isinstance(node, dict):

@@ -19,33 +19,33 @@ from headway.cli.line_io import input_lines, output_file, show_progress
 from headway.cli.translate import load_ensemble
 from headway.errors import DataError, HeadwayError
 
-_BATCH_PAIRS = 2048  # read ahead, so that pairs of similar length are scored together
+_BATCH_PAIRS = 2048  # number of pairs read at a time, so that pairs of similar length are scored together
 
 
 def score(
     model: options.ModelFolder,
     source: Annotated[Path, typer.Option(help="Source text, one sentence per line.")],
-    target: Annotated[Path, typer.Option(help="Translations to score, line by line.")],
+    target: Annotated[Path, typer.Option(help="Translations to score, one per line.")],
     output: options.OutputOption = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
-    more: options.EnsembleOption = None,
+    other_models: options.EnsembleOption = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Also write each token with its log-probability.")] = False,
-    form: Annotated[
-        options.Form,
+    format_: Annotated[
+        options.Format,
         typer.Option("--format", help="text: log-probability and number of tokens; json: one object per line."),
     ] = "text",
 ) -> None:
     """Score given translations: log P(target | source) in nats, one line for each pair.
 
-    Texts are not split. The probability of the EOS token is included; --tokens shows it last.
+    Long texts are not split. The probability of the EOS token is included; --tokens shows EOS last.
     """
     from headway.predict import load_translator
 
-    translator = load_ensemble(partial(load_translator, model, precision="float32"), more, "float32")
+    translator = load_ensemble(partial(load_translator, model, precision="float32"), other_models, "float32")
     done, counted, total = 0, 0, 0.0
     pairs = _pairs(source, target)
-    with show_progress("scoring", source, prints=output is None) as count_lines, output_file(output) as file:
+    with show_progress("scoring", source, to_stdout=output is None) as count_lines, output_file(output) as file:
         while batch := list(islice(pairs, _BATCH_PAIRS)):
             sources, targets = [pair[0] for pair in batch], [pair[1] for pair in batch]
             for each in translator.score_each(sources, targets, target_language=to, source_language=from_):
@@ -54,7 +54,7 @@ def score(
                     raise each.at(f"{source} and {target}, line {done}")
                 counted += len(each.token_log_probabilities)
                 total += each.log_probability
-                if form == "json":
+                if format_ == "json":
                     file.write(json.dumps(asdict(each), ensure_ascii=False) + "\n")
                     continue
                 shown = zip((*each.tokens, "<eos>"), each.token_log_probabilities, strict=True)
@@ -69,5 +69,5 @@ def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     for number, (ours, theirs) in enumerate(zip_longest(input_lines(source), input_lines(target)), start=1):
         if ours is None or theirs is None:
             longer, shorter = (target, source) if ours is None else (source, target)
-            raise DataError(f"{longer} has a line {number} and {shorter} has none; expected a target for each source")
+            raise DataError(f"{longer} has a line {number}, {shorter} does not; expected a target for each source")
         yield ours, theirs

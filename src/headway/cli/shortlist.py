@@ -11,15 +11,15 @@ import typer
 def shortlist(
     model: Annotated[Path, typer.Argument(help="A model folder. The shortlist is written into it.")],
     source: Annotated[Path, typer.Option(help="Source text, one sentence per line; the training text is best.")],
-    target: Annotated[Path, typer.Option(help="Its translations, line by line.")],
+    target: Annotated[Path, typer.Option(help="Translations of the source text, line by line.")],
     each: Annotated[int, typer.Option(min=1, help="Number of target tokens for each source token.")] = 50,
-    always: Annotated[int, typer.Option(min=0, help="Number of frequent target tokens for all sentences.")] = 100,
+    always: Annotated[int, typer.Option(min=0, help="Number of frequent target tokens for every sentence.")] = 100,
 ) -> None:
     """Learn which target tokens a sentence may need, so that translate --shortlist can ignore all others.
 
     Decoding spends much of its time on scores for the whole vocabulary. IBM model 1 learns from parallel text which
-    target tokens each source token is translated to. A sentence then uses the target tokens of its own source tokens
-    and the most frequent ones. If there is no parallel text, translate some text with the model.
+    target tokens each source token is translated to. A sentence then uses only the target tokens learned for its own
+    source tokens and the most frequent target tokens. If you have no parallel text, translate some text with the model.
     """
     from headway.bundle import Bundle
     from headway.cli.line_io import input_lines

@@ -18,14 +18,14 @@ def tokenize(
     model: options.ModelFolder,
     text: Annotated[str | None, typer.Argument(help="A text. Default: the lines of standard input.")] = None,
     side: Annotated[Literal["source", "target"], typer.Option(help="Which vocabulary to use.")] = "source",
-    merges: Annotated[bool, typer.Option("--merges", help="Show the merges in the order in which they apply.")] = False,
+    merges: Annotated[bool, typer.Option("--merges", help="Show the merges in the order they are applied.")] = False,
     ids: Annotated[bool, typer.Option("--ids", help="Show the token ids.")] = False,
 ) -> None:
     """Show how a text is tokenized.
 
     Tokens are separated by bars; a space that belongs to a token is shown as ␣. Byte-pair encoding starts from the
-    bytes of each word. Each byte is a token, so nothing is unknown. It then merges neighbors, always the pair that was
-    learned first.
+    bytes of each word. Every byte is a token, so no text is out of vocabulary. Neighboring tokens are then merged,
+    always the pair that was learned first.
     """
     from headway.bundle import load_bundle
     from headway.cli.line_io import input_lines

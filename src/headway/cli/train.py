@@ -28,7 +28,7 @@ def train(
     run: options.RunFolder = None,
     fresh: options.FreshOption = False,
 ) -> None:
-    """Train a model. Running the same command again resumes."""
+    """Train a model. Running the same command again resumes an interrupted run."""
     from headway.cli.progress import ProgressListener
     from headway.tasks import load_recipe, task_of
     from headway.train.loop import train as run_training
@@ -52,14 +52,14 @@ def print_next_command(result: Result, use: str = "translate") -> None:
 
 
 def resume_command() -> str:
-    """Return the command that resumes this one."""
+    """Return the command that resumes the interrupted run."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "the same torchrun command"
     return f"{command_name()} {shlex.join(word for word in sys.argv[1:] if word != '--fresh')}"
 
 
 def command_name() -> str:
-    """Return how to call this program again: by name if it is on the PATH, as a module, or by its path."""
+    """Return the command that starts this program: ``headway`` if that is on the PATH, otherwise as it was called."""
     if shutil.which("headway"):
         return "headway"
     return "python -m headway" if sys.argv[0].endswith("__main__.py") else shlex.quote(sys.argv[0])
@@ -67,10 +67,11 @@ def command_name() -> str:
 
 @contextmanager
 def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None]) -> Iterator[Path | None]:
-    """With ``fresh``, move an earlier run to the first free NAME.1, NAME.2, ... and back if the new run cannot begin.
+    """If ``fresh`` is True, rename the folder of an earlier run; rename it back if the new run cannot begin.
 
-    Only the first of several processes does so, once. The earlier run stays aside if torchrun may restart the job: the
-    restarted job would otherwise resume the earlier run. Yields where the earlier run is now, or None.
+    The new name is the first free one of NAME.1, NAME.2, and so on. In a distributed job only process 0 does this, and
+    only when the job first starts. The earlier run is not renamed back if torchrun may restart the job: the restarted
+    job would otherwise resume the earlier run. Yields the new path of the earlier run, or None if nothing was renamed.
     """
     if not (fresh and is_main() and is_first_start() and folder.exists()):
         yield None
@@ -78,7 +79,7 @@ def move_previous_run_aside(folder: Path, fresh: bool, say: Callable[[str], None
     number = 1
     while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
         number += 1
-    with locked_folder(folder):  # a run that is still training is not moved
+    with locked_folder(folder):  # raises an error if the run is still training
         folder.rename(aside)
     say(f"the earlier run is now {aside}")
     try:

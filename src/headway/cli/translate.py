@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headway.decode.request import DecodingOptions
     from headway.predict import Candidate, Source, TextTranslator, Translation, Translator
 
-_UNMET_SHOWN = 5  # glossary entries
+_UNMET_SHOWN = 5  # number of unmet glossary entries to list
 
 
 def translate(
@@ -34,13 +34,13 @@ def translate(
     output: options.OutputOption = None,
     to: options.TargetLanguageOption = None,
     from_: options.SourceLanguageOption = None,
-    more: options.EnsembleOption = None,
+    other_models: options.EnsembleOption = None,
     prefix: Annotated[str, typer.Option(help="Text that every translation begins with.")] = "",
     include: Annotated[
         list[str] | None,
         typer.Option(
-            help="A phrase that every translation must contain as whole words; 'a|b': at least one of them; 'Haus*', "
-            "'*haus', '*Haus*': also as a part of a longer word. May be repeated."
+            help="A phrase that every translation must contain as whole words. 'a|b' requires at least one of the two; "
+            "'Haus*', '*haus' and '*Haus*' also match part of a longer word. May be repeated."
         ),
     ] = None,
     ban: Annotated[
@@ -49,15 +49,15 @@ def translate(
     glossary: Annotated[
         Path | None,
         typer.Option(
-            help="TSV or CSV file. Each line has a source phrase, a target phrase ('a|b': one of them) and perhaps the "
-            "case rule ignore or exact. If a sentence contains the source phrase, its translation contains the target."
+            help="TSV or CSV file. Each line has a source phrase, a target phrase ('a|b': one of them) and optionally "
+            "ignore or exact, for case. If a sentence contains the source, its translation must contain the target."
         ),
     ] = None,
     mbr: Annotated[
-        bool, typer.Option("--mbr", help="Of the --n-best candidates, choose the one closest to the others by chrF.")
+        bool, typer.Option("--mbr", help="Choose the one of the --n-best candidates closest to the others by chrF.")
     ] = False,
     alignment: Annotated[
-        bool, typer.Option("--alignment", help="Also write the word alignment: 0-0 1-2, source word first.")
+        bool, typer.Option("--alignment", help="Also write the word alignment, such as 0-0 1-2, source word first.")
     ] = False,
     alignment_layer: Annotated[
         int | None,
@@ -68,12 +68,12 @@ def translate(
     ] = None,
     guard: Annotated[
         bool,
-        typer.Option(help="If the best hypothesis loops, copies or is truncated, take the next one that does not."),
+        typer.Option(help="If the best hypothesis is repetitive, copied or truncated, use the next one that is not."),
     ] = True,
     max_source_tokens: Annotated[
         int | None,
         typer.Option(
-            min=2, help="Longer texts are split. Default: the number of learned positions of the model, otherwise 256."
+            min=2, help="Longer texts are split. Default: the number of learned positions, or 256 if there are none."
         ),
     ] = None,
     precision: options.PrecisionOption = "auto",
@@ -83,8 +83,8 @@ def translate(
         Literal["text", "jsonl"],
         typer.Option(help="jsonl: one JSON object per line, with text and optionally prefix, include, banned."),
     ] = "text",
-    form: Annotated[
-        options.Form,
+    format_: Annotated[
+        options.Format,
         typer.Option(
             "--format",
             help="text: one line per input line (with --n-best: line number, score, text); json: one object per line.",
@@ -101,15 +101,15 @@ def translate(
         from headway.kernels import start_compiling
 
         if precision in ("auto", "int8") and workers == 1:
-            start_compiling()  # before PyTorch is imported
+            start_compiling()  # in the background, while PyTorch is imported
         from headway.predict import Glossary, TranslatorPool, load_translator
 
     search = chosen_options()
     name, batches = text_batches(text, source, workers)
     if mbr and search.n_best == 1:
-        raise ConfigError("--mbr chooses among candidates; ask for some with --n-best, such as --n-best 4")
+        raise ConfigError("--mbr chooses among several candidates; add --n-best, such as --n-best 4")
     if alignment_layer is not None and not alignment:
-        raise ConfigError("--alignment-layer chooses the block for --alignment; add that, or leave it out")
+        raise ConfigError("--alignment-layer has no effect without --alignment; add --alignment, or leave it out")
     terms = None if glossary is None else Glossary.load(glossary)
     first = partial(
         load_translator,
@@ -120,13 +120,13 @@ def translate(
         precision=precision,
         shortlist=shortlist,
     )
-    load = partial(load_ensemble, first, more, precision)
+    load = partial(load_ensemble, first, other_models, precision)
     reader = LineReader(name, input_format, prefix, include or (), ban or ())
     report = Report(name, on_error, translation_flags)
     used: Counter[tuple[str, bool]] = Counter()
     with TranslatorPool(load, workers) if workers > 1 else nullcontext(load()) as translator:
-        writer = _Writer(translator, form, listed=search.n_best > 1 and not mbr)
-        lines = process_lines(batches, reader, report, writer.lines, what="translating", source=source, output=output)
+        writer = _Writer(translator, format_, listed=search.n_best > 1 and not mbr)
+        lines = process_lines(batches, reader, report, writer.lines, job="translating", source=source, output=output)
         with closing(lines):
             for sources, results in lines:
                 results += translator.translate_each(
@@ -146,10 +146,11 @@ def translate(
 
 @contextmanager
 def without_garbage_collection() -> Iterator[None]:
-    """Collect no garbage in the block, which imports modules; later collections skip what the first block created.
+    """Disable garbage collection while the block imports modules.
 
-    Imports create hundreds of thousands of objects that stay. To look for garbage among them takes a fifth of the
-    time of translating one sentence.
+    After the first such block, all existing objects are frozen, so that later collections skip them. Imports create
+    hundreds of thousands of objects that are never freed. Searching them for garbage would take a fifth of the time of
+    translating one sentence.
     """
     is_first = gc.get_freeze_count() == 0
     gc.disable()
@@ -162,16 +163,16 @@ def without_garbage_collection() -> Iterator[None]:
 
 
 def load_ensemble(
-    load: Callable[[], Translator], more: Sequence[Path] | None, precision: options.Precision
+    load: Callable[[], Translator], other_models: Sequence[Path] | None, precision: options.Precision
 ) -> Translator:
-    """Return the translator that ``load`` loads or, with the model folders ``more``, an ensemble of all models."""
+    """Return the translator that ``load`` loads, or its ensemble with the models in the folders ``other_models``."""
     from headway.predict import Translator, load_translator
 
-    return Translator.ensemble([load(), *(load_translator(other, precision=precision) for other in more or ())])
+    return Translator.ensemble([load(), *(load_translator(other, precision=precision) for other in other_models or ())])
 
 
 def translation_flags(found: Translation) -> list[str]:
-    """Return the names of what is suspicious about a translation."""
+    """Return the names of all signs that a translation may be wrong."""
     best = found.candidates[0]
     unmet_terms = any(not term.met for term in best.glossary or ())
     names = {
@@ -182,7 +183,10 @@ def translation_flags(found: Translation) -> list[str]:
 
 
 def _report_terms(used: Counter[tuple[str, bool]]) -> None:
-    """Report on standard error how many glossary terms were met and which were not; ``used`` counts (term, met)."""
+    """Report on standard error how many glossary terms were met and which were not.
+
+    ``used`` counts each pair of a term and whether it was met.
+    """
     if not used:
         return
     unmet = Counter({term: count for (term, met), count in used.items() if not met})
@@ -201,14 +205,14 @@ def _by_agreement(translation: Translation | HeadwayError, search: DecodingOptio
 
 
 class _Writer:
-    """Formats translations as lines of output: text, all candidates (``listed``), or JSON."""
+    """Formats translations as lines of output: the best text, all candidates (``listed``), or JSON."""
 
-    def __init__(self, translator: TextTranslator, form: options.Form, *, listed: bool) -> None:
-        self._translator, self._form, self._listed = translator, form, listed
+    def __init__(self, translator: TextTranslator, format_: options.Format, *, listed: bool) -> None:
+        self._translator, self._format, self._listed = translator, format_, listed
 
     def lines(self, number: int, _: Source | HeadwayError, found: Translation | HeadwayError) -> str:
-        """Return the output for line ``number`` of the input, with line ends; for an error an empty line."""
-        if self._form == "json":
+        """Return the output for line ``number`` of the input, with line ends. An error becomes a line without text."""
+        if self._format == "json":
             whole = {"error": str(found)} if isinstance(found, HeadwayError) else self._as_dict(found)
             return json.dumps(whole, ensure_ascii=False) + "\n"
         if isinstance(found, HeadwayError):
@@ -231,7 +235,7 @@ class _Writer:
         return {"source": translation.source, **candidates[0], **judged, "candidates": candidates}
 
     def _candidate_dict(self, candidate: Candidate) -> dict[str, Any]:
-        """Return every field that has a value, and the alignment of words if there is an alignment."""
+        """Return every field that has a value, and the word alignment if there is an alignment."""
         whole = {name: value for name, value in asdict(candidate).items() if value is not None}
         if candidate.alignment is not None:
             whole["words"] = asdict(self._translator.words(candidate))

@@ -1,25 +1,28 @@
-"""Beam search, and with it every other search: sequences enter, advance together by one token per step, and leave.
+"""Beam search, in a form that includes greedy search, diverse beam search and sampling.
 
-The paper (section 6.1) searches with a beam of 4, a length penalty of 0.6 (Wu et al. 2016, section 7) and at most
-input length + 50 tokens.
+Sequences enter the search, advance together by one token per step, and leave when they are finished. The paper (section
+6.1) searches with a beam of 4, a length penalty of 0.6 (Wu et al. 2016, section 7) and at most input length + 50
+tokens.
 
 Each sequence has G groups of W hypotheses. Plain beam search has one group, greedy search one group of one hypothesis,
 diverse beam search several groups, sampling one group of one hypothesis per draw. A step extends the hypotheses by one
-token and keeps W extensions of each group. Those that end with EOS are finished, the others continue. At its length
-limit a sequence's hypotheses are forced to end. A finished sequence leaves, and new ones may enter between any two
-steps.
+token and keeps W extensions of each group. Those that end with EOS are finished, the others continue. When a sequence
+reaches its length limit, its hypotheses are forced to end. A finished sequence leaves, and new ones may enter between
+any two steps.
 
-There are two rules to stop a group:
+A group stops when one of these conditions is met, depending on the option ``stopping``:
 
-    exact   no hypothesis is left, or none can become better than the finished ones. A hypothesis can only lose
-            probability, so its log-probability over the penalty at the limit is a bound of its score.
-    first   W hypotheses are finished. As in other toolkits the beam stays W wide meanwhile: a step considers the 2 W
-            best extensions, finishes those that end among the first W, and continues with the W best others.
+    exact   No hypothesis is left, or none can become better than the finished ones. A hypothesis can only lose
+            probability, so its log-probability divided by the length penalty at the limit is an upper bound of its
+            score.
+    first   W hypotheses are finished, as in other toolkits. Until then, the beam stays W wide: a step considers the 2 W
+            best extensions, finishes those of the first W that end, and continues with the W best that do not end.
 
 Stopping at the first W finished hypotheses loses good translations: when the model is sure of one hypothesis, the rest
 of the beam is noise, and W noisy hypotheses may end before the good one does.
 
-Everything in a step is a tensor operation, except that the scores are read once, to see which sequences are finished.
+A step consists of tensor operations. Only the scores are copied to the host, once per step, to find the sequences that
+are finished.
 """
 
 from __future__ import annotations
@@ -43,8 +46,8 @@ from headway.decode import rules
 from headway.decode.constraints import Constraints, extend_constrained
 from headway.decode.protocol import SearchModel, StateT
 from headway.decode.ranking import Extensions, NextTokens, TokenScores, extend_best, extend_diverse, topk_ordered
-from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request, length_penalty, limit_of
-from headway.decode.sampling import draw, draw_keys
+from headway.decode.request import DecodingOptions, Hypothesis, Request, check_request, length_penalty, target_limit
+from headway.decode.sampling import draw_tokens, sampling_keys
 from headway.errors import BundleError, ConfigError
 
 _Array = npt.NDArray[Any]
@@ -75,9 +78,9 @@ class _Ending:
     length: int
     score: float
     coverage: float  # the part of the score that is the coverage penalty
-    forced: bool  # ended by the length limit
+    forced: bool  # whether the length limit ended it
     unmet: tuple[int, ...]
-    incomplete: bool  # an unmet constraint could still have been met
+    incomplete: bool  # whether a longer hypothesis could have met an unmet constraint
 
     @property
     def order(self) -> tuple[int, float]:
@@ -107,8 +110,8 @@ class _Beam:
     ) -> None:
         self.key = key
         self.request = request
-        self.limit = limit_of(request, options)
-        self.draw_keys = draw_keys(request, options.sampling, groups) if options.sampling else []
+        self.limit = target_limit(request, options)
+        self.sampling_keys = sampling_keys(request, options.sampling, groups) if options.sampling else []
         self.constraints = Constraints(request.include, banned, request.boundaries) if request.include else None
         self.length = 0  # tokens of each hypothesis so far
         self.finished: list[list[_Ending]] = [[] for _ in range(groups)]  # best first
@@ -131,7 +134,7 @@ class _Beam:
 
 
 class BeamSearch(Generic[StateT]):
-    """The search of a changing set of sequences with one model and one set of options.
+    """The search for the targets of a changing set of sequences, with one model and one set of options.
 
     B sequences have R = B * G * W rows. ``banned`` tokens are never chosen.
     """
@@ -143,19 +146,19 @@ class BeamSearch(Generic[StateT]):
         self.options = options
         self.bos, self.eos, self.banned = bos, eos, tuple(banned)
         self.groups, self.width = options.groups, options.beam_size // options.groups
-        self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions of each group
-        # Diversity may penalize up to beam_size candidates of a row, so that many more are needed.
+        self._considered = self.width if options.stopping == "exact" else 2 * self.width  # extensions per group
+        # Diversity may penalize up to beam_size candidates of a row, so beam_size more are needed.
         self._top_k: int | None = self._considered + (options.beam_size if options.groups > 1 else 0)
         if options.sampling is not None:
             self.groups, self.width, self._considered = options.n_best, 1, 1
-            self._top_k = options.sampling.top_k  # None: all tokens
+            self._top_k = options.sampling.top_k  # None means all tokens
         self.beams: list[_Beam] = []
         self._state: StateT
         self._reset()
 
     def _reset(self) -> None:
         device = self.model.device
-        self.scores: Float[Tensor, "B G W"] = torch.zeros(0, self.groups, 1, device=device)  # -inf marks an empty place
+        self.scores: Float[Tensor, "B G W"] = torch.zeros(0, self.groups, 1, device=device)  # -inf marks an empty slot
         self._newest = torch.empty(0, dtype=torch.long, device=device)  # (R,), each row's last token
         # Right-aligned, because sequences enter at different times.
         self._tokens: Int[Tensor, "R T"] = torch.empty(0, 0, dtype=torch.long, device=device)
@@ -171,7 +174,7 @@ class BeamSearch(Generic[StateT]):
 
     @torch.inference_mode()
     def add(self, requests: Iterable[tuple[int, Request]]) -> None:
-        """Add sequences to the search, each under its own key.
+        """Add requests to the search, each with a key under which :meth:`step` returns its hypotheses.
 
         Raises:
             ConfigError: A request is impossible, or incompatible with the options.
@@ -184,7 +187,7 @@ class BeamSearch(Generic[StateT]):
         sources = [request.source for _, request in requests]
         if self.beams:
             self.model.admit(self._state, sources)
-        else:  # the first step needs one row for each group: all hypotheses of a group are still the same
+        else:  # the first step needs one row for each group: all hypotheses of a group are still equal
             self._reset()
             self._state = self.model.start(sources, beams=self.groups)
         self.beams += [_Beam(key, each, self.options, self.groups, self.banned) for key, each in requests]
@@ -205,18 +208,18 @@ class BeamSearch(Generic[StateT]):
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, list[Hypothesis]]]:
-        """Extend every sequence by one token; return the keys of those that are finished, and their hypotheses.
+        """Extend every sequence by one token. Return the keys and hypotheses of the sequences that are now finished.
 
         Raises:
-            ConfigError: The options need what the model cannot do.
-            BundleError: The model's probabilities are not numbers.
+            ConfigError: The model does not support an option, such as the coverage penalty.
+            BundleError: The model's probabilities are NaN.
         """
         if not self.beams:
             return []
         step = self.model.step(self._state, self._newest, attention=self.options.coverage_penalty > 0)
         if self.options.coverage_penalty:
             self._cover(step.attention)
-        # While no sequence may end, that is one more banned token, and not a rule that needs all logits.
+        # While no sequence may end, EOS is simply one more banned token, which needs no rule on all logits.
         all_short = all(beam.length < self.options.min_length for beam in self.beams)
         if self._top_k is None or self._has_rules(all_short):
             chosen, natural = self._extend_with_rules(step.logits().float(), step.allowed())
@@ -239,17 +242,17 @@ class BeamSearch(Generic[StateT]):
     def _cover(self, attention: Float[Tensor, "R S"] | None) -> None:
         if attention is None:
             raise ConfigError(
-                f"coverage_penalty = {self.options.coverage_penalty}: this {type(self.model).__name__} does not report "
-                "what it attends to, because it, or a member of an ensemble, has no attention; leave the penalty out"
+                f"coverage_penalty = {self.options.coverage_penalty}: this {type(self.model).__name__} does not return "
+                "attention weights, because it, or a member of an ensemble, has no attention; leave the penalty out"
             )
         if self._coverage is None:
             self._coverage = torch.zeros_like(attention)
-        # Sequences that enter may be longer, and longer ones may have left.
+        # New sequences may be longer than the present ones, and the longest ones may have left.
         missing = attention.size(1) - self._coverage.size(1)
         self._coverage = F.pad(self._coverage, (0, missing)) + attention
 
     def _has_rules(self, all_short: bool) -> bool:
-        """Whether any rule applies in this step, other than a minimum length that no sequence has reached yet."""
+        """Return whether a rule applies in this step, other than a minimum length that no sequence has reached yet."""
         if self.options.repetition_penalty > 1 or self.options.no_repeat_ngram:
             return True
         return any(
@@ -263,9 +266,12 @@ class BeamSearch(Generic[StateT]):
     def _extend_with_rules(
         self, logits: Float[Tensor, "R V"], allowed: Bool[Tensor, "B V"] | None
     ) -> tuple[Extensions, Bool[Tensor, " R"] | None]:
-        """Choose extensions by the logits of all tokens, after rules."""
+        """Apply the rules to the logits of all tokens and choose extensions.
+
+        Returns the extensions and the mask from :meth:`_candidates`.
+        """
         if allowed is not None:
-            # A forced prefix, and phrases to include, may use the whole vocabulary, for their own sequence only.
+            # A sequence with a forced next token or with phrases to include may use the whole vocabulary.
             whole = [beam.forced >= 0 or bool(beam.request.include) for beam in self.beams]
             open_rows = (allowed | self._tensor(whole).unsqueeze(1)).repeat_interleave(len(logits) // len(whole), 0)
             logits = logits.masked_fill(~open_rows, -torch.inf)
@@ -275,7 +281,7 @@ class BeamSearch(Generic[StateT]):
             tokens = torch.arange(gains.size(1), device=gains.device).expand(gains.shape)
             values, own = gains, log_probs
         else:
-            # One token more, because constraints may forbid EOS.
+            # One additional token, because constraints may forbid EOS.
             count = min(self._top_k + int(self._nodes is not None), gains.size(1))
             values, tokens = topk_ordered(gains, count)
             own = log_probs.gather(1, tokens)
@@ -291,7 +297,7 @@ class BeamSearch(Generic[StateT]):
         return chosen, natural
 
     def _apply_rules(self, logits: Float[Tensor, "R V"], log_probs: Float[Tensor, "R V"]) -> Float[Tensor, "R V"]:
-        """Return what each token adds to a score under all rules."""
+        """Apply all rules. Return how much each token adds to the score of its hypothesis."""
         options, beams = self.options, self.beams
         rows_each = len(logits) // len(beams)
         missing = self._tensor([self._tokens.size(1) - beam.length for beam in beams]).repeat_interleave(rows_each)
@@ -319,7 +325,10 @@ class BeamSearch(Generic[StateT]):
     def _candidates(
         self, found: NextTokens, gains: Float[Tensor, "R C"]
     ) -> tuple[TokenScores, Bool[Tensor, " R"] | None]:
-        """Return the candidates (at the length limit EOS alone) and whether each row would choose EOS there."""
+        """Return the candidates and a mask of the rows that would choose EOS on their own.
+
+        At its length limit a sequence has EOS as its only candidate. The mask is None if no sequence is at its limit.
+        """
         shape = self.scores.shape
         candidates = TokenScores(*(torch.unflatten(x, 0, shape) for x in (gains, found.log_probs, found.tokens)))
         full = [beam.left < 1 for beam in self.beams]
@@ -329,11 +338,11 @@ class BeamSearch(Generic[StateT]):
         return candidates.only_eos(self.eos, torch.unflatten(found.eos_log_prob, 0, shape), self._tensor(full)), natural
 
     def _extend(self, candidates: TokenScores) -> Extensions:
-        """Choose the extensions of each group to consider, best first."""
+        """Choose the extensions to consider in each group, best first."""
         options = self.options
         if options.sampling is not None:
-            keys, positions = [beam.draw_keys for beam in self.beams], [beam.length for beam in self.beams]
-            return draw(self.scores, candidates, keys, positions, options.sampling)
+            keys, positions = [beam.sampling_keys for beam in self.beams], [beam.length for beam in self.beams]
+            return draw_tokens(self.scores, candidates, keys, positions, options.sampling)
         if options.groups > 1:
             return extend_diverse(self.scores, candidates, self._considered, options.diversity, self.width)
         return extend_best(self.scores, candidates, self._considered)
@@ -348,13 +357,13 @@ class BeamSearch(Generic[StateT]):
         scores, flags, *penalties = torch.stack(read).numpy(force=True)
         has_ended = flags > 0
         if np.isnan(scores[:, :, 0]).any():
-            raise BundleError("the model gives no finite probabilities: its weights are damaged")
+            raise BundleError("the model's probabilities are NaN: its weights are damaged")
         where = has_ended[:, :, : self.width].nonzero()
         if len(where[0]):
             self._collect(chosen, where, scores[where], penalties[0][where] if penalties else None, natural)
         elif np.isfinite(scores[:, :, 0]).all() and not any(any(beam.finished) for beam in self.beams):
             return  # every group has only unfinished hypotheses
-        # The best extension of each group that does not end; -inf if all of them do.
+        # The score of each group's best extension that does not end; -inf if all of them end.
         first = has_ended.argmin(2, keepdims=True)
         unfinished = np.take_along_axis(np.where(has_ended, -np.inf, scores), first, 2)[:, :, 0].tolist()
         for at, beam in enumerate(self.beams):
@@ -386,7 +395,7 @@ class BeamSearch(Generic[StateT]):
             beam = self.beams[at]
             score = total / self._penalty(beam.length + 1) + coverage
             unmet = beam.constraints.unmet(node) if beam.constraints else ()
-            incomplete = beam.constraints is not None and beam.constraints.needed(node) > 0
+            incomplete = beam.constraints is not None and beam.constraints.num_needed(node) > 0
             ending = _Ending(ended, row, beam.length, score, coverage, beam.left < 1, unmet, incomplete)
             beam.finished[group].append(ending)
 
@@ -400,7 +409,10 @@ class BeamSearch(Generic[StateT]):
         return self.options.coverage_penalty * shares.masked_fill(~real, 0.0).sum(1).view_as(self.scores)
 
     def _may_improve(self, finished: Sequence[_Ending], best: float, limit: int) -> bool:
-        """Whether a group must continue, given the score of its best unfinished hypothesis (-inf if none is left)."""
+        """Return whether a group must continue.
+
+        ``best`` is the score of its best unfinished hypothesis, or -inf if none is left.
+        """
         if best == -math.inf:
             return False
         if self.options.stopping == "first":
@@ -408,7 +420,7 @@ class BeamSearch(Generic[StateT]):
         wanted = math.ceil(self.options.n_best / self.groups)
         if len(finished) < wanted or finished[wanted - 1].incomplete:
             return True
-        # Growing longer can improve a score by the length penalty and by coverage, whose penalty is at most 0.
+        # A longer hypothesis can gain from the length penalty and from coverage, whose penalty is at most 0.
         return finished[wanted - 1].score < best / self._penalty(limit + 1)
 
     def _penalty(self, length: int) -> float:
@@ -417,10 +429,10 @@ class BeamSearch(Generic[StateT]):
     def _hypotheses(self, beam: _Beam) -> list[Hypothesis]:
         """Return the hypotheses found for a sequence, best first."""
         if self.groups == 1 and self.options.sampling is None:
-            endings = beam.finished[0]  # sorted: incomplete ones are returned only if none is complete
+            endings = beam.finished[0]  # sorted; incomplete ones are returned only if none is complete
             return [one.hypothesis() for one in endings if one.incomplete == endings[0].incomplete]
         found: dict[tuple[tuple[int, ...], int], Hypothesis] = {}
-        # The best of each group, then the second of each, and so on: hypotheses of different groups differ most.
+        # Take the best of each group, then the second of each, and so on: hypotheses of different groups differ most.
         for rank in range(self.width):
             for group, endings in enumerate(beam.finished):
                 for ending in endings[rank : rank + 1]:
@@ -449,7 +461,7 @@ class BeamSearch(Generic[StateT]):
             if self._nodes is not None:
                 self._nodes = self._nodes[index] if any(beam.constraints for beam in self.beams) else None
             self._banned_sequences = None
-        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # otherwise rows keep their places
+        if not (everyone and self.scores.size(2) == scores.size(2) == 1):  # otherwise the order of rows is unchanged
             rows = rows.flatten()
             self.model.select(self._state, rows, index)
             self._tokens, self._log_probs = self._tokens[rows], self._log_probs[rows]
@@ -476,7 +488,7 @@ class BeamSearch(Generic[StateT]):
 
 
 def _keep_places(kept: list[int]) -> list[int]:
-    """Return the same sequences in an order that moves as few as possible: the last ones fill the gaps."""
+    """Return ``kept`` in an order that moves as few sequences as possible: the last ones fill the gaps."""
     count = len(kept)
     staying = {at for at in kept if at < count}
     last = iter(at for at in kept if at >= count)

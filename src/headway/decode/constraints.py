@@ -1,21 +1,21 @@
 """Targets that must contain certain phrases: lexically constrained beam search with dynamic beam allocation.
 
-The method is that of Post and Vilar 2018 ("Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural
+The method follows Post and Vilar 2018 ("Fast Lexically Constrained Decoding with Dynamic Beam Allocation for Neural
 Machine Translation", section 3). The candidates of a step are the best extensions of the beam and, for every
 hypothesis, each token that advances a constraint. Candidates are grouped into banks by the number of constraint tokens
 that they still need, and the banks take turns in filling the beam. A hypothesis may end when its constraints are met.
 
-Departures: A constraint is met if one of its alternatives occurs anywhere in the target, including the forced prefix,
-and one occurrence satisfies every constraint that it matches. Progress is a function of the tokens
-(:class:`Constraints`), so the search stores only the number of a node.
+Departures from the paper: A constraint is met if one of its alternatives occurs anywhere in the target, including the
+forced prefix, and one occurrence satisfies every constraint that it matches. The progress of a hypothesis depends only
+on its tokens and is a node of an automaton (:class:`Constraints`), so the search stores only the number of the node.
 
-A phrase can be required to match whole words (:class:`WordBoundaries`). Then the token before a phrase determines
-whether the phrase may begin there, and the token after it determines whether the phrase counts. A complete phrase
-therefore stays open until the next token, and the best tokens that close it are candidates, too.
+A phrase can be required to match whole words (:class:`WordBoundaries`). In this case, the token before a phrase
+determines whether the phrase may begin there, and the token after it determines whether the phrase counts. A complete
+phrase therefore stays open until the next token, and the best tokens that close it are candidates, too.
 
-The bank that needs the fewest tokens fills the first place of the beam, and each of its hypotheses can be extended by a
-token that reduces the number needed by one. Constraints therefore stay unmet only if rules forbid tokens, or if the
-length limit is too short for all constraints one after the other.
+The bank that needs the fewest tokens fills the first slot of the beam, and each of its hypotheses can be extended by a
+token that reduces the number of needed tokens by one. Constraints therefore stay unmet only if rules forbid tokens, or
+if the length limit is too short to meet all constraints one after the other.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Phrase:
     """A token sequence to include, with conditions on the tokens around it (bits as in :class:`WordBoundaries`).
 
     Attributes:
-        tokens: The sequence.
+        tokens: Ids of the phrase's tokens.
         start: The token before the phrase must have none of these bits in ``ends``. 0 means no condition.
         end: The token after the phrase must have none of these bits in ``starts``. 0 means no condition.
     """
@@ -72,9 +72,9 @@ class _Progress:
     """The state of the constraints after some tokens.
 
     Attributes:
-        matched: For each constraint None if it is met, otherwise a bit set for each alternative: bit k is set if the
+        matched: For each constraint, None if it is met, otherwise a bit set for each alternative. Bit k is set if the
             tokens so far end with the alternative's first k + 1 tokens.
-        ends: The bit set ``ends`` of the last token.
+        ends: The bit set ``WordBoundaries.ends`` of the last token.
     """
 
     matched: tuple[tuple[int, ...] | None, ...]
@@ -91,7 +91,8 @@ class Constraints:
     Args:
         include: The alternatives of each constraint. A plain token sequence is a phrase without conditions.
         forbidden: Tokens that no target contains.
-        boundaries: The word boundaries for the conditions of phrases. None ignores the conditions.
+        boundaries: The word boundaries of the vocabulary's tokens, with which the conditions of phrases are checked.
+            If None, the conditions are ignored.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class Constraints:
         self.boundaries = boundaries
         self._starts = defaultdict[int, int](int) if boundaries is None else boundaries.starts
         self._separator = None if boundaries is None else boundaries.separator
-        # The number of tokens that always suffices: a separator, so that the phrase continues no word, and the phrase.
-        # Without a separator in the vocabulary, some phrases cannot be reached.
+        # A number of tokens that always suffices to meet a constraint: a separator, so that the phrase does not
+        # continue a word, and the phrase. If the vocabulary has no separator, some phrases cannot be reached.
         longer = self._separator is not None
         self._shortest = [
             min((len(one.tokens) + (longer and bool(self._continued(one))) for one in several), default=0)
@@ -119,7 +120,7 @@ class Constraints:
         self._needed: dict[int, int] = {}
 
     def step(self, node: int, token: int) -> int:
-        """Return the node after one more token."""
+        """Return the node that ``token`` leads to from ``node``."""
         if (node, token) not in self._steps:
             now = self._progress[node]
             ends = 0 if self.boundaries is None else self.boundaries.ends[token]
@@ -134,25 +135,26 @@ class Constraints:
             self._steps[node, token] = self._numbers[progress]
         return self._steps[node, token]
 
-    def after(self, tokens: Sequence[int]) -> int:
-        """Return the node after a whole prefix."""
+    def node_after(self, tokens: Sequence[int]) -> int:
+        """Return the node that a whole prefix leads to."""
         return reduce(self.step, tokens, 0)
 
     def unmet(self, node: int) -> tuple[int, ...]:
-        """Return the indices of the constraints that do not occur if the target ends here."""
+        """Return the indices of the constraints that are not met if the target ends at ``node``."""
         matched = self._progress[node].matched
         return tuple(at for at, places in enumerate(matched) if places is not None and not self._open(at, places))
 
     def remaining(self, node: int, constraint: int) -> int:
-        """Return the fewest tokens that meet a constraint; 0 if it is met already or cannot be met."""
+        """Return the minimum number of tokens that meet a constraint; 0 if it is already met or cannot be met."""
         if constraint not in self.unmet(node):
             return 0
         return min((needed for needed, _ in self._continuations(node, constraint)), default=0)
 
-    def needed(self, node: int) -> int:
-        """Return how many tokens meet all constraints one after the other, first completing the match that saves most.
+    def num_needed(self, node: int) -> int:
+        """Return how many tokens it takes to meet all constraints one after the other.
 
-        If a node needs any tokens, :meth:`forward` contains a token that reduces this number by one.
+        The partial match that saves the most tokens is completed first. If the number is not 0,
+        :meth:`advancing_tokens` contains a token that reduces it by one.
         """
         if node not in self._needed:
             unmet = self.unmet(node)
@@ -164,12 +166,12 @@ class Constraints:
             self._needed[node] = sum(self._shortest[at] for at in unmet) + min(ways, default=0)
         return self._needed[node]
 
-    def forward(self, node: int) -> set[int]:
+    def advancing_tokens(self, node: int) -> set[int]:
         """Return the tokens that advance an unmet constraint."""
         return {token for at in self.unmet(node) for _, token in self._continuations(node, at)}
 
-    def open_end(self, node: int) -> int:
-        """Return the bits in ``starts`` of the tokens that would undo a match; 0 if no complete phrase is open."""
+    def undoing_starts(self, node: int) -> int:
+        """Return the bits of ``WordBoundaries.starts`` with which a token undoes a match; 0 if no phrase is open."""
         bits = 0
         for several, places in zip(self.include, self._progress[node].matched, strict=True):
             for one, place in zip(several, places or (), strict=False):
@@ -177,7 +179,7 @@ class Constraints:
         return bits
 
     def _open(self, constraint: int, places: tuple[int, ...]) -> bool:
-        """Whether an alternative is complete and waits for the next token to close it."""
+        """Return whether an alternative is complete, but still open until the next token."""
         return any(place >> (len(one.tokens) - 1) for one, place in zip(self.include[constraint], places, strict=True))
 
     def _continuations(self, node: int, constraint: int) -> list[tuple[int, int]]:
@@ -196,12 +198,12 @@ class Constraints:
         return ways
 
     def _continued(self, phrase: Phrase) -> int:
-        """Return the bits of the open words that a phrase would continue, or must not continue."""
+        """Return the bits of the words that a phrase would continue or must not continue."""
         return phrase.start | self._starts[phrase.tokens[0]]
 
     def _lost(self, node: int, token: int) -> int:
-        """Return the number of tokens needed by constraints that ``token`` makes unmet by continuing their words."""
-        if not self.open_end(node) & self._starts[token]:
+        """Return the number of tokens needed to meet again what ``token`` makes unmet by continuing a phrase's word."""
+        if not self.undoing_starts(node) & self._starts[token]:
             return 0
         before, after = self.unmet(node), self.unmet(self.step(node, token))
         return sum(self._shortest[at] for at in after if at not in before)
@@ -223,7 +225,7 @@ class Constraints:
 
 
 class Extension(NamedTuple):
-    """An extension of a hypothesis of one sequence by one token; ``log_prob`` is the model's own."""
+    """A hypothesis extended by one token. ``log_prob`` is the model's own log-probability of the token."""
 
     score: float
     parent: int
@@ -231,16 +233,17 @@ class Extension(NamedTuple):
     log_prob: float
 
 
-def allocate(
+def allocate_beam(
     constraints: Constraints, nodes: Sequence[int], candidates: Sequence[Extension], *, count: int, left: int, eos: int
 ) -> list[tuple[Extension, int]]:
     """Return the ``count`` candidates to keep, best first, each with its node.
 
-    ``nodes`` belong to the hypotheses; ``left`` is how many tokens the sequence may still grow by (0: it must end now).
+    ``nodes`` are the nodes of the hypotheses. ``left`` is the number of tokens that may still be added; 0 means that
+    the sequence must end now.
     """
 
     def ends_well(candidate: Extension) -> bool:
-        return candidate.token != eos or not left or not constraints.needed(nodes[candidate.parent])
+        return candidate.token != eos or not left or not constraints.num_needed(nodes[candidate.parent])
 
     fitting = [candidate for candidate in candidates if ends_well(candidate)] or candidates
     reached = [
@@ -249,7 +252,7 @@ def allocate(
     ]
     banks: dict[int, list[tuple[Extension, int]]] = {}
     for item in sorted(reached, key=lambda item: (-item[0].score, item[0].parent, item[0].token)):
-        banks.setdefault(constraints.needed(item[1]), []).append(item)
+        banks.setdefault(constraints.num_needed(item[1]), []).append(item)
     chosen: list[tuple[Extension, int]] = []
     for place in range(count):
         for needed in sorted(banks):
@@ -270,12 +273,12 @@ def extend_constrained(
     width: int,
     eos: int,
 ) -> Extensions:
-    """Return ``chosen`` with the extensions of constrained sequences replaced by the ``width`` that :func:`allocate`
-    picks.
+    """Return ``chosen`` with the extensions of constrained sequences replaced by those that :func:`allocate_beam`
+    returns, up to ``width`` per sequence.
 
-    ``nodes`` and ``scores`` belong to the hypotheses. ``left`` is the number of tokens that each sequence may still
-    grow by. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host, because it considers only a
-    few candidates of the sequences that have constraints.
+    ``nodes`` and ``scores`` are the nodes and scores of the hypotheses. ``left`` is the number of tokens that may still
+    be added to each sequence. ``gains`` and ``log_probs`` cover all tokens. The choice is made on the host, because
+    only a few candidates of the constrained sequences are considered.
     """
     count, empty = chosen.scores.size(2), Extension(-math.inf, 0, eos, 0.0)
     tensors = [x.clone() for x in (chosen.scores, chosen.parents, chosen.tokens, chosen.log_probs)]
@@ -285,7 +288,7 @@ def extend_constrained(
             continue
         before = nodes[at, 0].tolist()
         possible = _candidates(own, left[at], before, scores[at, 0], candidates, gains, log_probs, at)
-        found = allocate(own, before, possible, count=width, left=left[at], eos=eos)
+        found = allocate_beam(own, before, possible, count=width, left=left[at], eos=eos)
         found += [(empty, 0)] * (count - len(found))
         for x, values in zip(tensors, zip(*((*one, node) for one, node in found), strict=True), strict=True):
             x[at, 0] = torch.tensor(values, dtype=x.dtype, device=x.device)
@@ -302,14 +305,14 @@ def _candidates(
     log_probs: Float[Tensor, "R V"],
     at: int,
 ) -> list[Extension]:
-    """Return the best extensions of each hypothesis of sequence ``at``, and those that advance or close a phrase."""
+    """Return the best extensions of each hypothesis of sequence ``at``, and all that advance or close a phrase."""
     found: dict[tuple[int, int], Extension] = {}
     for parent, (node, score) in enumerate(zip(nodes, scores.tolist(), strict=True)):
         parts = candidates.tokens, candidates.gains, candidates.log_probs
         columns = [x[at, 0, parent].tolist() for x in parts]
         if left > 0:
             row = at * len(nodes) + parent
-            wanted = sorted(constraints.forward(node)) + _closing(constraints, node, gains[row], len(nodes))
+            wanted = sorted(constraints.advancing_tokens(node)) + _closing(constraints, node, gains[row], len(nodes))
             more = wanted, gains[row, wanted].tolist(), log_probs[row, wanted].tolist()
             columns = [before + after for before, after in zip(columns, more, strict=True)]
         for token, gain, log_prob in zip(*columns, strict=True):
@@ -320,7 +323,7 @@ def _candidates(
 
 def _closing(constraints: Constraints, node: int, gains: Float[Tensor, " V"], count: int) -> list[int]:
     """Return the ``count`` best tokens after which the complete phrases of a node are whole words."""
-    end = constraints.open_end(node)
+    end = constraints.undoing_starts(node)
     if not end or constraints.boundaries is None:
         return []
     starts = torch.frombuffer(bytearray(constraints.boundaries.starts), dtype=torch.uint8).to(gains.device)

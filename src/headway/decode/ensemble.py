@@ -1,4 +1,4 @@
-"""Several models as one: their probabilities are averaged at every step."""
+"""Ensembles: several models that are searched as one, by averaging their probabilities at every step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from headway.errors import ConfigError
 class Ensemble:
     """A search model whose probabilities are the arithmetic mean of its members', with equal weights.
 
-    The members are on one device and share their vocabularies, token by token; if the vocabularies differ in size, the
-    first step raises :class:`ConfigError`. A state is the list of the members' states.
+    The members must be on the same device and have the same vocabularies, token by token. If the vocabularies differ in
+    size, the first step raises :class:`ConfigError`. The state of an ensemble is the list of its members' states.
     """
 
     def __init__(self, models: Sequence[SearchModel[Any]]) -> None:
         if not models:
-            raise ConfigError("an ensemble of no models: give at least one")
+            raise ConfigError("an ensemble needs at least one model")
         self.models = list(models)
         self.batch_per_thread = all(getattr(model, "batch_per_thread", False) for model in models)
 
@@ -34,41 +34,44 @@ class Ensemble:
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that all members can read or write, in tokens with EOS; None means no limit."""
+        """Maximum length of a sequence that all members can read or write, EOS included. None means no limit."""
         return min((each.max_length for each in self.models if each.max_length is not None), default=None)
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> list[Any]:
-        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        """Encode the sources and begin decoding, with ``beams`` rows per source."""
         return [model.start(sources, beams=beams) for model in self.models]
 
     def admit(self, state: list[Any], sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
         for model, own in zip(self.models, state, strict=True):
             model.admit(own, sources)
 
     def step(self, state: list[Any], tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row; predict the next by the mean of the members' probabilities and attention."""
+        """Append one token to each row and predict the next. Probabilities and attention are means over the members."""
         steps = [model.step(own, tokens, attention=attention) for model, own in zip(self.models, state, strict=True)]
         seen = [step.attention.float() for step in steps if step.attention is not None]
         logits = _log_mean([step.logits() for step in steps])
         return Step(logits, torch.stack(seen).mean(0) if attention and len(seen) == len(steps) else None)
 
     def select(self, state: list[Any], rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
+
+        Only the given ``sequences`` are kept. None keeps all.
+        """
         for model, own in zip(self.models, state, strict=True):
             model.select(own, rows, sequences)
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
-        """Return the logarithm of the mean probabilities after each target position, for :func:`score_targets`."""
+        """Return the log of the members' mean probabilities after each target position, for :func:`score_targets`."""
         return _log_mean([model(source, target) for model in self.models])  # type: ignore[operator]
 
 
 def _log_mean(logits: Sequence[Float[Tensor, "*b V"]]) -> Float[Tensor, "*b V"]:
-    """Return the logarithm of the mean of the softmaxes."""
+    """Return the log of the models' mean probabilities, given the ``logits`` of each model."""
     for other in logits[1:]:
         if other.size(-1) != logits[0].size(-1):
             raise ConfigError(
                 f"the models of an ensemble have vocabularies of different sizes, {logits[0].size(-1)} and "
-                f"{other.size(-1)} tokens; they must share one"
+                f"{other.size(-1)} tokens; all of them must share one vocabulary"
             )
     return torch.stack([one.float().log_softmax(-1) for one in logits]).logsumexp(0) - math.log(len(logits))

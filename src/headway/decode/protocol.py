@@ -1,8 +1,8 @@
-"""The protocol between search and models.
+"""The protocol that a model implements so that it can be searched.
 
-A model starts from the sources of some sequences and then advances all of them by one token per step. The rows of a
-sequence (its beams) are neighbors, and all sequences have equally many. The state belongs to one search, not to the
-model, so several threads may search with one model.
+A search starts a model with the sources of some sequences, and then advances all of them by one token per step. The
+rows of a sequence (its beams) are adjacent, and all sequences have the same number of rows. The state belongs to one
+search, not to the model, so several threads may search with one model.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ StateT = TypeVar("StateT")
 
 
 class Step:
-    """A model's prediction of the next token of each row. Models with a faster ranking override :meth:`top_k`.
+    """A model's prediction of the next token of each row. Models that rank tokens faster override :meth:`top_k`.
 
     Attributes:
-        attention: How much each row attends to each source position; rows sum to 1. None unless the step was asked for
-            it, or if the model has no attention.
+        attention: Attention weights of each row over the source positions, which sum to 1. None if they were not
+            requested or the model has no attention.
     """
 
     def __init__(self, logits: Float[Tensor, "R V"], attention: Float[Tensor, "R S"] | None = None) -> None:
@@ -40,7 +40,10 @@ class Step:
         return top_tokens(self.logits(), k, banned, eos)
 
     def allowed(self) -> Bool[Tensor, "B V"] | None:
-        """Return which tokens each sequence's shortlist contains; :meth:`top_k` is limited to them. None: no limit."""
+        """Return a mask of the tokens in each sequence's shortlist, or None without shortlists.
+
+        :meth:`top_k` returns only these tokens.
+        """
         return None
 
 
@@ -50,23 +53,24 @@ class SearchModel(Protocol[StateT]):
 
     @property
     def device(self) -> torch.device:
-        """The device of its inputs and outputs."""
+        """The device of the model's inputs and outputs."""
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that it can read or write, in tokens with EOS; None means no limit."""
+        """Maximum length of a sequence that the model can read or write, EOS included. None means no limit."""
 
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> StateT:
-        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        """Encode the sources and begin decoding, with ``beams`` rows per source."""
 
     def admit(self, state: StateT, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Encode more sources and append them to ``state``, with as many rows each as the sequences before them."""
 
     def step(self, state: StateT, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next; with ``attention``, also report what is attended to."""
+        """Append one token to each row and predict the next. ``attention`` requests the attention weights, too."""
 
     def select(self, state: StateT, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all.
+        """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
 
-        Rows stay grouped by sequence, equally many for each; their number may change.
+        Only the given ``sequences`` are kept. None keeps all. Rows stay grouped by sequence. All sequences have the
+        same number of rows, which may differ from the number before.
         """

@@ -1,16 +1,16 @@
-"""Rank what may come next: the top tokens of a row of logits, and the best extensions of a beam.
+"""Ranking of next tokens: the most probable tokens of each row of logits, and the best extensions of a beam.
 
 **Top tokens.** A search needs the few most probable tokens of each row, in order. They are found in blocks: each of the
-``count`` largest values lies in one of the ``count`` blocks with the largest maxima, so only those blocks are sorted.
+``count`` largest values is in one of the ``count`` blocks with the largest maxima, so only these blocks are sorted.
 Log-probabilities are read from a log-softmax, which PyTorch computes in one pass over each row, in three quarters of
 the time that ``logsumexp`` takes (PyTorch 2.13, AVX2, one thread, 128 rows of 8,000).
 
-Ties: of equal values the lowest index comes first, on every device and however a row is divided into blocks. PyTorch's
-``topk`` promises no order, so values are compared by integer keys that contain the index. NaN comes before everything
-else, so that damaged weights are noticed.
+Ties: among equal values the lowest index comes first, on every device and for every division of a row into blocks.
+PyTorch's ``topk`` guarantees no order of equal values, so values are compared by integer keys that contain the index.
+NaN comes before everything else, so that damaged weights are noticed.
 
 **Extensions.** Plain and diverse beam search extend the hypotheses of a beam by one token. B sequences have G groups of
-W hypotheses each; groups are searched separately. Sampling and constraints make their own choice from the same data
+W hypotheses each; groups are searched separately. Sampling and constraints choose differently from the same candidates
 (:mod:`headway.decode.sampling`, :mod:`headway.decode.constraints`).
 """
 
@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 _FEW = 64  # up to this many values, sorting is faster than building keys
-_BLOCK = 64  # tokens; near the square root of (usual vocabulary size / beam size)
+_BLOCK = 64  # tokens per block; near the square root of (usual vocabulary size / beam size)
 _FEW_BANNED = 8  # up to this many banned tokens, it is cheaper to rank and drop them than to copy the logits
 
 
@@ -33,8 +33,8 @@ _FEW_BANNED = 8  # up to this many banned tokens, it is cheaper to rank and drop
 class NextTokens:
     """The most probable next tokens of each row, best first, and the log-probability of EOS, in nats.
 
-    Probabilities are over the whole vocabulary. Banned tokens are left out; if fewer than C tokens are left, the rest
-    have log-probability -inf.
+    Probabilities are over the whole vocabulary. Banned tokens are left out. If fewer than C tokens are left, the
+    remaining entries have log-probability -inf.
     """
 
     tokens: Int[Tensor, "R C"]
@@ -67,9 +67,9 @@ def _is_in(tokens: Int[Tensor, "R C"], some: Int[Tensor, " F"]) -> Bool[Tensor, 
 
 
 def topk_ordered(values: Float[Tensor, "*b N"], count: int) -> tuple[Float[Tensor, "*b C"], Int[Tensor, "*b C"]]:
-    """Return the ``count`` largest values of the last dimension and their indices, in order.
+    """Return the ``count`` largest values of the last dimension and their indices, in descending order.
 
-    Of equal values the lowest index comes first.
+    Among equal values the lowest index comes first.
     """
     size = values.size(-1)
     if size <= 4 * _BLOCK * count:
@@ -87,13 +87,13 @@ def topk_ordered(values: Float[Tensor, "*b N"], count: int) -> tuple[Float[Tenso
 
 
 def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C"]:
-    """Indices of the ``count`` largest values. Ties are broken by unique integer keys: the value in the high bits, the
-    index in the low bits."""
+    """Return the indices of the ``count`` largest values. Ties are broken by unique integer keys with the value in the
+    high bits and the index in the low bits."""
     size = values.size(-1)
     if count == 1:
-        return values.argmax(-1, keepdim=True)  # documented behavior: the first of equal values, and NaN before all
+        return values.argmax(-1, keepdim=True)  # as documented: the first of equal values, and NaN before all others
     if size <= _FEW:
-        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # NaN first, too
+        return values.sort(dim=-1, descending=True, stable=True).indices[..., :count]  # also NaN first
     bits = (values.float() + 0.0).view(torch.int32)  # -0 becomes 0
     bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)  # gives the integers the order of the floats
     bits = bits.masked_fill(values.isnan(), 0x7FFFFFFF)
@@ -103,10 +103,10 @@ def _top_indices(values: Float[Tensor, "*b N"], count: int) -> Int[Tensor, "*b C
 
 @dataclass(frozen=True)
 class TokenScores:
-    """The tokens to choose from after each hypothesis.
+    """The tokens that may extend each hypothesis, with their scores.
 
-    ``gains`` are added to the hypothesis's score; ``log_probs`` are the model's own log-probabilities. They differ if
-    rules change the ranking.
+    ``gains`` are added to the hypothesis's score; ``log_probs`` are the model's own log-probabilities. The two differ
+    if rules change the ranking.
     """
 
     gains: Float[Tensor, "B G W C"]
@@ -114,7 +114,7 @@ class TokenScores:
     tokens: Int[Tensor, "B G W C"]
 
     def only_eos(self, eos: int, log_probs: Float[Tensor, "B G W"], full: Bool[Tensor, " B"]) -> TokenScores:
-        """Return these scores, except that ``full`` sequences can only end, at the given log-probabilities of EOS."""
+        """Return a copy in which EOS, with the given log-probabilities, is the only token for ``full`` sequences."""
         full = full.view(-1, 1, 1)
         gains, own = (x.masked_fill(full.unsqueeze(3), -torch.inf) for x in (self.gains, self.log_probs))
         tokens = self.tokens.clone()
@@ -129,8 +129,8 @@ class Extensions:
     """The chosen extensions of each group, best first.
 
     Attributes:
-        scores: Total score; -inf marks an empty place.
-        parents: The index in its group of the hypothesis that is extended.
+        scores: Total score; -inf marks an empty slot.
+        parents: Index, within its group, of the hypothesis that is extended.
         tokens: The new token.
         log_probs: The model's own log-probability of the token.
         nodes: The state of the constraints after the token; None if no sequence has constraints.
@@ -143,7 +143,7 @@ class Extensions:
     nodes: Int[Tensor, "B G C"] | None = None
 
     def best(self, count: int) -> Extensions:
-        """Return the ``count`` best of them."""
+        """Return the ``count`` best extensions of each group."""
         scores, order = topk_ordered(self.scores, count)
         parents, tokens, log_probs = (x.gather(2, order) for x in (self.parents, self.tokens, self.log_probs))
         nodes = None if self.nodes is None else self.nodes.gather(2, order)
@@ -164,14 +164,14 @@ def extend_best(scores: Float[Tensor, "B G W"], candidates: TokenScores, count: 
 def extend_diverse(
     scores: Float[Tensor, "B G W"], candidates: TokenScores, count: int, diversity: float, width: int
 ) -> Extensions:
-    """Return the ``count`` best extensions of each group, of which the first ``width`` are what the group chose.
+    """Return the ``count`` best extensions of each group, of which the first ``width`` are the group's choice.
 
     Diverse beam search (Vijayakumar et al. 2016, algorithm 1, with Hamming diversity): the groups take the step one
-    after the other, and a token costs a group ``diversity`` (the paper's lambda) for every time that an earlier group
-    chose it in this step. The cost stays in the group's scores.
+    after the other. A token's score is reduced by ``diversity`` (the paper's lambda) for every time that an earlier
+    group chose it in this step. The reduction stays in the group's scores.
 
-    Each row must have ``count`` candidates more than all groups choose together, so that what is not among the
-    candidates is worse than ``count`` tokens without a cost.
+    Each row must have ``count`` more candidates than all groups choose together. Any other token is then worse than at
+    least ``count`` candidates whose scores are not reduced.
     """
     groups: list[Extensions] = []
     taken = candidates.tokens.new_empty(len(scores), 0)  # (B, N): the choices of earlier groups

@@ -1,4 +1,4 @@
-"""What a search is asked for and what it answers: options, source sequences, and the hypotheses found for them."""
+"""Requests and results of a search: options, source sequences, and the hypotheses found for them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from headway.config import Config
 from headway.decode.constraints import Constraints, Phrase, WordBoundaries
 from headway.errors import ConfigError
 
-_IDLE = ("beam_size", "stopping", "diversity")  # without a beam, or groups of one
+_IDLE = ("beam_size", "stopping", "diversity")  # options without effect when sampling, or (diversity) without groups
 
 
 class Sampling(Config):
-    """Draw tokens at random instead of searching for the best target. Filters apply in the order of these fields."""
+    """Options for drawing tokens at random. The filters are applied in the order of the fields."""
 
     temperature: float = Field(
-        1.0, gt=0, description="Logits are divided by it: below 1 makes draws less random, above 1 more."
+        1.0, gt=0, description="Divisor of the logits: values below 1 make draws less random, values above 1 more."
     )
-    top_k: int | None = Field(None, ge=1, description="Draw from this many of the most probable tokens. Default: all.")
+    top_k: int | None = Field(None, ge=1, description="Number of most probable tokens to draw from. Default: all.")
     top_p: float = Field(
         1.0,
         gt=0,
@@ -40,7 +40,7 @@ class Sampling(Config):
 
 
 class DecodingOptions(Config):
-    """Every option of a search; the defaults are the paper's (section 6.1)."""
+    """All options of a search. The defaults are those of the paper (section 6.1)."""
 
     beam_size: int = Field(4, ge=1, description="Number of hypotheses kept at each step; 1 is greedy search.")
     n_best: int = Field(
@@ -51,15 +51,15 @@ class DecodingOptions(Config):
     )
     normalization: Literal["gnmt", "average"] = Field(
         "gnmt",
-        description="Log-probabilities are divided by ((5 + length) / 6)^length_penalty, or by length^length_penalty.",
+        description="Divisor of scores: ((5 + length) / 6)^length_penalty (gnmt) or length^length_penalty (average).",
     )
     coverage_penalty: float = Field(
-        0.0, ge=0, description="Weight of the penalty on source tokens that attention has left out (Wu et al. 2016)."
+        0.0, ge=0, description="Weight of the penalty for source tokens with little attention (Wu et al. 2016)."
     )
     stopping: Literal["exact", "first"] = Field(
         "exact",
-        description="When a text is done: if no prefix can become better than the finished hypotheses (exact), or as "
-        "soon as beam_size hypotheses are finished (first), as in other toolkits.",
+        description="When the search for a text ends. exact: when no unfinished hypothesis can become better than the "
+        "finished ones. first: when beam_size hypotheses are finished, as in other toolkits.",
     )
     min_length: int = Field(0, ge=0, description="Minimum number of target tokens, without EOS.")
     max_length: int | None = Field(
@@ -70,13 +70,13 @@ class DecodingOptions(Config):
     diversity: float = Field(
         0.5,
         ge=0,
-        description="With groups: penalty of a token, in nats, for each earlier group that chose it in the same step.",
+        description="With groups: penalty on a token, in nats, for each earlier group that chose it in the same step.",
     )
     repetition_penalty: float = Field(
-        1.0, ge=1, description="Logits of tokens in the prefix are divided by it, or multiplied if negative."
+        1.0, ge=1, description="Divisor of the logits of earlier tokens; negative logits are multiplied by it."
     )
     no_repeat_ngram: int = Field(
-        0, ge=0, description="No sequence of this many tokens occurs twice; 0 disables the rule."
+        0, ge=0, description="Length of the token sequences that may not occur twice; 0 allows every repetition."
     )
 
     @model_validator(mode="after")
@@ -87,14 +87,14 @@ class DecodingOptions(Config):
             raise ValueError(f"groups = {self.groups} does not divide beam_size = {self.beam_size}; choose a divisor")
         idle = {name for name in _IDLE if getattr(self, name) != type(self).model_fields[name].default}
         if "diversity" in idle and self.groups == 1:
-            raise ValueError("diversity is a cost between groups of a beam; set groups, or leave it out")
+            raise ValueError("diversity has no effect without groups; set groups, or leave diversity out")
         if self.sampling is not None and idle:
-            raise ValueError(f"{min(idle)} and sampling exclude each other: draws have no beam; leave one out")
+            raise ValueError(f"{min(idle)} and sampling cannot be combined: samples have no beam; leave one out")
         if self.sampling is not None and self.groups > 1:
-            raise ValueError("groups and sampling exclude each other: drawn texts differ by chance already")
+            raise ValueError("groups and sampling cannot be combined: samples already differ by chance")
         if self.sampling is not None and self.coverage_penalty:
             raise ValueError(
-                "coverage_penalty and sampling exclude each other: it ranks a beam, and draws are not ranked"
+                "coverage_penalty and sampling cannot be combined: the penalty ranks a beam, samples are not ranked"
             )
         if self.max_length is not None and self.max_length < self.min_length:
             raise ValueError(f"max_length = {self.max_length} is below min_length = {self.min_length}")
@@ -117,14 +117,15 @@ class Request:
 
     Attributes:
         source: The source ids as the model reads them, EOS included.
-        limit: Maximum number of target tokens, EOS excluded; ``max_length`` of the options may allow fewer.
-        prefix: Tokens that the target begins with, whatever the rules.
-        include: Constraints. Each is a set of alternative token sequences, of which at least one must occur in the
-            target: a term in the forms that it may take. One occurrence may satisfy several constraints. A
-            :class:`Phrase` can be required to be whole words.
-        boundaries: The word boundaries for the conditions of phrases; None if no phrase has a condition.
+        limit: Maximum number of target tokens, EOS excluded. ``DecodingOptions.max_length`` may lower it.
+        prefix: Tokens that the target must begin with. Rules do not apply to them.
+        include: Constraints. Each is a set of alternative token sequences, such as the inflected forms of a term, at
+            least one of which must occur in the target. One occurrence may satisfy several constraints. A
+            :class:`Phrase` can be required to match whole words.
+        boundaries: The word boundaries of the vocabulary's tokens, with which the conditions ``start`` and ``end`` of a
+            :class:`Phrase` are checked. None if no phrase has such a condition.
         banned: Token sequences that must not occur after the prefix.
-        seed: With the options' seed and ``source``, it determines the random draws.
+        seed: Random seed. Together with the options' seed and ``source``, it determines the random draws.
     """
 
     source: tuple[int, ...]
@@ -141,14 +142,14 @@ class Hypothesis:
     """A finished target.
 
     Attributes:
-        tokens: Without BOS and EOS.
+        tokens: Token ids, without BOS and EOS.
         log_probability: log P(target | source) in nats, EOS included.
-        score: The ranking score, greater is better: the log-probability of what follows the forced prefix, after
-            penalties on repetition, divided by the length penalty, plus the coverage penalty.
-        token_log_probabilities: One for each token and one for EOS; their sum is ``log_probability``. They are the
-            model's own, whatever rules, penalties and temperatures the search used.
-        finished: False if the length limit ended it although the model preferred another token to EOS.
-        unmet: Indices of the request's ``include`` constraints that do not occur.
+        score: The ranking score; greater is better. It is the log-probability of the tokens after the forced prefix,
+            including the repetition penalty, divided by the length penalty, plus the coverage penalty.
+        token_log_probabilities: Log-probability of each token and of EOS; their sum is ``log_probability``. They are
+            the model's own, without the effects of rules, penalties and temperature.
+        finished: False if the length limit ended the target although the model preferred another token to EOS.
+        unmet: Indices of the request's ``include`` constraints that the target does not satisfy.
     """
 
     tokens: tuple[int, ...]
@@ -159,14 +160,14 @@ class Hypothesis:
     unmet: tuple[int, ...] = ()
 
 
-def limit_of(request: Request, options: DecodingOptions) -> int:
+def target_limit(request: Request, options: DecodingOptions) -> int:
     """Return the maximum number of target tokens, EOS excluded."""
     return request.limit if options.max_length is None else min(request.limit, options.max_length)
 
 
 def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
     """Raise :class:`ConfigError` if a request is impossible, or incompatible with the options."""
-    limit = limit_of(request, options)
+    limit = target_limit(request, options)
     if not request.source:
         raise ConfigError("a source has no tokens: expected at least EOS")
     if limit < 0:
@@ -174,15 +175,15 @@ def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
     if options.min_length > limit:
         raise ConfigError(
             f"min_length = {options.min_length}: this text may have at most {limit} target tokens; "
-            "lower it, or raise max_length"
+            "lower min_length, or raise max_length"
         )
     if len(request.prefix) > limit:
         raise ConfigError(
-            f"a forced prefix of {len(request.prefix)} tokens is longer than the {limit} that the target may have; "
-            "shorten it, or raise max_length"
+            f"a forced prefix of {len(request.prefix)} tokens is longer than the limit of {limit} target tokens; "
+            "shorten the prefix, or raise max_length"
         )
     if eos in request.prefix or any(eos in one for several in _sequences(request) for one in several):
-        raise ConfigError("a forced prefix or an included phrase contains EOS, which only ends a target")
+        raise ConfigError("a forced prefix or an included phrase contains EOS, which may only end a target")
     if not all(request.banned):
         raise ConfigError("a banned phrase has no tokens: expected at least one")
     if request.include:
@@ -191,18 +192,18 @@ def check_request(request: Request, options: DecodingOptions, eos: int) -> None:
 
 def _check_include(request: Request, options: DecodingOptions, limit: int) -> None:
     if options.sampling is not None:
-        raise ConfigError("included phrases and sampling exclude each other: draws cannot be made to contain a phrase")
+        raise ConfigError("included phrases and sampling cannot be combined: samples cannot be made to contain phrases")
     if options.groups > 1:
-        raise ConfigError("included phrases and groups exclude each other: the beam is divided among the phrases")
+        raise ConfigError("included phrases and groups cannot be combined: the phrases already divide the beam")
     if options.beam_size == 1:
         raise ConfigError(
-            "included phrases need a beam: greedy search (beam_size = 1) would begin with them; take at least 2"
+            "included phrases need beam_size >= 2: greedy search would put them at the beginning; raise beam_size"
         )
     sequences = _sequences(request)
     if not all(several and all(several) for several in sequences):
         raise ConfigError("an included phrase has no tokens, or no alternatives: expected at least one of each")
     constraints = Constraints(request.include, boundaries=request.boundaries)
-    node = constraints.after(request.prefix)
+    node = constraints.node_after(request.prefix)
     room = limit - len(request.prefix)
     for at in constraints.unmet(node):
         shortest = constraints.remaining(node, at)
@@ -213,7 +214,7 @@ def _check_include(request: Request, options: DecodingOptions, limit: int) -> No
             )
         if all(any(_contains(one, banned) for banned in request.banned) for one in sequences[at]):
             raise ConfigError(
-                f"included phrase {at + 1} cannot be met: what it contains is banned; remove one of the two"
+                f"included phrase {at + 1} cannot be met: it contains a banned phrase; remove one of the two"
             )
 
 

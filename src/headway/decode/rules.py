@@ -24,7 +24,7 @@ def penalize_repetition(
 ) -> Float[Tensor, "R V"]:
     """Lower the logits of tokens that the prefix contains (Keskar et al. 2019, section 4.1).
 
-    Positive logits are divided by ``penalty``; negative ones are multiplied by it, which the paper does not do.
+    Positive logits are divided by ``penalty``. Unlike in the paper, negative logits are multiplied by it.
     """
     return torch.where(_marked(logits, prefixes), torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
@@ -46,21 +46,21 @@ def ban_repeated_ngrams(log_probs: Float[Tensor, "R V"], prefixes: Int[Tensor, "
     return log_probs.masked_fill(_marked(log_probs, grams[..., -1].masked_fill(~again, _NOTHING)), -torch.inf)
 
 
-def ban_short(log_probs: Float[Tensor, "R V"], short: Bool[Tensor, " R"], end: int) -> Float[Tensor, "R V"]:
-    """Forbid EOS, the token ``end``, in the rows that are too ``short`` to end."""
+def ban_short(log_probs: Float[Tensor, "R V"], short: Bool[Tensor, " R"], eos: int) -> Float[Tensor, "R V"]:
+    """Forbid the token ``eos`` in the rows that are too ``short`` to end."""
     log_probs = log_probs.clone()
-    log_probs[:, end].masked_fill_(short, -torch.inf)
+    log_probs[:, eos].masked_fill_(short, -torch.inf)
     return log_probs
 
 
 def force_tokens(log_probs: Float[Tensor, "R V"], forced: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-    """Give a row's forced token log-probability 0 and all others -inf; -1 means that the row has no forced token."""
+    """Give a row's forced token log-probability 0, and all other tokens -inf. -1 means that no token is forced."""
     sure = torch.full_like(log_probs, -torch.inf).masked_fill(_marked(log_probs, forced.unsqueeze(1)), 0.0)
     return torch.where((forced >= 0).unsqueeze(1), sure, log_probs)
 
 
 class BannedSequences:
-    """The token sequences that must not occur in each of B sentences."""
+    """Token sequences that must not occur in the targets, separately for each of B sentences."""
 
     def __init__(self, sequences: Sequence[Sequence[tuple[int, ...]]], device: torch.device) -> None:
         most = max(map(len, sequences), default=0)

@@ -3,8 +3,8 @@
 A token is drawn by the Gumbel-max trick (Gumbel 1954; Maddison et al. 2014): if g is standard Gumbel noise for each
 token, then argmax(log p + g) is distributed as p. The noise depends only on the request's key, the number of the draw,
 the position and the token. A request therefore draws the same text in any batch, in any order and on any device, up to
-rounding of the probabilities, which changes a choice only if two sums are nearly equal. There is no generator whose
-state batches could share.
+rounding of the probabilities, which changes a choice only if two sums are nearly equal. No random generator is used,
+whose state would depend on the batch.
 
 The noise comes from a hash in 32-bit integers (the finalizer of MurmurHash3, Appleby 2011, twice), which is as fast as
 reading the tokens from memory.
@@ -23,7 +23,7 @@ from headway.decode.ranking import Extensions, TokenScores
 from headway.decode.request import Request, Sampling
 
 
-def draw_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
+def sampling_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
     """Return a 63-bit key for each of a request's draws."""
 
     def key(number: int) -> int:
@@ -33,21 +33,21 @@ def draw_keys(request: Request, sampling: Sampling, count: int) -> list[int]:
     return [key(number) for number in range(count)]
 
 
-def draw(
+def draw_tokens(
     scores: Float[Tensor, "B G 1"],
     candidates: TokenScores,
     keys: Sequence[Sequence[int]],
     positions: Sequence[int],
     sampling: Sampling,
 ) -> Extensions:
-    """Draw one token for each of G draws of B sentences; ``keys`` are per draw, ``positions`` per sentence.
+    """Draw one token for each of the G draws of B sentences. Each draw has a key, and each sentence has a position.
 
-    ``candidates`` are limited to the ``top_k`` best tokens already, or contain all tokens.
+    ``candidates`` must already be limited to the ``top_k`` best tokens, or contain all tokens.
     """
     gains, own, tokens = (x.squeeze(2) for x in (candidates.gains, candidates.log_probs, candidates.tokens))
     steps = [[_step_key(key, position) for key in several] for several, position in zip(keys, positions, strict=True)]
-    logits = filtered(gains / sampling.temperature, sampling.top_p, sampling.min_p)
-    noisy = logits + gumbel(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)
+    logits = filter_logits(gains / sampling.temperature, sampling.top_p, sampling.min_p)
+    noisy = logits + gumbel_noise(torch.tensor(steps, dtype=torch.int32, device=tokens.device), tokens)
     places = noisy.argmax(2, keepdim=True)
     chosen = own.gather(2, places)
     none_left = (logits.gather(2, places) == -torch.inf) & ~chosen.isnan()  # NaN is kept, so that it is reported
@@ -55,7 +55,7 @@ def draw(
     return Extensions(totals, torch.zeros_like(places), tokens.gather(2, places), chosen)
 
 
-def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float[Tensor, "*b C"]:
+def filter_logits(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float[Tensor, "*b C"]:
     """Return ``logits`` with -inf for the tokens that the filters exclude.
 
     ``top_p`` (nucleus sampling, Holtzman et al. 2020) keeps the smallest set of most probable tokens whose total
@@ -63,7 +63,7 @@ def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float
     ``min_p`` times the largest probability.
     """
     if top_p < 1:
-        # Sort logits: different logits may have equal probabilities.
+        # Sort logits, not probabilities, because different logits may round to equal probabilities.
         ordered, order = logits.sort(dim=-1, descending=True, stable=True)
         probabilities = ordered.softmax(-1)
         before = probabilities.cumsum(-1) - probabilities
@@ -76,7 +76,7 @@ def filtered(logits: Float[Tensor, "*b C"], top_p: float, min_p: float) -> Float
     return logits
 
 
-def gumbel(keys: Int[Tensor, "B G 2"], tokens: Int[Tensor, "B G C"]) -> Float[Tensor, "B G C"]:
+def gumbel_noise(keys: Int[Tensor, "B G 2"], tokens: Int[Tensor, "B G C"]) -> Float[Tensor, "B G C"]:
     """Return standard Gumbel noise for each token, computed from two 32-bit keys per row."""
     first, second = keys.unsqueeze(2).unbind(3)
     hashed = _mixed(_mixed((tokens.to(torch.int32) * _signed(0x9E3779B9)) ^ first) + second)

@@ -1,4 +1,4 @@
-"""Probabilities of given targets, and of the tokens that could come next."""
+"""Probabilities of given targets, and of possible next tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ScoringModel(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """The device of its inputs and outputs."""
+        """The device of the model's inputs and outputs."""
 
     def __call__(self, source: Int[Tensor, "B S"], target: Int[Tensor, "B T"]) -> Float[Tensor, "B T V"]:
         """Return the logits of the token that follows each target position."""
@@ -40,21 +40,21 @@ def score_targets(
     eos: int,
     max_tokens: int = 2048,
 ) -> list[tuple[float, ...]]:
-    """Return the log-probabilities, in nats, of each target's tokens and of its EOS, given what comes before.
+    """Return the log-probabilities, in nats, of each target's tokens and of its EOS, given the source.
 
     Each batch is one teacher-forced pass. The result agrees with a search's ``token_log_probabilities`` to rounding.
 
     Args:
-        model: Called with sources and targets.
-        sources: As the model reads them, EOS included.
-        targets: Without BOS and EOS; one for each source.
-        bos: The token that targets start from.
-        eos: The token that targets end with.
-        max_tokens: Maximum positions of a batch: rows x the longer side, padding included.
+        model: Called once for each batch of sources and targets.
+        sources: Token ids of the sources as the model reads them, EOS included.
+        targets: Token ids of one target for each source, without BOS and EOS.
+        bos: The token with which decoding starts.
+        eos: The token that ends a target.
+        max_tokens: Maximum size of a batch: the number of pairs times the length of the longest source or target.
 
     Raises:
-        ConfigError: There is not one target for each source.
-        BundleError: The model's probabilities are not numbers.
+        ConfigError: The numbers of sources and targets differ.
+        BundleError: The model's probabilities are NaN.
     """
     if len(sources) != len(targets):
         raise ConfigError(f"{len(sources)} sources but {len(targets)} targets: expected one target for each source")
@@ -73,7 +73,7 @@ def score_targets(
 
 @dataclass(frozen=True)
 class NextToken:
-    """A token that could come next, and its log-probability in nats."""
+    """A possible next token and its log-probability in nats."""
 
     token: int
     log_probability: float
@@ -83,9 +83,9 @@ class NextToken:
 def alternatives(
     model: SearchModel[Any], source: Sequence[int], prefix: Sequence[int], count: int, *, bos: int, eos: int
 ) -> list[NextToken]:
-    """Return the ``count`` most probable tokens after ``prefix``, best first (all tokens, if there are fewer).
+    """Return the ``count`` most probable next tokens after ``prefix``, best first (all tokens if there are fewer).
 
-    ``source`` ends with EOS; ``prefix`` does not begin with BOS. EOS is among the possible tokens.
+    ``source`` must end with EOS; ``prefix`` must not begin with BOS. EOS may be among the tokens.
     """
     if count < 1:
         raise ConfigError(f"count = {count} alternatives: expected at least 1")
@@ -100,7 +100,7 @@ def alternatives(
 
 def _check_finite(log_probs: Sequence[float]) -> None:
     if any(math.isnan(value) for value in log_probs):
-        raise BundleError("the model gives no finite probabilities: its weights are damaged")
+        raise BundleError("the model's probabilities are NaN: its weights are damaged")
 
 
 def _padded(rows: Sequence[Sequence[int]], device: torch.device) -> Int[Tensor, "B T"]:

@@ -16,7 +16,7 @@ from headway.decode.protocol import SearchModel
 from headway.decode.request import DecodingOptions, Hypothesis, Request
 from headway.errors import ConfigError
 
-_MIN_TOKENS = 512  # of a batch; below, reading the weights takes longer than computing with them
+_MIN_TOKENS = 512  # per batch; with fewer tokens, reading the weights takes longer than computing with them
 
 
 def search(
@@ -31,12 +31,12 @@ def search(
 ) -> list[list[Hypothesis]]:
     """Decode all requests as one batch and return the hypotheses of each, best first.
 
-    There are at least ``options.n_best`` of them if the search finds so many, and none if the rules forbid every
-    target. ``banned`` tokens are never chosen. Another thread may set ``stop``.
+    A request gets at least ``options.n_best`` hypotheses if the search finds that many, and none if the rules forbid
+    every target. ``banned`` tokens are never chosen. Another thread may set ``stop`` to cancel the search.
 
     Raises:
         ConfigError: A request is impossible, or incompatible with the options.
-        BundleError: The model's probabilities are not numbers.
+        BundleError: The model's probabilities are NaN.
         CancelledError: ``stop`` was set.
     """
     beam = BeamSearch(model, options, bos=bos, eos=eos, banned=banned)
@@ -65,7 +65,7 @@ def search_stream(
 
     Finished sequences leave the batch and new ones enter it (continuous batching). The batch has at most ``max_rows``
     rows (a sequence takes ``beam_size`` of them, or ``n_best`` when sampling) and ``max_tokens`` source tokens, padding
-    included, but always one sequence. ``requests`` is read one request ahead.
+    included, but always at least one sequence. ``requests`` is read one request ahead.
 
     New sequences wait until a quarter of the batch is free, because encoding several at once is faster.
     """
@@ -78,7 +78,7 @@ def search_stream(
         )
     waiting = iter(enumerate(requests))
     following = next(waiting, None)
-    longest = 0  # source since the batch was last empty, to which the others are padded
+    longest = 0  # length of the longest source since the batch was last empty; all sources are padded to it
     while following is not None or beam.beams:
         present = len(beam.beams)
         if not present:
@@ -109,12 +109,12 @@ def search_all(
     """Decode any number of requests as :func:`search` does, in batches of similar length.
 
     At most ``max_sequences`` sequences are decoded at a time, with about ``max_tokens`` source tokens, padding
-    included; no batch has more, and none is split below 512 tokens for the sake of threads. Batches change results by
-    rounding at most.
+    included. These are also the limits of each batch. Batches are made smaller to use all threads, but not smaller than
+    512 tokens. The division into batches changes results by rounding at most.
 
-    Kernels that spread a product over threads make the threads wait for each other, some hundred times per step. A
-    model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a time as
-    PyTorch has threads.
+    When kernels distribute each product over several threads, the threads wait for each other hundreds of times per
+    step. A model that sets ``batch_per_thread`` computes on one thread instead, and as many batches are decoded at a
+    time as PyTorch has threads.
     """
     threads = torch.get_num_threads() if getattr(model, "batch_per_thread", False) else 1
     threads = max(1, min(threads, len(requests), max_sequences))
@@ -142,17 +142,17 @@ def _search_in_threads(
     before, started, stop = torch.get_num_threads(), Barrier(threads + 1), Event()
 
     def start() -> None:
-        torch.get_num_threads()  # the first call sets this thread's number to the default of new threads
+        torch.get_num_threads()  # the first call in a thread sets its number of threads to the default
         torch.set_num_threads(1)
-        with suppress(BrokenBarrierError):  # an initializer that raises would end the other threads
+        with suppress(BrokenBarrierError):  # an exception in an initializer would end the other threads
             started.wait()
 
     with ThreadPoolExecutor(threads, thread_name_prefix="search", initializer=start) as pool:
-        # The longest come first, so that the threads end together.
+        # The longest batches come first, so that all threads end at about the same time.
         futures = [pool.submit(one_batch, batch, stop=stop) for batch in reversed(batches)]
         try:
             started.wait()
-            torch.set_num_threads(before)  # the workers' setting has become the default of new threads, too
+            torch.set_num_threads(before)  # the workers' setting has also become the default of new threads
             for future in reversed(futures):
                 yield future.result()
         except BaseException:
@@ -163,7 +163,10 @@ def _search_in_threads(
 
 
 def length_batches(sources: Sequence[Sequence[int]], max_tokens: int, max_sequences: int) -> Iterator[list[int]]:
-    """Yield the sources' indices in batches of increasing length, limited in tokens (with padding) and sequences."""
+    """Yield batches of indices of ``sources``, in order of increasing length.
+
+    A batch has at most ``max_sequences`` sources and, padding included, ``max_tokens`` tokens.
+    """
     batch: list[int] = []
     for index in sorted(range(len(sources)), key=lambda index: len(sources[index])):
         if batch and (len(batch) == max_sequences or (len(batch) + 1) * len(sources[index]) > max_tokens):

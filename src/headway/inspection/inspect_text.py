@@ -83,7 +83,7 @@ def inspect_classification(
     with capture(model) as seen:
         found = classifier.classify(text)
     if any(value != value for value in found.probabilities.values()):
-        raise BundleError("the model gives no finite probabilities: its weights are damaged")
+        raise BundleError("the model's probabilities are NaN: its weights are damaged")
     told = classifier.explain(text, label)
     return Inspection(
         model=name,

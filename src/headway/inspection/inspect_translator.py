@@ -134,7 +134,7 @@ def _steps(
         log_probs = projection(hidden[start : start + size]).float().log_softmax(-1).cpu()
         chosen = log_probs.gather(1, torch.tensor(tokens).unsqueeze(1))
         if bool(chosen.isnan().any()):
-            raise BundleError("the model gives no finite probabilities: its weights are damaged")
+            raise BundleError("the model's probabilities are NaN: its weights are damaged")
         ranks = (log_probs > chosen).sum(1) + 1
         best = log_probs.topk(min(count, log_probs.size(1)))
         rows: Any = zip(

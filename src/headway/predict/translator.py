@@ -112,7 +112,7 @@ class Translator(TextTranslator):
             ConfigError: The list is empty, or the tokenizers or languages differ.
         """
         if not translators:
-            raise ConfigError("an ensemble of no models; give at least one")
+            raise ConfigError("an ensemble needs at least one model")
         first = translators[0]
         if len(translators) == 1:
             return first
