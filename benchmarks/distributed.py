@@ -114,11 +114,11 @@ def measure(rank: int, processes: int, meeting: str, preset: str, max_tokens: in
         model = accelerate(build_model(TransformerConfig.preset(preset), VOCAB_SIZE, VOCAB_SIZE)).to(world.device)
         plain = TranslationObjective(model, 0.1)
         if world.device.type == "cuda":
-            plain.compute = torch.compile(plain.compute, dynamic=True)
+            plain.run_model = torch.compile(plain.run_model, dynamic=True)
         optimizer, batch = make_optimizer(model, OptimizerConfig()), random_batch(max_tokens, world)
         single: dict[str, Callable[[], object]] = {"alone": partial(step, plain, optimizer, batch, world)}
         alone = world.on_main(lambda: quartiles_ms(single, steps, world))["alone"]
-        shared = world.wrap(plain, blocks=None, unused=False)
+        shared = world.wrap(plain, blocks=None, find_unused=False)
         size = sum(parameter.numel() for parameter in model.parameters())
         buckets = torch.split(torch.zeros(size, device=world.device), BUCKET_BYTES // 4)
 

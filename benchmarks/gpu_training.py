@@ -67,8 +67,8 @@ class MadeUpBatch:
     tokens: TokenBatch
     mask: Tensor  # (B, S): real source tokens
     padded_target: Tensor  # (B, T): targets for Marian's loss, with -100 as padding
-    num_sources: int
-    num_targets: int
+    num_source_tokens: int
+    num_target_tokens: int
     flop: float
 
 
@@ -126,13 +126,13 @@ def headway_step(
         group["lr"] = LEARNING_RATE
     objective = TranslationObjective(model, LABEL_SMOOTHING)
     if compiled:
-        objective.compute = torch.compile(objective.compute, dynamic=True)
+        objective.run_model = torch.compile(objective.run_model, dynamic=True)
 
     def take_step(number: int) -> None:
         batch = batches[number]
         with autocast(device, "auto"):
             loss = objective(batch.tokens)
-        torch.autograd.backward(loss / batch.num_targets)
+        torch.autograd.backward(loss / batch.num_target_tokens)
         clip_and_step(optimizer, CLIP_NORM)
         optimizer.zero_grad()
 
@@ -187,7 +187,7 @@ def marian_step(
             loss = F.cross_entropy(
                 logits.flatten(0, 1), batch.padded_target.flatten(), label_smoothing=LABEL_SMOOTHING, reduction="sum"
             )
-        torch.autograd.backward(loss / batch.num_targets)
+        torch.autograd.backward(loss / batch.num_target_tokens)
         nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
@@ -240,8 +240,8 @@ def measure(
         preset,
         name,
         compiled,
-        target_tokens_per_s=rounds * sum(batch.num_targets for batch in batches) / elapsed_s,
-        source_tokens_per_s=rounds * sum(batch.num_sources for batch in batches) / elapsed_s,
+        target_tokens_per_s=rounds * sum(batch.num_target_tokens for batch in batches) / elapsed_s,
+        source_tokens_per_s=rounds * sum(batch.num_source_tokens for batch in batches) / elapsed_s,
         model_flop_per_s=rounds * sum(batch.flop for batch in batches) / elapsed_s,
         peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         host_waits=host_waits(take_step, device),

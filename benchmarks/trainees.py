@@ -113,7 +113,7 @@ class PlainTransformer(nn.Module):
         )
         logits = hidden @ self.embedding.weight.T
         target = torch.full(batch.shifted.shape, PAD)
-        target.view(-1)[batch.positions] = batch.targets
+        target.view(-1)[batch.target_indices] = batch.targets
         return nn.functional.cross_entropy(
             logits.flatten(0, 1), target.flatten(), ignore_index=PAD, label_smoothing=LABEL_SMOOTHING, reduction="sum"
         )
@@ -134,7 +134,7 @@ def train(
         total = 0.0
         for batch in work.micro_batches.values():
             with autocast(device, precision):
-                mean = loss(batch) / work.num_targets
+                mean = loss(batch) / work.num_target_tokens
             torch.autograd.backward(mean)
             total += float(mean)
         take_step()
@@ -151,7 +151,7 @@ def lengths(work: StepBatches) -> tuple[list[int], list[int]]:
     for batch in work.micro_batches.values():
         rows, width = batch.shifted.shape
         source += (batch.source != PAD).sum(1).tolist()
-        target += torch.bincount(batch.positions // width, minlength=rows).tolist()
+        target += torch.bincount(batch.target_indices // width, minlength=rows).tolist()
     return source, target
 
 

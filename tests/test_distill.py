@@ -377,7 +377,7 @@ def test_progress_is_reported_every_30_seconds_and_at_the_end(
         def say(self, message: str) -> None:
             self.said.append(message)
 
-        def work(self, what: str, done: int) -> None:
+        def progress(self, what: str, done: int) -> None:
             assert what == "sources translated"
             self.worked.append(done)
 

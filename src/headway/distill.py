@@ -196,7 +196,7 @@ class _TranslationCache:
                 continue
             self._translate(chunk)
             done += len(chunk.sources)
-            listener.work("sources translated", done)
+            listener.progress("sources translated", done)
             now = time.monotonic()
             if now - said >= _SAY_EVERY_S or done == total:
                 said, rate = now, done / max(now - begin, 1e-9)

@@ -24,10 +24,10 @@ def test_made_up_batches_have_the_shapes_that_were_asked_for() -> None:
         source, padded = batch.tokens.source, batch.padded_target
         lengths = [(tokens != blank).sum(1).numpy() for tokens, blank in ((source, PAD), (padded, -100))]
         assert len(source) * max(source.size(1), padded.size(1)) <= 600
-        assert (batch.num_sources, batch.num_targets) == tuple(int(side.sum()) for side in lengths)
+        assert (batch.num_source_tokens, batch.num_target_tokens) == tuple(int(side.sum()) for side in lengths)
         assert batch.flop == training_flop(config, 50, *lengths)
         assert torch.equal(batch.mask, source != PAD)
-        assert torch.equal(padded.flatten()[batch.tokens.positions], batch.tokens.targets)
+        assert torch.equal(padded.flatten()[batch.tokens.target_indices], batch.tokens.targets)
     everything = np.concatenate([(batch.tokens.source != PAD).sum(1).numpy() for batch in batches])
     assert everything.std() > 5  # short and long sentences, as in translation data
 

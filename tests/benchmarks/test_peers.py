@@ -69,7 +69,7 @@ def test_the_lengths_that_are_reported_are_those_of_the_data(corpus: tuple[Recip
         rows = stream.plan[index]
         expected = prepared.train.lengths("source", 0)[rows], prepared.train.lengths("target", 0)[rows]
         assert trainees.lengths(work) == tuple(side.tolist() for side in expected)
-    assert sum(work.num_targets for work in works) == int(np.sum(prepared.train.lengths("target", 0)))
+    assert sum(work.num_target_tokens for work in works) == int(np.sum(prepared.train.lengths("target", 0)))
 
 
 def batch(*pairs: tuple[list[int], list[int]]) -> TokenBatch:

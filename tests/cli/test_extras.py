@@ -69,13 +69,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 def test_without_tensorboard_training_says_so_once_and_writes_the_other_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headway.train.report import Metrics
+    from headway.train.report import MetricsWriter
 
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.warns(UserWarning, match=r"TensorBoard events .* pip install 'headway\[tensorboard\]'"):
-        metrics = Metrics(tmp_path, 0)
+        metrics = MetricsWriter(tmp_path, 0)
     metrics.write("train", 1, {"loss": 2.0})
     metrics.close()
     assert '"loss": 2.0' in (tmp_path / "metrics.jsonl").read_text()

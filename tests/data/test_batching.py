@@ -132,8 +132,8 @@ class TestEpochs:
         return TokenDataset([store(tmp_path / "s", random_pairs(300))])
 
     def test_the_order_is_a_pure_function_of_seed_and_epoch(self, corpora: TokenDataset, tmp_path: Path) -> None:
-        epoch = partial(corpora.epoch, max_tokens=100, pool_size=64)
-        fresh = partial(TokenDataset([TokenStore(tmp_path / "s")]).epoch, max_tokens=100, pool_size=64)
+        epoch = partial(corpora.plan_epoch, max_tokens=100, pool_size=64)
+        fresh = partial(TokenDataset([TokenStore(tmp_path / "s")]).plan_epoch, max_tokens=100, pool_size=64)
         first = epoch(3, 5)
         np.random.default_rng().random()  # neither other random draws nor earlier calls matter
         epoch(3, 6)
@@ -143,20 +143,21 @@ class TestEpochs:
             assert not same(first, epoch(seed, number))
 
     def test_each_example_once(self, corpora: TokenDataset) -> None:
-        plan = corpora.epoch(1, 0, max_tokens=100, pool_size=64)
+        plan = corpora.plan_epoch(1, 0, max_tokens=100, pool_size=64)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
 
     def test_batches_are_not_in_order_of_length(self, corpora: TokenDataset) -> None:
         """A single pool is sorted, but its batches are shuffled."""
         widths = [
-            int(corpora.lengths("target", 0)[rows].max()) for rows in corpora.epoch(1, 0, max_tokens=60, pool_size=300)
+            int(corpora.lengths("target", 0)[rows].max())
+            for rows in corpora.plan_epoch(1, 0, max_tokens=60, pool_size=300)
         ]
         assert widths != sorted(widths)
 
     def test_sequential_is_every_example_once_in_a_fixed_order(self, corpora: TokenDataset) -> None:
-        plan = corpora.sequential(max_tokens=100)
+        plan = corpora.plan_sequential(max_tokens=100)
         assert sorted(np.concatenate(list(plan)).tolist()) == list(range(300))
-        assert same(plan, corpora.sequential(max_tokens=100))
+        assert same(plan, corpora.plan_sequential(max_tokens=100))
         lengths = [int(corpora.lengths("target", 0)[rows].max()) for rows in plan]
         assert lengths == sorted(lengths)
 
@@ -166,7 +167,7 @@ class TestEpochs:
         corpora = TokenDataset(stores, [2.0, 2.5, 0.25])
         drawn = []
         for epoch in (0, 1):
-            counts = Counter(np.concatenate(list(corpora.epoch(1, epoch, max_tokens=100, pool_size=999))).tolist())
+            counts = Counter(np.concatenate(list(corpora.plan_epoch(1, epoch, max_tokens=100, pool_size=999))).tolist())
             assert {counts[row] for row in range(400)} == {2}
             assert {counts[row] for row in range(400, 800)} == {2, 3}
             assert {counts[row] for row in range(800, 1200)} == {0, 1}
@@ -180,9 +181,9 @@ class TestEpochs:
 
     def test_no_examples_no_batches(self, tmp_path: Path) -> None:
         corpora = TokenDataset([store(tmp_path / "s", [])])
-        assert list(corpora.epoch(1, 0, max_tokens=10, pool_size=10)) == []
-        assert list(corpora.sequential(max_tokens=10)) == []
-        assert corpora.padding(corpora.sequential(max_tokens=10)) == 0.0
+        assert list(corpora.plan_epoch(1, 0, max_tokens=10, pool_size=10)) == []
+        assert list(corpora.plan_sequential(max_tokens=10)) == []
+        assert corpora.padding_fraction(corpora.plan_sequential(max_tokens=10)) == 0.0
 
 
 class TestTemperature:
@@ -205,7 +206,7 @@ class TestTemperature:
 
     def test_an_epoch_draws_these_shares(self, tmp_path: Path) -> None:
         stores = [store(tmp_path / "large", random_pairs(900)), store(tmp_path / "small", random_pairs(100))]
-        plan = TokenDataset(stores, temperature=2.0).epoch(1, 0, max_tokens=100, pool_size=999)
+        plan = TokenDataset(stores, temperature=2.0).plan_epoch(1, 0, max_tokens=100, pool_size=999)
         counts = Counter(plan.order.tolist())
         assert {counts[row] for row in range(900)} == {0, 1}
         assert {counts[row] for row in range(900, 1000)} == {2, 3}
@@ -221,7 +222,7 @@ class TestSegmentations:
         assert len(corpora) == 50
         for epoch in range(4):
             times = epoch % 3 + 1
-            plan = corpora.epoch(1, epoch, max_tokens=100, pool_size=20)
+            plan = corpora.plan_epoch(1, epoch, max_tokens=100, pool_size=20)
             seen = []
             for rows in plan:
                 batch = corpora.batch(rows)
@@ -230,7 +231,7 @@ class TestSegmentations:
                 assert batch.target.shape[1] == corpora.lengths("target", epoch % 3)[rows // 3].max()
                 seen += [[token for token in row if token] for row in batch.source.tolist()]
             assert sorted(seen) == sorted([*(source * times), EOS] for source, _ in pairs)
-            assert 0 < corpora.padding(plan) < 1
+            assert 0 < corpora.padding_fraction(plan) < 1
         longest = max(max(len(source), len(target)) for source, target in pairs)
         assert corpora.max_length == 3 * longest + 1, "three repetitions and the end symbol"
 
@@ -238,7 +239,7 @@ class TestSegmentations:
         first, second = random_pairs(7, seed=1), random_pairs(5, seed=2)
         corpora = TokenDataset([store(tmp_path / "a", first, 2), store(tmp_path / "b", second, 2)])
         expected = sorted([*(source * 2), EOS] for source, _ in first + second)
-        batches = [corpora.batch(rows).source for rows in corpora.epoch(1, 1, max_tokens=100, pool_size=20)]
+        batches = [corpora.batch(rows).source for rows in corpora.plan_epoch(1, 1, max_tokens=100, pool_size=20)]
         assert sorted([token for token in row if token] for rows in batches for row in rows.tolist()) == expected
         # The mean of two lengths: once and twice the tokens of each text, each with an end symbol.
         once = sum(len(source) for source, _ in first + second)
@@ -269,7 +270,7 @@ class TestBatch:
     def test_padding_by_hand(self, tmp_path: Path) -> None:
         """With ends, sources of 2 and 4 and targets of 3 and 3: 12 real tokens in 2 x 4 + 2 x 3 = 14 cells."""
         corpora = TokenDataset([store(tmp_path / "s", [([5], [6, 6]), ([5, 5, 5], [6, 6])])])
-        assert corpora.padding(corpora.sequential(max_tokens=100)) == pytest.approx(1 - 12 / 14)
+        assert corpora.padding_fraction(corpora.plan_sequential(max_tokens=100)) == pytest.approx(1 - 12 / 14)
 
 
 def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
@@ -286,8 +287,8 @@ def test_padding_of_multi30k_is_below_six_percent(tmp_path: Path) -> None:
     )
     assert built is not None
     corpora = TokenDataset([built])
-    plan = corpora.epoch(1, 0, max_tokens=4096, pool_size=32768)
-    share = corpora.padding(plan)
+    plan = corpora.plan_epoch(1, 0, max_tokens=4096, pool_size=32768)
+    share = corpora.padding_fraction(plan)
     cells = real = 0  # the same share, counted in the batches
     for rows in plan:
         batch = corpora.batch(rows)

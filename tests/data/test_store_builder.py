@@ -223,7 +223,7 @@ class TestWorkers:
             worker.kill()
             yield from TEXTS[11:]
 
-        with pytest.raises(OutputError, match=r"has ended unexpectedly \(killed, .*finished chunks are kept"):
+        with pytest.raises(OutputError, match=r"ended unexpectedly \(it was killed, .*finished chunks are kept"):
             open_or_build(tmp_path / "s", KEY, killing, work)
 
     def test_none_is_left_after_an_error(self, tmp_path: Path, work: EncodingSpec) -> None:

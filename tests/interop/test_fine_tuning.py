@@ -23,7 +23,7 @@ from headway.models.registry import build_model
 from headway.predict import Translator
 from headway.tasks import parse_recipe, train
 from headway.tasks.translation import TranslationObjective, TranslationTask
-from headway.train.fine_tuning import complete_recipe, load_start
+from headway.train.fine_tuning import complete_recipe, load_initial_weights
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.stream import to_device
@@ -75,7 +75,7 @@ def test_the_loss_is_the_one_that_transformers_trains_with(family: str, home: Pa
     """The special tokens around sentences are the same as in the model's own training."""
     prepared = _prepare(recipe(home, family), tmp_path / "run")
     assert prepared.dev is not None
-    rows = next(iter(prepared.dev.sequential(max_tokens=10_000)))
+    rows = next(iter(prepared.dev.plan_sequential(max_tokens=10_000)))
     batch = to_device(prepared.dev.batch(rows), torch.device("cpu"))
     with torch.inference_mode():
         model = Bundle.load(home / f"{family}-headway").model
@@ -136,7 +136,7 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         "other": {"source_language": "eng_Latn", "target_language": "rus_Cyrl"},
     }.items():
         prepared = _prepare(recipe(home, "nllb", languages), tmp_path / name)
-        batch = prepared.train.batch(next(iter(prepared.train.sequential(max_tokens=10_000))))
+        batch = prepared.train.batch(next(iter(prepared.train.plan_sequential(max_tokens=10_000))))
         tokens[name] = {int(batch.source[0, 0])}, {int(batch.target[0, 0])}
         template = prepared.tokenizers.imported_template
         assert template is not None
@@ -153,7 +153,12 @@ def test_a_corpus_may_be_in_other_languages(home: Path, tmp_path: Path) -> None:
         ("nllb", {"target_language": "tlh"}, {}, r"one must be chosen: got 'tlh'; give one of deu_Latn, eng_Latn"),
         ("marian", {"source_language": "de"}, {}, "source language 'de': this model has one source language"),
         ("marian", {}, {"data": {"bpe_dropout": 0.1}}, "only Headway's own bpe tokenizer reports .* 'sentencepiece'"),
-        ("marian", {}, {"model": {"norm": "pre"}}, r"the recipe's \[model\] differs: norm is 'pre', there 'post'"),
+        (
+            "marian",
+            {},
+            {"model": {"norm": "pre"}},
+            r"the recipe's \[model\] differs: norm is 'pre', the model has 'post'",
+        ),
         (
             "marian",
             {},
@@ -181,7 +186,7 @@ def test_tokens_that_are_forbidden_weigh_little_in_means(home: Path) -> None:
     bundle = Bundle.load(home / "nllb-headway")
     model = build_model(bundle.model.config, bundle.source_tokenizer.vocab_size, bundle.target_tokenizer.vocab_size)
     before = bundle.model.projection.bias.detach()
-    load_start(model, home / "nllb-headway")
+    load_initial_weights(model, home / "nllb-headway")
     after = model.projection.bias.detach()
     assert before.min() < -1000
     assert after.min() == -200

@@ -417,7 +417,7 @@ class TestWorld:
         for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}.items():
             monkeypatch.setenv(name, value)
         with join_world("cpu") as world:
-            assert (world.rank, world.processes, dist.is_initialized()) == (0, 1, False)
+            assert (world.rank, world.world_size, dist.is_initialized()) == (0, 1, False)
 
     @pytest.mark.parametrize(
         ("variables", "message"),

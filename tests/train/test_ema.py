@@ -81,7 +81,7 @@ def test_it_is_put_into_the_model_and_the_weights_are_restored() -> None:
     average.update(1, MOVED)
     own, averaged = copy_of(named_weights(model)), average.named_weights()
     assert not equal(own, averaged)
-    with suppress(KeyError), average.in_model():
+    with suppress(KeyError), average.swap_into_model():
         assert equal(named_weights(model), averaged)
         raise KeyError  # an evaluation that fails
     assert equal(named_weights(model), own)

@@ -66,9 +66,9 @@ def test_outside_a_checkout_there_is_no_commit(tmp_path: Path, monkeypatch: pyte
     (package / "__init__.py").write_text("")
     monkeypatch.setattr("headway.__file__", str(package / "__init__.py"))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    assert environment.commit() is None
+    assert environment.git_commit() is None
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
-    assert environment.commit() is None
+    assert environment.git_commit() is None
 
 
 @pytest.mark.parametrize(("began_capable", "precision"), [(True, "bfloat16"), (False, "float32")])

@@ -427,7 +427,7 @@ def test_the_recorded_loss_is_the_mean_over_the_window(corpus: Path, tmp_path: P
     losses = [record["loss"] for record in steps]
     prepared = prepare(recipe(corpus), tmp_path / "fine", Listener())
     stream = BatchStream(prepared.train, recipe(corpus), torch.device("cpu"))
-    tokens = [stream.next_step().num_targets for _ in range(12)]
+    tokens = [stream.next_step().num_target_tokens for _ in range(12)]
     assert whole["loss"] == pytest.approx(np.average(losses, weights=tokens), rel=1e-6)
     assert whole["learning_rate"] == steps[-1]["learning_rate"] == pytest.approx(0.01 * (5 / 12) ** 0.5)
 
@@ -436,7 +436,7 @@ def test_a_run_with_a_useless_learning_rate_warns_once_and_keeps_it(corpus: Path
     """At d_model 16, equation 3 peaks at (16 x 4000)^-0.5 = 0.004; a factor of 1e-4 makes that 4e-7."""
     paper = {"schedule": "paper", "warmup_steps": 4000, "learning_rate": 1e-4}
     sections = recipe(corpus, {"optimizer": paper, "training": {"steps": 1}, "data": {"dev": None}}).as_dict()
-    with pytest.warns(UserWarning, match=r"peak learning rate of 4\.0e-07, with which the model will learn"):
+    with pytest.warns(UserWarning, match=r"peak learning rate of 4\.0e-07, at which the model will learn"):
         train(parse_recipe(sections, "test"), tmp_path)
     del sections["optimizer"]["learning_rate"]  # as if the default had been 1e-4 when the run began
     sections["training"]["steps"] = 2

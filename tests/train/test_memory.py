@@ -18,7 +18,7 @@ from headway.tasks.translation import TranslationObjective
 from headway.train import memory
 from headway.train.memory import (
     BatchShape,
-    Estimate,
+    MemoryEstimate,
     available_memory,
     check_memory,
     estimate_memory,
@@ -41,8 +41,8 @@ def adam(parts: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(parts.parameters())
 
 
-def estimate(total_gib: float, allocated_gib: float = 0.0) -> Estimate:
-    return Estimate(BatchShape(8, 10, 20), int(total_gib * GIB), 0, 0, int(allocated_gib * GIB))
+def estimate(total_gib: float, allocated_gib: float = 0.0) -> MemoryEstimate:
+    return MemoryEstimate(BatchShape(8, 10, 20), int(total_gib * GIB), 0, 0, int(allocated_gib * GIB))
 
 
 class Lengths(TokenDataset):
@@ -79,7 +79,7 @@ def test_weights_gradients_and_moments_by_hand() -> None:
     (5 x 4); a checkpoint copies all of these but the gradient (4 x 4)."""
     whole = objective()
     size = 4 * sum(parameter.numel() for parameter in whole.parameters())
-    found = estimate_memory(whole, adam(whole), [BatchShape(4, 5, 6)], "float32", average=True)
+    found = estimate_memory(whole, adam(whole), [BatchShape(4, 5, 6)], "float32", has_ema=True)
     assert found.fixed == 9 * size
     assert found.logits == 4 * 6 * 50 * 12
     assert found.allocated == size + size  # weights and average: no step has made moments yet
@@ -185,7 +185,7 @@ class TestComparison:
 
     def test_slightly_too_little_memory_is_a_warning(self) -> None:
         message = (
-            r"needs about 2\.5 GiB: .*8 rows x \(10 source \+ 20 target tokens\), but there are 2\.0 GiB; "
+            r"needs about 2\.5 GiB: .*8 rows x \(10 source \+ 20 target tokens\), but only 2\.0 GiB are free; "
             r"lower data\.max_tokens \(and raise training\.accumulate to keep the step size\), "
             r"or choose a smaller model"
         )

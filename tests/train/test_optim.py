@@ -20,7 +20,7 @@ from headway.train.checkpoints import Checkpoints
 from headway.train.optim import (
     OptimizerConfig,
     clip_and_step,
-    depends_on_length,
+    depends_on_total_steps,
     learning_rate,
     learning_rate_warning,
     make_optimizer,
@@ -113,7 +113,7 @@ class TestSchedule:
             for every in (None, 7):
                 config = OptimizerConfig(schedule=schedule, halve_every=every, warmup_steps=3)
                 short, long = ([learning_rate(step, steps, config, 64) for step in range(1, 31)] for steps in (30, 60))
-                assert depends_on_length(config) == (short != long)
+                assert depends_on_total_steps(config) == (short != long)
 
 
 def small_model() -> Transformer:
@@ -217,7 +217,7 @@ def test_training_restored_from_a_checkpoint_continues_bit_for_bit(tmp_path: Pat
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         tensors = prefixed_tensors(weights=named_weights(model), moments=optimizer_moments(model, optimizer))
         checkpoints.save(Snapshot(Progress(step=2), tensors))
-        found = checkpoints.find()
+        found = checkpoints.load_newest()
         assert found is not None
         load_snapshot(found[1], found[0], other, restored)
     assert equal(everything(model, optimizer), everything(other, restored))

@@ -32,7 +32,7 @@ from headway.tasks import parse_recipe, task_of, train
 from headway.text.base import EOS
 from headway.text.tokenizer import Tokenizer, TokenizerConfig
 from headway.train.fine_tuning import complete_recipe
-from headway.train.prepare import rehearse
+from headway.train.prepare import warm_up_kernels
 from headway.train.recipe import Recipe
 from headway.train.report import Listener
 from headway.train.task import Prepared
@@ -223,14 +223,14 @@ def test_training_compiles_nothing_after_a_rehearsal(corpus: Path, tmp_path: Pat
 
 def test_preparing_for_a_gpu_needs_no_gpu(corpus: Path, tmp_path: Path) -> None:
     heard, chosen = Heard(), recipe(corpus, training={"device": "cuda"})
-    rehearse(task_of(chosen), chosen, prepare(chosen, tmp_path / "run", Listener()), heard)
+    warm_up_kernels(task_of(chosen), chosen, prepare(chosen, tmp_path / "run", Listener()), heard)
     assert heard.messages == []
 
 
 def test_a_rehearsal_restores_random_states_and_truncates_long_examples(corpus: Path, tmp_path: Path) -> None:
     heard, chosen = Heard(), recipe(corpus, model={**TINY, "positions": "learned", "max_length": 7})
     prepared, before = prepare(chosen, tmp_path / "run", Listener()), torch.get_rng_state()
-    rehearse(task_of(chosen), chosen, prepared, heard)
+    warm_up_kernels(task_of(chosen), chosen, prepared, heard)
     assert len(heard.messages) == 1
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -335,9 +335,9 @@ class TestTags:
         ("train_languages", "dev_language", "message"),
         [
             (["en", None], "en", "some corpora have a target_language and others none; give it to all or to none"),
-            (["en", "de"], None, "dev: target_language is not given, but those of train are: de, en"),
-            (["en", "de"], "fr", "dev: target_language is fr, but those of train are: de, en"),
-            ([None, None], "en", "dev: target_language is en, but those of train are: none"),
+            (["en", "de"], None, "dev: target_language is not given, but the corpora of train have: de, en"),
+            (["en", "de"], "fr", "dev: target_language is fr, but the corpora of train have: de, en"),
+            ([None, None], "en", "dev: target_language is en, but the corpora of train have: none"),
             (["<2en>"], "en", "train.0.target_language = '<2en>'"),
         ],
     )
@@ -359,7 +359,7 @@ class TestTechniques:
         (corpus / "few.en").write_text("".join(line + "\n" for line in ENGLISH[:5]))
         two = [{"files": ["train.de", "train.en"]}, {"files": ["few.de", "few.en"]}]
         prepared = prepare(recipe(corpus, data={"train": two, "temperature": 2}), tmp_path / "run", Listener())
-        orders = [prepared.train.epoch(1, epoch, max_tokens=60, pool_size=99).order for epoch in range(200)]
+        orders = [prepared.train.plan_epoch(1, epoch, max_tokens=60, pool_size=99).order for epoch in range(200)]
         counts = np.array([np.bincount(order, minlength=25) for order in orders])
         assert set(counts[:, 20:].ravel()) == {1, 2}
         # 25/3/5 = 5/3 times each. 1,000 draws with p = 2/3: a standard deviation of 0.015; five of them are allowed.

@@ -12,7 +12,7 @@ from tensorboard.summary.writer import event_file_writer
 
 from headway.errors import OutputError
 from headway.storage import locked_folder
-from headway.train.report import Metrics
+from headway.train.report import MetricsWriter
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,9 @@ def _first_writers_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_file_writer, "_global_uid", event_file_writer.AtomicCounter(0))
 
 
-def write(run: Path, after: int, *steps: int, value: float) -> Metrics:
+def write(run: Path, after: int, *steps: int, value: float) -> MetricsWriter:
     """Write the records of a start that resumes after a step; do not close it, as if it were killed."""
-    metrics = Metrics(run, after)
+    metrics = MetricsWriter(run, after)
     for step in steps:
         metrics.write("train", step, {"loss": value + step})
     return metrics
@@ -93,7 +93,7 @@ def test_every_record_is_flushed_when_write_returns(tmp_path: Path, monkeypatch:
     def note(descriptor: int) -> None:
         flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink().read_text())
 
-    metrics = Metrics(tmp_path, 0)
+    metrics = MetricsWriter(tmp_path, 0)
     monkeypatch.setattr(os, "fsync", note)
     for step in (1, 2):
         metrics.write("train", step, {"loss": float(step)})
@@ -103,16 +103,16 @@ def test_every_record_is_flushed_when_write_returns(tmp_path: Path, monkeypatch:
 
 
 def test_records_of_averages_are_replaced(tmp_path: Path) -> None:
-    metrics = Metrics(tmp_path, 0)
+    metrics = MetricsWriter(tmp_path, 0)
     metrics.write("dev", 4, {"loss": 1.0})
     metrics.write("average", 4, {"loss": 0.5})
     metrics.close()
-    Metrics(tmp_path, 4).close()
+    MetricsWriter(tmp_path, 4).close()
     assert losses(tmp_path) == {4: 1.0}
 
 
 def test_a_full_disk_is_reported_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    metrics = Metrics(tmp_path, 0)
+    metrics = MetricsWriter(tmp_path, 0)
 
     def no_room(_: int) -> None:
         raise OSError("No space left on device")

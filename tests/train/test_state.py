@@ -78,7 +78,7 @@ class Trainee:
 
     def snapshot(self, folder: Path, keep: int = 99, keep_best: int = 0) -> Snapshot | None:
         """Load the newest intact checkpoint, and return its content."""
-        found = Checkpoints(folder, keep=keep, keep_best=keep_best).find()
+        found = Checkpoints(folder, keep=keep, keep_best=keep_best).load_newest()
         if found is None:
             return None
         path, snapshot = found
@@ -275,14 +275,14 @@ class TestFullDisk:
 
     MESSAGE = r"step-3: cannot be written \(No space left on device\); what was there before is unchanged"
 
-    @pytest.mark.parametrize("call", ["save", "wait", "find", "leave"])
+    @pytest.mark.parametrize("call", ["save", "wait", "load_newest", "leave"])
     def test_the_next_call_raises_the_error_and_nothing_is_lost(self, full: Path, trained: Trainee, call: str) -> None:
         checkpoints = Checkpoints(full, keep=1)
         checkpoints.save(trained.take(Progress(step=3)))
         calls: dict[str, Callable[[], object]] = {
             "save": lambda: checkpoints.save(trained.take(Progress(step=4))),
             "wait": checkpoints.wait,
-            "find": checkpoints.find,
+            "load_newest": checkpoints.load_newest,
             "leave": lambda: checkpoints.__exit__(None, None, None),
         }
         with pytest.raises(OutputError, match=self.MESSAGE):

@@ -51,7 +51,7 @@ def same(one: dict[int, TokenBatch], other: dict[int, TokenBatch]) -> bool:
     return one.keys() == other.keys() and all(
         torch.equal(getattr(one[index], name), getattr(other[index], name))
         for index in one
-        for name in ("source", "shifted", "positions", "targets")
+        for name in ("source", "shifted", "target_indices", "targets")
     )
 
 
@@ -60,14 +60,14 @@ def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recip
     steps = 3 * len(BatchStream(corpora, recipe, CPU).plan) // ACCUMULATE  # several epochs
     alone = take(BatchStream(corpora, recipe, CPU), steps)
     shares = [
-        take(BatchStream(corpora, recipe, CPU, rank=rank, processes=processes), steps) for rank in range(processes)
+        take(BatchStream(corpora, recipe, CPU, rank=rank, world_size=processes), steps) for rank in range(processes)
     ]
-    assert alone[-1].epoch > 0
+    assert alone[-1].next_epoch > 0
     for whole, *parts in zip(alone, *shares, strict=True):
         for part in parts:
             assert part.micro_batches
-            sizes = (part.num_sources, part.num_targets, part.epoch, part.batch)
-            assert sizes == (whole.num_sources, whole.num_targets, whole.epoch, whole.batch)
+            sizes = (part.num_source_tokens, part.num_target_tokens, part.next_epoch, part.next_batch)
+            assert sizes == (whole.num_source_tokens, whole.num_target_tokens, whole.next_epoch, whole.next_batch)
         joined = [item for part in parts for item in part.micro_batches.items()]
         assert len(joined) == ACCUMULATE
         assert same(dict(joined), whole.micro_batches)
@@ -75,22 +75,22 @@ def test_processes_share_the_batches_of_one(corpora: TokenDataset, recipe: Recip
 
 def test_counts_are_those_of_the_whole_step(corpora: TokenDataset, recipe: Recipe) -> None:
     work = BatchStream(corpora, recipe, CPU).next_step()
-    assert work.num_targets == sum(batch.targets.numel() for batch in work.micro_batches.values())
-    assert work.num_sources == sum(int((batch.source != 0).sum()) for batch in work.micro_batches.values())
+    assert work.num_target_tokens == sum(batch.targets.numel() for batch in work.micro_batches.values())
+    assert work.num_source_tokens == sum(int((batch.source != 0).sum()) for batch in work.micro_batches.values())
 
 
 def test_a_stream_starts_from_any_position(corpora: TokenDataset, recipe: Recipe) -> None:
     steps = take(BatchStream(corpora, recipe, CPU), 30)
     for done in (1, 7, 29):
         position = steps[done - 1]
-        following = BatchStream(corpora, recipe, CPU, epoch=position.epoch, batch=position.batch).next_step()
+        following = BatchStream(corpora, recipe, CPU, epoch=position.next_epoch, batch=position.next_batch).next_step()
         assert same(following.micro_batches, steps[done].micro_batches)
 
 
 def test_a_step_needs_a_batch_for_each_process(corpora: TokenDataset, recipe: Recipe) -> None:
     expected = r"5 processes share the batches of a step, but training\.accumulate = 4; set it to 5 or a multiple"
     with pytest.raises(ConfigError, match=expected):
-        BatchStream(corpora, recipe, CPU, rank=0, processes=5)
+        BatchStream(corpora, recipe, CPU, rank=0, world_size=5)
 
 
 class TestPrefetched:
@@ -126,5 +126,5 @@ def test_a_step_may_be_larger_than_an_epoch(corpora: TokenDataset, recipe: Recip
     batches = len(BatchStream(corpora, recipe, CPU).plan)
     many = recipe.model_copy(update={"training": recipe.training.model_copy(update={"accumulate": batches + 1})})
     work = BatchStream(corpora, many, CPU).next_step()
-    assert (work.epoch, work.batch) == (1, 1)
+    assert (work.next_epoch, work.next_batch) == (1, 1)
     assert len(work.micro_batches) == batches + 1

@@ -30,7 +30,7 @@ def prepare(
     from headway.data.store_builder import Shard
     from headway.tasks import load_recipe, task_of
     from headway.train.fine_tuning import complete_recipe
-    from headway.train.prepare import rehearse
+    from headway.train.prepare import warm_up_kernels
 
     part = Shard.parse(shard)
     loaded = load_recipe(recipe, assignments or [])
@@ -41,7 +41,7 @@ def prepare(
         prepared = task.prepare(loaded, folder, listener, part)
         seconds = time.perf_counter() - begin
         if prepared is not None:
-            rehearse(task, loaded, prepared, listener)
+            warm_up_kernels(task, loaded, prepared, listener)
     if prepared is None:
         print(f"part {part.number} of {part.total} is done, other parts are missing ({seconds:.1f} s)", file=sys.stderr)
         return

@@ -49,7 +49,7 @@ class ProgressListener(Listener):
         """Print one line."""
         self._console.print(message, markup=False)
 
-    def work(self, what: str, done: int) -> None:
+    def progress(self, what: str, done: int) -> None:
         """Show a count and its rate in the bar; print nothing."""
         if what != self._work[0]:
             self._work = (what, time.monotonic())

@@ -42,7 +42,7 @@ def quickstart(
         listener.say(
             f"building a corpus of dates, numbers, measures, names … in {source} and {target} from Unicode CLDR"
         )
-        corpus = build_corpus(source, target, size=size, progress=listener.work)
+        corpus = build_corpus(source, target, size=size, progress=listener.progress)
         write_corpus(corpus, folder / "data", source, target)
         _show_examples(corpus, listener.say)
         result = train(_recipe(source, target, folder, steps), folder, listener=listener)

@@ -1,1 +1,1 @@
-"""From files to batches: readers, the token store on disk, and the order and shape of batches. No PyTorch."""
+"""From files to batches: readers, the token store on disk, and the order and shape of batches. Does not use PyTorch."""

@@ -2,12 +2,12 @@
 
 Shuffle all examples, split the order into pools, sort each pool by length, split it into batches by a token budget, and
 shuffle the batches. Sentences of similar length share a batch (Vaswani et al. 2017, section 5.1), so there is little
-padding; the composition and order of batches change every epoch. The position in the data is therefore a single number,
-and resuming needs no other state. If a store has several sampled segmentations of each text, epochs alternate between
-them.
+padding. The composition and order of batches change every epoch. Because an epoch's batches depend only on the seed and
+the epoch, the index of the next batch is all that resuming within an epoch needs. If a store has several sampled
+segmentations of each text, epochs alternate between them.
 
-``max_tokens`` limits rows x the longer side, padding included; a longer example forms its own batch. ``max_examples``
-limits the rows.
+``max_tokens`` limits the number of rows times the length of the longer side, padding included; a longer example forms
+its own batch. ``max_examples`` limits the number of rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MIN_EVEN_ROWS = 8  # in smaller batches, dropping a row to make the number even
 
 @dataclass(frozen=True)
 class PaddedBatch:
-    """Padded tokens: sources (B, S) and targets (B, T). Each row ends with the end symbol, then padding."""
+    """Padded tokens: sources (B, S) and targets (B, T). Each row ends with the end symbol, followed by padding."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
@@ -39,7 +39,7 @@ class PaddedBatch:
 class EpochPlan:
     """The batches of one epoch: batch i contains the examples ``order[bounds[i, 0]:bounds[i, 1]]``.
 
-    Indexing returns row numbers of the stores: for each example, the row of ``segmentation``.
+    Indexing returns the row numbers of a batch in the token store: for each example, the row of ``segmentation``.
     """
 
     order: Order
@@ -68,16 +68,16 @@ def token_batches(
     rng: np.random.Generator | None,
     max_examples: int | None = None,
 ) -> EpochPlan:
-    """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as the module describes.
+    """Split ``order`` into pools of ``pool_size`` examples, and the pools into batches, as described in the module.
 
-    ``order`` is sorted in place. ``rng`` shuffles the batches; if None, they stay sorted within their pools.
+    Each pool of ``order`` is sorted in place. ``rng`` shuffles the batches. If it is None, they are not shuffled.
     """
     bounds = [np.empty((0, 2), np.int64)]
     for begin in range(0, len(order), pool_size):
         pool = order[begin : begin + pool_size]
         sources, targets = source[pool], target[pool]
-        # By target length, then by source length, ascending and descending in turn: neighbors have similar lengths on
-        # both sides, even where the target length changes.
+        # Sort by target length, then by source length, alternately ascending and descending, so that neighbors have
+        # similar lengths on both sides even if their target lengths differ.
         ranking = np.lexsort((np.where(targets % 2, sources, -sources), targets))
         bounds.append(begin + _split(np.maximum(sources, targets)[ranking], max_tokens, max_examples))
         order[begin : begin + pool_size] = pool[ranking]
@@ -88,10 +88,11 @@ def token_batches(
 
 
 def _split(longer: Lengths, max_tokens: int, max_examples: int | None = None) -> NDArray[np.int64]:
-    """Return (start, end) of consecutive batches whose rows, and rows x the longest, stay within the limits.
+    """Return (start, end) of consecutive batches.
 
-    Larger batches get an even number of rows, except the last: a product over an odd number of tokens takes a tenth
-    longer (oneDNN in bfloat16, measured with AVX-512).
+    A batch has at most ``max_examples`` rows. The number of rows times the longest length is at most ``max_tokens``,
+    unless the batch is a single long example. Larger batches get an even number of rows, except the last, because a
+    matrix product over an odd number of tokens takes a tenth longer (oneDNN in bfloat16, measured with AVX-512).
     """
     bounds = []
     start = 0
@@ -110,10 +111,11 @@ def _split(longer: Lengths, max_tokens: int, max_examples: int | None = None) ->
 
 
 class TokenDataset:
-    """One or more token stores as a data set, each with a weight: how often an epoch contains each of its examples.
+    """One or more token stores as one data set.
 
-    With a weight of 2.5, an epoch contains every example twice, and a random half of them a third time. With a
-    ``temperature``, :func:`corpus_weights` computes the weights.
+    The weight of a store is the number of times that an epoch contains each of its examples. With a weight of 2.5, an
+    epoch contains every example twice, and a random half of them a third time. If ``temperature`` is given,
+    :func:`corpus_weights` adjusts the weights.
     """
 
     def __init__(
@@ -131,18 +133,18 @@ class TokenDataset:
 
     @property
     def max_length(self) -> int:
-        """The length of the longest row of either side, in any segmentation; 0 without examples."""
+        """Length of the longest row of either side in any segmentation; 0 if there are no examples."""
         rows = ((side, segmentation) for side in SIDES for segmentation in range(self.num_segmentations))
         return max(int(self.lengths(*each).max(initial=0)) for each in rows)
 
     def num_tokens(self, side: str) -> int:
-        """Return the number of tokens on one side, end symbols included: the mean over segmentations."""
+        """Return the number of tokens on one side, including end symbols, averaged over the segmentations."""
         return sum(store.num_tokens(side) for store in self._stores) // self.num_segmentations
 
-    def epoch(
+    def plan_epoch(
         self, seed: int, epoch: int, *, max_tokens: int, pool_size: int, max_examples: int | None = None
     ) -> EpochPlan:
-        """Return the batches of an epoch: the same for the same arguments on every machine."""
+        """Return the batches of an epoch. The same arguments give the same batches on every machine."""
         rng = np.random.default_rng((seed, epoch))
         dtype = np.int32 if len(self) <= np.iinfo(np.int32).max else np.int64
         parts = []
@@ -156,8 +158,8 @@ class TokenDataset:
         rng.shuffle(order)
         return self._batches(order, epoch % self.num_segmentations, max_tokens, pool_size, rng, max_examples)
 
-    def sequential(self, *, max_tokens: int, max_examples: int | None = None) -> EpochPlan:
-        """Return batches with every example once, sorted by length, not shuffled: for validation."""
+    def plan_sequential(self, *, max_tokens: int, max_examples: int | None = None) -> EpochPlan:
+        """Return batches for validation, which contain every example once, sorted by length and not shuffled."""
         return self._batches(np.arange(len(self)), 0, max_tokens, max(len(self), 1), None, max_examples)
 
     def _batches(
@@ -180,7 +182,7 @@ class TokenDataset:
         return np.concatenate([store.lengths(side, segmentation) for store in self._stores])
 
     def batch(self, rows: Rows) -> PaddedBatch:
-        """Return the padded tokens of some rows."""
+        """Return the padded tokens of the given rows."""
         return PaddedBatch(self._padded("source", rows), self._padded("target", rows))
 
     def _padded(self, side: str, rows: Rows) -> NDArray[np.int64]:
@@ -197,7 +199,7 @@ class TokenDataset:
             tokens[owners == owner, : part.shape[1]] = part
         return tokens
 
-    def padding(self, plan: EpochPlan) -> float:
+    def padding_fraction(self, plan: EpochPlan) -> float:
         """Return the fraction of padding in the source and target tensors of a plan's batches."""
         if not len(plan):
             return 0.0
@@ -211,12 +213,13 @@ class TokenDataset:
 
 
 def corpus_weights(sizes: Sequence[int], weights: Sequence[float], temperature: float) -> list[float]:
-    """Return, for each corpus, how often an epoch contains each example, if it is as long as all corpora together.
+    """Return, for each corpus, the number of times that an epoch contains each of its examples.
 
-    The share of corpus i is proportional to (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively
-    Multilingual Neural Machine Translation in the Wild", 2019, section 4.2).
+    An epoch is as long as all corpora together. The share of corpus i in an epoch is proportional to
+    (weight x size)^(1 / temperature) (Arivazhagan et al., "Massively Multilingual Neural Machine Translation in the
+    Wild", 2019, section 4.2).
     """
     mass = [(weight * size) ** (1 / temperature) for weight, size in zip(weights, sizes, strict=True)]
     shares = [part / max(sum(mass), 1e-300) for part in mass]
-    # Rounded: a weight of 0.9999999999999999 would drop examples.
+    # Round, because a weight of 0.9999999999999999 would drop examples.
     return [round(share * sum(sizes) / max(size, 1), 12) for share, size in zip(shares, sizes, strict=True)]

@@ -1,6 +1,6 @@
-"""Texts to a chunk of a token store: tokenization, filters, language tags and end symbols.
+"""Converts texts to chunks of a token store: tokenization, filters, language tags and end symbols.
 
-Also runs in worker processes.
+This code also runs in worker processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headway.text.corpus_encoder import Packed
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Tokenizes texts, each in one way."""
+    """Tokenizes texts, each into one row of tokens."""
 
     @property
     def vocab_size(self) -> int: ...  # noqa: D102
@@ -33,7 +33,10 @@ class TextEncoder(Protocol):
 
 @runtime_checkable
 class SubwordSampler(Protocol):
-    """Tokenizes texts, each in several random ways: ``encode`` returns all rows of a text, then those of the next."""
+    """Tokenizes texts, each into several rows of tokens by random segmentations.
+
+    ``encode`` returns all rows of the first text, then all rows of the second, and so on.
+    """
 
     @property
     def num_segmentations(self) -> int: ...  # noqa: D102
@@ -46,10 +49,10 @@ class SideSpec:
     """The specification for converting the texts of one side (source or target) to rows of tokens.
 
     Attributes:
-        encoder: Tokenizes a text as at inference time. Length filters use these token counts.
-        sampler: Tokenizes the text that is stored; None means ``encoder``.
-        prefix_ids: Tokens before each row, such as a language tag.
-        suffix_ids: Tokens after each row, such as the end symbol.
+        encoder: The tokenizer as used at inference time. Length filters use its token counts.
+        sampler: The tokenizer for stored rows with random segmentations. None means that ``encoder`` is used.
+        prefix_ids: Token ids added before each row, such as a language tag.
+        suffix_ids: Token ids added after each row, such as the end symbol.
         max_length: Maximum row length, including prefix and suffix; longer rows are truncated. None means no limit.
     """
 
@@ -62,7 +65,7 @@ class SideSpec:
 
 @dataclass(frozen=True)
 class EncodingSpec:
-    """The specification for tokenizing and filtering the examples of a corpus: all that a worker process needs.
+    """The specification for tokenizing and filtering the examples of a corpus, which is sent to worker processes.
 
     Attributes:
         sides: The specifications of source and target.
@@ -74,18 +77,18 @@ class EncodingSpec:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of token ids in the store."""
+        """Data type of token ids in the store."""
         largest = max(side.encoder.vocab_size for side in self.sides)
         return np.dtype(np.uint16 if largest <= 1 << 16 else np.uint32)
 
     @property
     def rows_per_example(self) -> int:
-        """Number of rows stored for each example: the segmentations that a sampler returns."""
+        """Number of rows stored for each example: the sampler's number of segmentations, or 1 without a sampler."""
         sampler = self.sides[0].sampler
         return sampler.num_segmentations if sampler else 1
 
     def encode_chunk(self, examples: Sequence[tuple[str, ...]]) -> Chunk:
-        """Tokenize consecutive examples."""
+        """Tokenize and filter consecutive examples."""
         columns = [[example[number] for example in examples] for number in range(len(SIDES))]
         plain = [side.encoder.encode(texts) for side, texts in zip(self.sides, columns, strict=True)]
         keep, counts = self._filter(columns, plain)
@@ -99,7 +102,10 @@ class EncodingSpec:
         return Chunk(tokens, lengths, counts)
 
     def _filter(self, columns: list[list[str]], plain: list[Packed]) -> tuple[NDArray[np.bool_], FilterCounts]:
-        """Return which examples stay, and counts of the others by reason; only the first reason counts."""
+        """Return which examples are kept, and the counts of removed examples by reason.
+
+        An example to which several reasons apply is counted once, under the first reason.
+        """
         count = len(columns[0])
         source, target = (packed.lengths for packed in plain)
         truncated = np.zeros(count, bool)
@@ -118,7 +124,7 @@ class EncodingSpec:
 
 
 def _max_text_length(side: SideSpec) -> int:
-    """Return the maximum number of tokens in a row besides prefix and suffix."""
+    """Return the maximum number of tokens in a row, not counting prefix and suffix."""
     return sys.maxsize if side.max_length is None else side.max_length - len(side.prefix_ids) - len(side.suffix_ids)
 
 
@@ -131,7 +137,7 @@ def _truncate(packed: Packed, side: SideSpec) -> Packed:
 
 
 def _add_special_tokens(packed: Packed, side: SideSpec, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the tokens of all rows with their prefixes and suffixes, and the row lengths."""
+    """Add prefixes and suffixes to all rows. Return the tokens of all rows, and the row lengths."""
     counts, rows = (len(side.prefix_ids), len(side.suffix_ids)), len(packed.lengths)
     ends = np.cumsum(packed.lengths)
     positions = np.repeat(np.stack([ends - packed.lengths, ends], 1), counts, axis=1)  # row by row, as np.insert needs
@@ -140,7 +146,7 @@ def _add_special_tokens(packed: Packed, side: SideSpec, dtype: np.dtype[Any]) ->
 
 
 def save_chunk(chunk: Chunk, path: Path) -> None:
-    """Write a chunk, whole or not at all."""
+    """Write a chunk atomically."""
     arrays = {f"{side}_tokens": chunk.tokens[side] for side in SIDES}
     arrays |= {f"{side}_lengths": chunk.lengths[side] for side in SIDES}
     with atomic_write(path) as aside, aside.open("wb") as file:
@@ -148,7 +154,11 @@ def save_chunk(chunk: Chunk, path: Path) -> None:
 
 
 def load_chunk(path: Path) -> Chunk:
-    """Read what :func:`save_chunk` wrote and verify its checksums; a damaged file is removed."""
+    """Read a chunk that :func:`save_chunk` wrote, and verify its checksums.
+
+    Raises:
+        OutputError: The file is damaged. It has been removed.
+    """
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             return Chunk(

@@ -1,4 +1,4 @@
-"""Labels as tokens: the target of a text is one token, its class, so that classification uses the same token store.
+"""Labels as tokens: the target of a text is a single token, its class, so that classification can use token stores.
 
 Class c is token c + 1, because token 0 is padding. There is no end symbol.
 """
@@ -23,14 +23,14 @@ _FIELDS = ("label", "text")
 
 @dataclass(frozen=True)
 class LabelEncoder:
-    """Encodes a label as one token, once for each of the stored segmentations of its text."""
+    """Encodes a label as one token, repeated for each stored segmentation of its text."""
 
     labels: tuple[str, ...]
     num_segmentations: int = 1
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids: the classes and padding."""
+        """The number of ids: one for each class, and one for padding."""
         return len(self.labels) + 1
 
     def encode(self, texts: Sequence[str]) -> Packed:
@@ -44,7 +44,7 @@ class LabelEncoder:
 
 
 def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (text, label) for each example. In a file, the label is the first column or the field "label".
+    """Yield (text, label) for each example. By default, the label is the first column of a file or its field "label".
 
     White space around a label is removed.
 
@@ -71,7 +71,7 @@ def read_labeled(corpus: Corpus, folder: Path, labels: Sequence[str] | None = No
 
 
 def count_labels(corpora: Sequence[Corpus], folder: Path) -> dict[str, int]:
-    """Return the number of non-empty texts of each label, sorted by label; numeric labels are sorted as numbers.
+    """Return the number of non-empty texts for each label. Labels are sorted, numeric labels by their numbers.
 
     Raises:
         DataError: All examples have the same label, all texts of a label are empty, or a file cannot be read.

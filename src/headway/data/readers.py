@@ -1,12 +1,12 @@
-"""Files to examples: the files of a corpus and their readers.
+"""The files of a corpus, and readers that yield examples from them.
 
 A corpus is one tab-separated file (``.tsv``), one file of comma-separated values with quotes (``.csv``), one file with
 a JSON object per line (``.jsonl`` or ``.json``), or two line-aligned plain text files. Files may be compressed
 (``.gz``, ``.zst``). Text is UTF-8, and only ``\\n`` and ``\\r\\n`` end a line. U+0085, U+2028 and the other separators
-of :meth:`str.splitlines` are text: this keeps the two files of a corpus aligned with each other and with ``wc -l``.
-Readers strip nothing and drop nothing. Empty texts are removed later, by the filters.
+of :meth:`str.splitlines` are text, so that the two files of a corpus stay aligned and lines are counted as by
+``wc -l``. Readers strip nothing and drop nothing. Empty texts are removed later, by the filters.
 
-Readers are generators: they hold one block of the file in memory, and report a missing file when the first item is
+Readers are generators: they keep one block of the file in memory, and report a missing file when the first item is
 requested.
 """
 
@@ -37,21 +37,21 @@ _EXTENSIONS: dict[str, Format] = {".tsv": "tsv", ".csv": "csv", ".jsonl": "jsonl
 
 
 class Corpus(Config):
-    """The files of one corpus, and which of their columns are read."""
+    """The files of one corpus, and the columns to read from them."""
 
     files: tuple[str, ...] = Field(
-        description="One .tsv, .csv or .jsonl file, or two line-aligned plain text files (source, target); also .gz, "
-        ".zst."
+        description="One .tsv, .csv or .jsonl file, or two line-aligned plain text files (source, target). Files may "
+        "be compressed (.gz, .zst)."
     )
     fields: tuple[Annotated[str, Field(coerce_numbers_to_str=True)], ...] | None = Field(
         default=None,
-        description="Columns of a .tsv, counted from 1 (default 1, 2), or names in a .jsonl or in the first line of a "
-        ".csv (default source, target; for classification label, text). Numbers for a .csv without such a line.",
+        description="Columns to read. .tsv: numbers from 1 (default 1, 2). .jsonl, and .csv with a header line: names "
+        "(default source, target; for classification label, text). .csv without a header line: numbers.",
     )
     weight: float = Field(
         default=1.0,
         gt=0,
-        description="How many times an epoch shows each example; 0.5 shows half of them, drawn anew each epoch.",
+        description="Number of times that an epoch contains each example. 0.5: a different random half in each epoch.",
     )
     source_language: str | None = Field(
         default=None,
@@ -110,7 +110,7 @@ def _check_fields(fields: tuple[str, ...], form: Format) -> None:
     if form == "tsv":
         for field in fields:
             if not _is_column(field):
-                raise ValueError(f"fields: {field!r} is not a column number; columns of a .tsv count from 1")
+                raise ValueError(f"fields: {field!r} is not a column number; columns of a .tsv are counted from 1")
 
 
 def _is_column(field: str) -> bool:
@@ -136,7 +136,7 @@ def read_examples(
     Args:
         corpus: The corpus to read.
         folder: Base of relative file names.
-        names: Names of the texts of an example: the default of ``Corpus.fields`` in .csv and .jsonl files.
+        names: Names of an example's texts, which are the default of ``Corpus.fields`` in .csv and .jsonl files.
 
     Raises:
         ConfigError: The corpus does not have one field or file for each of ``names``.
@@ -172,7 +172,7 @@ def _read_aligned(paths: list[Path]) -> Iterator[tuple[str, ...]]:
             found = " but ".join(f"{path} has {_count(n, 'line')}" for path, n in zip(paths, lengths, strict=True))
             longest = paths[lengths.index(max(lengths))]
             raise DataError(
-                f"{found}: line {paired + 1} of {longest} has no partner; line n of one file must belong to line n of "
+                f"{found}: line {paired + 1} of {longest} has no partner; line n of one file must match line n of "
                 "the other: export both again together, and remove lines only in pairs"
             )
         yield texts
@@ -264,7 +264,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_byte_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines that :func:`read_lines` decodes, undecoded: they may be binary.
+    """Yield the lines of a file as :func:`read_lines` does, but as bytes, so that they may be binary.
 
     Raises:
         DataError: The file is missing, empty or damaged.
@@ -298,15 +298,15 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def count_lines(path: Path) -> int:
-    """Return the number of lines of a file without decoding them; 0 if it cannot be read."""
+    """Count the lines of a file without decoding them. Returns 0 if the file cannot be read."""
     try:
         return sum(block.count(b"\n") + 1 for block in line_blocks(_chunks(path)))
     except (OSError, EOFError, zlib.error, zstandard.ZstdError):
         return 0
 
 
-def decode_lines(block: bytes, path: Path | str, done: int) -> str:
-    """Decode whole lines, and replace ``\\r\\n`` by ``\\n``. ``done`` is the number of lines before ``block``.
+def decode_lines(block: bytes, path: Path | str, lines_before: int) -> str:
+    """Decode whole lines, and replace ``\\r\\n`` by ``\\n``. ``lines_before`` is the number of lines before ``block``.
 
     Raises:
         DataError: The block is binary or not UTF-8; the message names ``path`` and the line.
@@ -314,7 +314,7 @@ def decode_lines(block: bytes, path: Path | str, done: int) -> str:
     if (nul := block.find(b"\0")) >= 0:
         number, offset = _locate(block, nul)
         raise DataError(
-            f"{path}, line {done + number}: looks binary (byte {offset} of the line is NUL); "
+            f"{path}, line {lines_before + number}: looks binary (byte {offset} of the line is NUL); "
             "expected UTF-8 text (UTF-16 must be converted)"
         )
     try:
@@ -322,8 +322,8 @@ def decode_lines(block: bytes, path: Path | str, done: int) -> str:
     except UnicodeDecodeError as error:
         number, offset = _locate(block, error.start)
         raise DataError(
-            f"{path}, line {done + number}: byte {offset} of the line (0x{block[error.start]:02X}) is not UTF-8; "
-            "expected UTF-8 text: convert the file, for example with iconv -f LATIN1 -t UTF-8"
+            f"{path}, line {lines_before + number}: byte {offset} of the line (0x{block[error.start]:02X}) is not UTF-8"
+            "; expected UTF-8 text: convert the file, for example with iconv -f LATIN1 -t UTF-8"
         ) from None
     if "\r" in text:
         text = text.replace("\r\n", "\n").removesuffix("\r")
@@ -331,7 +331,10 @@ def decode_lines(block: bytes, path: Path | str, done: int) -> str:
 
 
 def _locate(block: bytes, position: int) -> tuple[int, int]:
-    """Return the line that contains the byte at ``position``, and the byte's number in it, both counted from 1."""
+    """Return the number of the line that contains the byte at ``position``, and the byte's number in this line.
+
+    Both are counted from 1.
+    """
     return block.count(b"\n", 0, position) + 1, position - block.rfind(b"\n", 0, position)
 
 
@@ -356,7 +359,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             case ".gz":
                 yield from _decompress(raw, lambda: zlib.decompressobj(wbits=zlib.MAX_WBITS | 16))  # 16: gzip header
             case ".zst":
-                # The limit admits files made with `zstd --long=31`. Memory use depends on the file's own window.
+                # The limit allows files made with `zstd --long=31`. Memory use depends on the window size of the file.
                 yield from _decompress(raw, zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj)
             case _:
                 yield from raw
@@ -365,8 +368,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
 def _decompress(raw: Iterator[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
     """Decompress a stream of one or more gzip members or Zstandard frames (``cat a.gz b.gz``).
 
-    zlib and zstandard have the same interface, but no common type. zstandard's own reader takes a file that ends in the
-    middle of a frame for a complete one.
+    zlib and zstandard have the same interface, but no common type. zstandard's own reader is not used, because it
+    accepts a file that ends in the middle of a frame.
     """
     member = None
     for chunk in raw:

@@ -3,17 +3,17 @@
 A store is a folder:
 
     source.tokens    the token ids of all sources one after the other, uint16 (uint32 for vocabularies over 65,536)
-    source.offsets   int64, one more than rows: row r is tokens[offsets[r]:offsets[r + 1]]
+    source.offsets   int64, one more than there are rows: row r is tokens[offsets[r]:offsets[r + 1]]
     target.tokens, target.offsets
     store.json       format, counts, and a fingerprint of the inputs, the tokenizers and the options
 
-Sources and targets end in the end symbol. Each example has one row, or with K sampled segmentations K consecutive rows:
-segmentation k of example i is row i x K + k.
+Sources and targets end in the end symbol. Each example has one row. With K sampled segmentations, it has K consecutive
+rows: segmentation k of example i is row i x K + k.
 
-Rows are read from the file on demand, so memory use does not grow with the corpus, and the operating system caches what
-fits. (Memory-mapped files would count as the process's own memory, and unmapping them now and then costs more than
-reading: 3.8 ms against 1.0 for 220 random rows of ten million.) The header is written last: a store without one is
-unfinished.
+Rows are read from the file on demand, so memory use does not grow with the corpus, and the operating system caches as
+much as fits. (Memory-mapped files would count as the process's own memory, and unmapping them now and then costs more
+than reading: 3.8 ms against 1.0 ms for 220 random rows of ten million.) ``store.json`` is written last: a store without
+it is unfinished.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ _SETTLED_NS = 2_000_000_000  # no file system in use has coarser modification ti
 
 
 class FilterConfig(Config):
-    """Limits on training examples; others are removed. Lengths are in tokens, without the end symbol."""
+    """Limits on training examples. Examples that exceed a limit are removed. Lengths do not include the end symbol."""
 
     max_length: int = Field(256, ge=1, description="Maximum length of source and target, in tokens.")
     max_length_ratio: float = Field(
         9.0,
         gt=1,
-        description="Maximum ratio of the longer side to the shorter side. The longer side may have 10 more tokens.",
+        description="Maximum length of the longer side: this many times the shorter side, plus 10 tokens.",
     )
 
 
 @dataclass(frozen=True)
 class FilterCounts:
-    """The numbers of examples that were read, removed (by reason), and truncated (among those kept)."""
+    """The numbers of examples that were read, removed (by reason), and kept but truncated."""
 
     read: int
     empty: int
@@ -81,7 +81,7 @@ class FilterCounts:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive examples of a corpus, tokenized: for each side all tokens, and the length of each row."""
+    """Consecutive tokenized examples of a corpus: for each side, the tokens of all rows and the length of each row."""
 
     tokens: dict[str, NDArray[Any]]
     lengths: dict[str, NDArray[np.int64]]
@@ -95,7 +95,7 @@ class TokenStore:
         self.folder = folder
         header = json.loads((folder / "store.json").read_text(encoding="utf-8"))
         self.format: int = header["format"]
-        self.counts = FilterCounts(*dict(header["counts"]).values())  # by position: older stores say "cut"
+        self.counts = FilterCounts(*dict(header["counts"]).values())  # by position: older stores name "truncated" "cut"
         self.fingerprint: str = header["fingerprint"]
         self.num_segmentations: int = header["segmentations"]
         self._offsets = {side: _Array(folder / f"{side}.offsets", "int64") for side in SIDES}
@@ -106,16 +106,16 @@ class TokenStore:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the token files have the lengths that the offsets imply; after a power cut they may not."""
+        """Whether the token files have the lengths that the offsets imply. After a power failure they may not."""
         last = len(self._offsets["source"]) - 1
         return all(self._offsets[side].read([(last, last + 1)])[0] == self.num_tokens(side) for side in SIDES)
 
     def num_tokens(self, side: str) -> int:
-        """Return the number of tokens in all rows of one side, end symbols included."""
+        """Return the number of tokens in all rows of one side, including end symbols."""
         return len(self._tokens[side])
 
     def lengths(self, side: str, segmentation: int = 0) -> NDArray[np.int32]:
-        """Return the length of each example's source or target in one segmentation, end symbol included."""
+        """Return the length of each example's source or target in one segmentation, including the end symbol."""
         rows = len(self) * self.num_segmentations
         at_once = _LENGTHS_AT_ONCE * self.num_segmentations
         parts = [np.empty(0, np.int32)]
@@ -125,7 +125,7 @@ class TokenStore:
         return np.concatenate(parts)
 
     def padded(self, side: str, rows: NDArray[np.int64], pad: int = 0) -> NDArray[np.int64]:
-        """Return the tokens of some rows, padded at the end: (rows, longest)."""
+        """Return the tokens of the given rows, padded at the end to the longest of these rows."""
         spans = self._offsets[side].read([(row, row + 2) for row in rows.tolist()]).reshape(-1, 2)
         lengths = spans[:, 1] - spans[:, 0]
         tokens = np.full((len(rows), int(lengths.max())), pad, np.int64)
@@ -163,7 +163,7 @@ def open_store(folder: Path, key: str) -> TokenStore | None:
 def join_chunks(
     folder: Path, key: str, num_segmentations: int, dtype: np.dtype[Any], chunks: Iterable[Chunk]
 ) -> TokenStore:
-    """Write the store ``folder``, whole or not at all, from the chunks of its corpus in order."""
+    """Join the chunks of a corpus, in order, into the store ``folder``, which is written atomically."""
     counts = FilterCounts(0, 0, 0, 0)
     with atomic_write_folder(folder) as aside:
         with ExitStack() as stack:
@@ -190,22 +190,22 @@ def join_chunks(
 
 
 def fingerprint(*parts: object) -> str:
-    """Return a hash of ``parts``, which must have the same ``repr`` on every machine."""
+    """Return a hash of the ``repr`` of ``parts``, which must be the same on every machine."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=20).hexdigest()
 
 
 class ContentHashes:
-    """Hashes of file contents, remembered in the JSON file ``memory`` so that files are not read at every start.
+    """Hashes of file contents, cached in the JSON file ``cache_file`` so that files are not read at every start.
 
-    A hash is remembered with the file's size and modification time, and reused while both are unchanged. The hash of a
-    file that was modified within the last two seconds is not remembered: the file may change again within the
-    resolution of the modification time.
+    A hash is cached with the file's size and modification time, and reused while both are unchanged. The hash of a file
+    that was modified within the last two seconds is not cached, because the file may change again within the resolution
+    of the modification time.
     """
 
-    def __init__(self, memory: Path) -> None:
-        self._memory = memory
+    def __init__(self, cache_file: Path) -> None:
+        self._cache_file = cache_file
         try:
-            known = json.loads(memory.read_text(encoding="utf-8"))
+            known = json.loads(cache_file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             known = {}
         self._known: dict[str, object] = known if isinstance(known, dict) else {}
@@ -226,5 +226,5 @@ class ContentHashes:
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a corpus file") from None
         if settled:
             self._known[name] = [stat.st_size, stat.st_mtime_ns, digest]
-            atomic_write_text(self._memory, json.dumps(self._known, indent=2) + "\n")
+            atomic_write_text(self._cache_file, json.dumps(self._known, indent=2) + "\n")
         return digest

@@ -1,10 +1,10 @@
 """Builds token stores: in chunks, on all cores, in constant memory, and resumable after an interruption.
 
 While the store ``NAME`` is being built, the folder ``NAME.pieces-…`` beside it contains one file for every 65,536
-examples of the corpus (a chunk). The chunks depend on nothing but the corpus and the key, so it does not matter which
-process, on which machine, built which chunk: of n shards, shard i builds every n-th chunk. Each shard reads the whole
-corpus, which is faster than tokenizing it. The process that finds all chunks complete joins them into the store.
-Running again builds only the missing chunks.
+examples of the corpus (a chunk). The chunks depend only on the corpus and the key, so several processes, on several
+machines, can build a store together: if there are n shards, each shard builds every n-th chunk. Each shard reads the
+whole corpus, because reading is faster than tokenizing. The process that finds all chunks complete joins them into the
+store. Running again builds only the missing chunks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headway.data.store import TokenStore, join_chunks, open_store
 from headway.errors import ConfigError, OutputError
 from headway.storage import locked
 
-_CHUNK_EXAMPLES = 1 << 16  # some seconds of work and some megabytes
+_CHUNK_EXAMPLES = 1 << 16  # a few seconds of work and a few megabytes
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read "2/4"."""
+        """Parse a shard in the form "2/4" (the second of four)."""
         number, slash, total = text.partition("/")
         decimal = all(part.isascii() and part.isdecimal() for part in (number, total))
         if not (slash and decimal and 1 <= int(number) <= int(total)):
@@ -75,7 +75,7 @@ def open_or_build(
     home = folder.with_name(f"{folder.name}.pieces-{key[:16]}-{_CHUNK_EXAMPLES}")
     paths = _build_chunks(home, examples(), spec, shard or Shard(), progress or (lambda _: None))
     if not all(path.exists() for path in paths):
-        return open_store(folder, key)  # another shard may just have joined them
+        return open_store(folder, key)  # another shard may just have joined the chunks
     with locked(folder.with_name(f"{folder.name}.lock")):
         store = open_store(folder, key) or join_chunks(
             folder, key, spec.rows_per_example, spec.dtype, (load_chunk(path) for path in paths)
@@ -92,7 +92,7 @@ def _build_chunks(
     shard: Shard,
     progress: Callable[[int], None],
 ) -> list[Path]:
-    """Build the missing chunks of a shard. Returns the paths of all chunks of the corpus, in order."""
+    """Build the missing chunks of a shard. Return the paths of all chunks of the corpus, in order."""
     paths: list[Path] = []
     cores, done = num_cores(), 0
     pending: dict[Future[None], int] = {}  # the chunks that processes are tokenizing, with their numbers of examples
@@ -109,8 +109,8 @@ def _build_chunks(
             future.result()
             add(number)
 
-    # Processes start when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's and the
-    # tokenizers' threads. After an error, the chunks that they are working on are finished and kept.
+    # Processes are started when there is work. They are spawned, not forked: a fork would copy the locks of PyTorch's
+    # and the tokenizers' threads. After an error, chunks in progress are finished and kept.
     try:
         with ProcessPoolExecutor(cores, get_context("spawn"), _start_worker, (spec,)) as pool:
             for number in count():
@@ -121,7 +121,7 @@ def _build_chunks(
                 paths.append(path)
                 if not shard.owns(number) or path.exists():
                     add(len(chunk))
-                elif cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # nothing to share
+                elif cores == 1 or (number == 0 and len(chunk) < _CHUNK_EXAMPLES):  # no work to distribute
                     save_chunk(spec.encode_chunk(chunk), path)
                     add(len(chunk))
                 else:
@@ -132,13 +132,13 @@ def _build_chunks(
                 collect()
     except BrokenProcessPool:
         raise OutputError(
-            "a process that tokenizes has ended unexpectedly (killed, often because memory ran out); run the same "
+            "a tokenizing process ended unexpectedly (it was killed, often because memory ran out); run the same "
             "command again: finished chunks are kept"
         ) from None
     return paths
 
 
-_spec: EncodingSpec  # of a worker process
+_spec: EncodingSpec  # set only in worker processes
 
 
 def _start_worker(spec: EncodingSpec) -> None:
@@ -150,7 +150,7 @@ def _start_worker(spec: EncodingSpec) -> None:
 
 
 def _exit_with_parent() -> None:
-    """End this process when its parent ends: a killed parent does not shut the pool down."""
+    """End this process when its parent ends, because a killed parent does not shut down the pool."""
     parent = parent_process()
     assert parent is not None
     wait_for([parent.sentinel])

@@ -32,7 +32,7 @@ from headway.experiments.figures import figure_style
 from headway.hardware import processor_name
 from headway.inspection.picture_files import save
 from headway.storage import atomic_write_text
-from headway.train.environment import commit
+from headway.train.environment import git_commit
 
 Outcome = Literal["supported", "refuted", "inconclusive"]
 Numbers = dict[str, Any]
@@ -225,7 +225,7 @@ def _where() -> dict[str, str]:
     device = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return {
         "hardware": f"{processor_name()}, {torch.get_num_threads()} threads{device}",
-        "headway": version("headway") + (f" ({made_of})" if (made_of := commit()) else ""),
+        "headway": version("headway") + (f" ({made_of})" if (made_of := git_commit()) else ""),
         "PyTorch": torch.__version__,
         "NumPy": version("numpy"),
         "Python": platform.python_version(),

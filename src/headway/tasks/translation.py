@@ -47,7 +47,7 @@ _COUNTED_EXAMPLES = 100_000  # of each corpus, whose tokens calibration counts
 class TranslationValidation(ValidationConfig):
     """Use of the development set in translation."""
 
-    metric: Literal["bleu", "loss"] = Field("bleu", description="The score that decides which model is the best.")
+    metric: Literal["bleu", "loss"] = Field("bleu", description="The score by which the best model is selected.")
 
 
 class TranslationRecipe(Recipe):
@@ -75,24 +75,24 @@ class TranslationObjective(Objective):
 
     def __init__(self, model: TranslationModel, label_smoothing: float, r_drop: float = 0.0) -> None:
         super().__init__()
-        self.model, self.compute = model, model.hidden
+        self.model, self.run_model = model, model.hidden
         self.label_smoothing, self.r_drop = label_smoothing, r_drop
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the loss, summed over the batch's real target tokens. Padding has no logits."""
         if not self.r_drop:
-            return self._loss(self.compute(batch.source, batch.shifted), batch, self.label_smoothing)
-        states = self.compute(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
+            return self._loss(self.run_model(batch.source, batch.shifted), batch, self.label_smoothing)
+        states = self.run_model(batch.source.repeat(2, 1), batch.shifted.repeat(2, 1)).flatten(0, 1)
         twice, weight = _append_bias(states, self.model.projection)
-        first, second = (half.index_select(0, batch.positions) for half in twice.chunk(2))
+        first, second = (half.index_select(0, batch.target_indices) for half in twice.chunk(2))
         return projected_r_drop(first, second, weight, batch.targets, self.label_smoothing, self.r_drop)
 
     def cross_entropy(self, batch: TokenBatch) -> Float[Tensor, ""]:
         """Return the cross-entropy without smoothing, in one pass."""
-        return self._loss(self.compute(batch.source, batch.shifted), batch, 0.0)
+        return self._loss(self.run_model(batch.source, batch.shifted), batch, 0.0)
 
     def _loss(self, states: Float[Tensor, "B T D"], batch: TokenBatch, smoothing: float) -> Float[Tensor, ""]:
-        states = states.flatten(0, 1).index_select(0, batch.positions)
+        states = states.flatten(0, 1).index_select(0, batch.target_indices)
         hidden, weight = _append_bias(states, self.model.projection)
         return projected_cross_entropy(hidden, weight, batch.targets, smoothing)
 

@@ -4,12 +4,12 @@ The moving average follows the weights after each step s:
 
     average <- d average + (1 - d) weight        with d = min(decay, (1 + s) / (10 + s))
 
-The average of the iterates is less noisy than the last one (Polyak and Juditsky 1992). The weights of old iterates
-decay exponentially, because early iterates are poor. The decay starts low so that the random initial weights are soon
-forgotten, as in TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. It is a function of the step, so it
-needs no state.
+The average of the iterates is less noisy than the last iterate (Polyak and Juditsky 1992). Old iterates count
+exponentially less, because early iterates are poor. The decay starts low so that the random initial weights are soon
+forgotten, as in TensorFlow's ``ExponentialMovingAverage`` with ``num_updates``. The decay depends only on the step, so
+it does not have to be saved.
 
-The mean of the last checkpoints follows Vaswani et al. 2017, section 6.1: the last 5, or 20 for the big models.
+Averaging the last checkpoints follows Vaswani et al. 2017, section 6.1: the last 5, or the last 20 for big models.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headway.train.snapshot import average_weights, counted_checkpoints
 
 
 class MovingAverage:
-    """The exponential moving average of a model's weights, which starts as a copy of them."""
+    """The exponential moving average of a model's weights. It starts as a copy of the weights."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -40,14 +40,14 @@ class MovingAverage:
     def update(self, step: int, taken: Bool[Tensor, ""]) -> None:
         """Update the average after ``step``, counted from 1, if the step was ``taken``.
 
-        ``taken`` is a tensor on the weights' device, so that the host does not wait for it.
+        ``taken`` is a tensor on the weights' device, so that the host does not wait for its value.
         """
         approach = taken * (1 - min(self.decay, (1 + step) / (10 + step)))
         torch._foreach_lerp_(self._averages, self._weights, [approach] * len(self._averages))
 
     @contextmanager
-    def in_model(self) -> Iterator[None]:
-        """Put the averaged weights into the model, and the model's own weights back on exit."""
+    def swap_into_model(self) -> Iterator[None]:
+        """Put the averaged weights into the model, and restore the model's own weights on exit."""
         self._exchange()
         try:
             yield
@@ -63,13 +63,17 @@ class MovingAverage:
             average.copy_(own)
 
     def named_weights(self) -> dict[str, Tensor]:
-        """Return a copy of the averaged weights under the public names of the model's weights."""
-        with self.in_model():
+        """Return a copy of the averaged weights, keyed by the public names of the model's weights."""
+        with self.swap_into_model():
             return {name: tensor.clone() for name, tensor in named_weights(self._model).items()}
 
     def load(self, weights: dict[str, Tensor], origin: Path) -> None:
-        """Restore the result of :meth:`named_weights`; :class:`BundleError` names ``origin`` if it does not fit."""
-        with self.in_model():
+        """Load averaged weights that :meth:`named_weights` returned.
+
+        Raises:
+            BundleError: ``weights`` do not fit the model; the message names ``origin``.
+        """
+        with self.swap_into_model():
             load_weights(self._model, weights, origin)
 
 
@@ -79,9 +83,12 @@ def _local(tensor: Tensor) -> Tensor:
     return local
 
 
-def average_checkpoints(run: Path, last: int, output: Path) -> int:
-    """Write the mean of the ``last`` newest checkpoints of ``run`` as a model folder; return how many there were."""
-    newest = counted_checkpoints(run / "checkpoints")[:last]
+def average_checkpoints(run: Path, max_checkpoints: int, output: Path) -> int:
+    """Average the newest checkpoints of ``run``, and write the mean as a model folder.
+
+    Returns the number of averaged checkpoints. It is less than ``max_checkpoints`` if the run has fewer.
+    """
+    newest = counted_checkpoints(run / "checkpoints")[:max_checkpoints]
     if not newest:
         raise CheckpointError(f"{run}: no checkpoints; expected a run folder of `headway train`")
     template = next((folder for folder in (run / "best", run / "average") if (folder / "config.json").is_file()), None)

@@ -1,11 +1,11 @@
-"""The checkpoints of a run: written in the background, pruned by fixed rules, and restored from the newest intact one.
+"""Saves the checkpoints of a run in the background, prunes them by fixed rules, and finds the newest intact one.
 
 A save copies the state to host memory and leaves the rest (files, checksums, flushing to disk) to a low-priority
-thread. The memory of the copy is reused by the next save, because allocating it again would take ten times as long. At
-most one save is in progress.
+thread. The memory of the copy is reused by the next save, because copying to newly allocated memory takes ten times as
+long. At most one save is in progress.
 
-Which checkpoints are kept depends only on the regular steps and their scores, so that a run that was killed or
-interrupted keeps the same ones as an undisturbed run.
+The choice of which checkpoints to keep depends only on the regular checkpoints and their scores. A run that was killed
+or interrupted therefore keeps the same checkpoints as an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _NICENESS = 10
 
 
 class Checkpoints:
-    """The folder ``checkpoints`` of a run; a context manager that waits until everything is written.
+    """The folder ``checkpoints`` of a run. As a context manager, it waits on exit until everything is written.
 
-    The ``keep`` newest regular and counted checkpoints are kept, and in addition the ``keep_best`` with the highest
-    scores; the earliest wins a tie. An irregular checkpoint, taken at an interruption, is removed by the next save.
+    The ``keep`` newest checkpoints that are regular and counted (see :class:`~headway.train.snapshot.Snapshot`) are
+    kept, and in addition the ``keep_best`` checkpoints with the highest scores. If scores are equal, the earlier
+    checkpoint is kept. An irregular checkpoint, which an interruption caused, is removed by the next save.
 
-    The error of a failed write (:class:`OutputError`) is raised by the next call, or on leaving; earlier checkpoints
-    are unchanged.
+    If writing fails, the :class:`OutputError` is raised by the next call or on exit. Earlier checkpoints are unchanged.
     """
 
     sharded = False  # whether all processes call save()
@@ -68,22 +68,22 @@ class Checkpoints:
         except Exception as failure:
             if error is None:
                 raise
-            warnings.warn(str(failure), stacklevel=2)  # the error that ended training is raised
+            warnings.warn(str(failure), stacklevel=2)  # only a warning, so that the error that ended training is raised
 
     def save(self, snapshot: Snapshot) -> None:
-        """Copy the snapshot now; write ``step-N`` and remove superseded checkpoints in the background."""
+        """Copy the snapshot now, then write ``step-N`` and remove superseded checkpoints in the background."""
         self.wait()
         copy = replace(snapshot, progress=replace(snapshot.progress), tensors=self._copied(snapshot.tensors))
-        self._pending = self._writer.submit(self._write, copy, _copies_done())  # the interpreter waits for it
+        self._pending = self._writer.submit(self._write, copy, _copies_done())  # the interpreter waits for it at exit
 
     def wait(self) -> None:
-        """Wait for the save in progress, and raise its error."""
+        """Wait for the save in progress, if there is one, and raise its error if it failed."""
         if self._pending is not None:
             wait([self._pending])
             pending, self._pending = self._pending, None
             pending.result()
 
-    def find(self) -> tuple[Path, Snapshot] | None:
+    def load_newest(self) -> tuple[Path, Snapshot] | None:
         """Return the newest intact checkpoint and its content, or None if there are no checkpoints.
 
         A warning names damaged checkpoints. :class:`CheckpointError` is raised if all are damaged.
@@ -98,18 +98,18 @@ class Checkpoints:
                 continue
             for bad, reason in damaged.items():
                 warnings.warn(f"{bad} is damaged ({reason}); resuming from {path.name} instead", stacklevel=2)
-            self._remove(self._superseded(snapshot.progress.step))  # a killed process may not have done so
+            self._remove(self._superseded(snapshot.progress.step))  # a killed process may not have removed them
             return path, snapshot
         if damaged:
             reasons = "; ".join(f"{path.name}: {reason}" for path, reason in damaged.items())
             raise CheckpointError(
                 f"{self._folder}: every checkpoint is damaged ({reasons}); "
-                "put back a copy of one, or start over with --fresh"
+                "restore one from a copy, or start over with --fresh"
             )
         return None
 
     def _copied(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return copies in host memory. They are complete when the device has finished its queued work."""
+        """Copy tensors to host memory. The copies are complete when the device has finished its queued work."""
         copies = {}
         for name, tensor in tensors.items():
             buffer = self._buffers.get(name)
@@ -130,7 +130,7 @@ class Checkpoints:
         self._prune(snapshot.progress.step)
 
     def _prune(self, step: int) -> None:
-        """Remove superseded checkpoints after the one of ``step`` has been written."""
+        """Remove superseded checkpoints after the checkpoint of ``step`` has been written."""
         # Later checkpoints are damaged: otherwise training would have resumed from them.
         later = [path for path in checkpoint_folders(self._folder) if step_of(path) > step]
         remains_of_killed_processes = self._folder.glob(".step-*")
@@ -156,10 +156,10 @@ class Checkpoints:
 
 
 def _lower_priority() -> None:
-    """Let this thread run only on idle processors; Linux has a priority for each thread.
+    """Lower the priority of this thread, so that it does not delay training. Only Linux has priorities for threads.
 
-    If the threads of a training step use all processors, delaying one delays them all. At normal priority, the writer
-    doubled the time of the step after a save.
+    If the threads of a training step use all processors, delaying one of them delays the whole step. At normal
+    priority, the writing thread doubled the time of the step after a save.
     """
     if sys.platform == "linux":
         with suppress(OSError):
@@ -167,9 +167,9 @@ def _lower_priority() -> None:
 
 
 def _copies_done() -> torch.cuda.Event | None:
-    """Return an event that the GPU, if one is used, sets after the queued copies."""
+    """Return an event that the GPU records after the queued copies. Returns None if training does not use a GPU."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None  # training on a CPU, even if there is a GPU
+        return None  # training runs on the CPU, even if the machine has a GPU
     event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record()
     return event

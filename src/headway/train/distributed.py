@@ -3,15 +3,15 @@
 Each process computes its share of a step's micro-batches. With DDP (Li et al. 2020) every process has the whole model,
 and gradients are summed over all processes during the last backward pass. With FSDP2 (Rajbhandari et al. 2020, ZeRO
 stage 3; Zhao et al. 2023) each process has only a shard of the weights, gradients and moments. PyTorch divides the sum
-of gradients by the number of processes. Our loss is already divided by the target tokens of the whole step, so it is
-multiplied by the number of processes first.
+of gradients by the number of processes. Our loss is already divided by the number of target tokens in the whole step,
+so it is multiplied by the number of processes first.
 
 Process 0 does everything that happens once (preparing data, validating, writing), and the others wait for it. Every
-decision that affects training is made by process 0 or by agreement, so that all processes make the same one.
+decision that affects training is made by process 0 or by all processes together, so that all of them act alike.
 
-A sharded checkpoint has a folder ``shards`` of torch.distributed.checkpoint instead of safetensors files. Each process
-writes its own shards. Tensors are named as in :class:`~headway.train.snapshot.Snapshot`. The metadata file is a pickle,
-so resume only from your own checkpoints. Model folders contain no pickle.
+A sharded checkpoint has a folder ``shards``, written by torch.distributed.checkpoint, instead of safetensors files.
+Each process writes its own shards. Tensors are named as in :class:`~headway.train.snapshot.Snapshot`. The metadata file
+is a pickle, so resume only from your own checkpoints. Model folders contain no pickle.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from headway.train.snapshot import SHARDS, Snapshot, write_header
 
 T = TypeVar("T")
 
-_TIMEOUT = timedelta(days=7)  # process 0 may tokenize or validate for long; a dead process is noticed at once
+_TIMEOUT = timedelta(days=7)  # process 0 may tokenize or validate for hours; dead processes are detected without it
 
 
 class World:
-    """The processes of a job, seen from one of them.
+    """The processes of a training job, seen from one of them.
 
-    ``host`` is a process group for data in host memory; None if there is only one process.
+    ``host`` is a process group for data in host memory. None means that there is only one process.
     """
 
     def __init__(self, device: torch.device, host: dist.ProcessGroup | None = None) -> None:
         self.device = device
         self.rank = host.rank() if host is not None else 0
-        self.processes = host.size() if host is not None else 1
+        self.world_size = host.size() if host is not None else 1
         self._host = host
 
     @property
@@ -65,8 +65,8 @@ class World:
     def on_main(self, function: Callable[[], T]) -> T:
         """Run ``function`` in process 0 while the others wait, and return its result in all processes.
 
-        If it raises an error, process 0 raises that error, and the others raise a :class:`TrainingError` that quotes
-        it.
+        If ``function`` raises an error, process 0 raises the same error, and the other processes raise a
+        :class:`TrainingError` with its message.
         """
         if self._host is None:
             return function()
@@ -85,13 +85,16 @@ class World:
         return cast("T", result)
 
     def main_first(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in process 0, then in the others, which find its files; return its result."""
+        """Run ``function`` in process 0, then in the others, which can use the files written by process 0.
+
+        Returns the result of this process.
+        """
         results: list[T] = []
         self.on_main(lambda: results.append(function()))
         return results[0] if results else function()
 
     def any(self, flag: bool) -> bool:
-        """Return whether the flag is set in any process. The hosts communicate without waiting for their devices."""
+        """Return whether ``flag`` is set in any process. The hosts communicate without waiting for their devices."""
         if self._host is None:
             return flag
         votes = torch.tensor(int(flag))
@@ -99,25 +102,27 @@ class World:
         return bool(votes)
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the sum over all processes."""
+        """Return the sum of ``value`` over all processes."""
         if self._host is None:
             return value
         total = value.clone()
         dist.all_reduce(total)
         return total
 
-    def shards(self, sharding: str) -> bool:
+    def uses_sharding(self, sharding: str) -> bool:
         """Whether the weights are sharded: ``sharding`` is "full", and there are several processes."""
-        return sharding == "full" and self.processes > 1
+        return sharding == "full" and self.world_size > 1
 
-    def wrap(self, objective: nn.Module, *, blocks: list[nn.Module] | None, unused: bool) -> nn.Module:
-        """Return ``objective`` in a form that averages its gradients over all processes.
+    def wrap(self, objective: nn.Module, *, blocks: list[nn.Module] | None, find_unused: bool) -> nn.Module:
+        """Wrap ``objective`` in DDP or FSDP2, so that its gradients are averaged over all processes.
 
         Args:
             objective: The module to wrap.
-            blocks: Modules whose weights are sharded (FSDP2) and gathered together for each pass; the weights outside
-                of all blocks form one more group. None means that every process has the whole model (DDP).
-            unused: Whether a pass may leave out weights that another process uses (layer dropout); DDP only.
+            blocks: Modules to shard with FSDP2. The weights of a block are gathered together when the block runs; the
+                weights outside of all blocks form one more group. None means that every process has the whole model
+                (DDP).
+            find_unused: Whether a pass may skip weights (layer dropout), as DDP's ``find_unused_parameters``. Not used
+                by FSDP2.
         """
         if self._host is None:
             return objective
@@ -125,19 +130,23 @@ class World:
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 
-            mesh = init_device_mesh(self.device.type, (self.processes,))
+            mesh = init_device_mesh(self.device.type, (self.world_size,))
             for module in (*blocks, objective):
                 fully_shard(module, mesh=mesh)
             return objective
         with warnings.catch_warnings():
-            # Position tables grow with the longest batch of each process. The option was renamed after PyTorch 2.6.
+            # Position tables (buffers) grow with each process's longest batch, so they must not be broadcast. The
+            # option was renamed after PyTorch 2.6.
             warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated")
             return DistributedDataParallel(
-                objective, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=unused
+                objective, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=find_unused
             )
 
     def gradient_sync(self, objective: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Wrap a micro-batch's forward and backward pass: only the ``last`` one of a step exchanges gradients."""
+        """Return a context manager for the forward and backward pass of a micro-batch.
+
+        Gradients are exchanged only in the ``last`` micro-batch of a step.
+        """
         if isinstance(objective, DistributedDataParallel):
             return nullcontext() if last else objective.no_sync()
         if self._host is not None:
@@ -152,7 +161,7 @@ def join_world(device: str) -> Iterator[World]:
     If the program has called ``torch.distributed.init_process_group``, that group is used.
 
     Raises:
-        ConfigError: The variables are not what torchrun sets, or there is no GPU for this process.
+        ConfigError: The variables are not set as torchrun sets them, or there is no GPU for this process.
         TrainingError: The connection to another process was lost.
     """
     if dist.is_available() and dist.is_initialized():
@@ -175,23 +184,23 @@ def join_world(device: str) -> Iterator[World]:
     except (dist.DistError, ValueError) as error:
         raise ConfigError(
             f"process {rank} of {processes} cannot connect to the others ({str(error).splitlines()[0]}); start all "
-            "of them with torchrun, which sets MASTER_ADDR and MASTER_PORT to where process 0 listens"
+            "of them with torchrun, which sets MASTER_ADDR and MASTER_PORT to the address of process 0"
         ) from None
     yield from _within(own)
     dist.destroy_process_group()  # not after an error, because the other processes must receive the error first
 
 
 def _clean_store(rank: int, processes: int) -> Store:
-    """Return the store where processes find each other, without the addresses of dead processes.
+    """Return the store through which processes find each other, without the entries of dead processes.
 
-    torchrun keeps one store over all of its restarts, so a new process might read what a dead one wrote. Each process
+    torchrun keeps one store across restarts, so a new process might read what a dead process wrote. Each process
     therefore writes a new random name, and uses the prefix that process 0 sends in reply.
     """
     store, _, _ = next(rendezvous("env://"))
     name = uuid4().hex
     store.set(f"headway/{rank}", name)
     if rank:
-        session = store.get(f"headway/{name}").decode()  # waits for it
+        session = store.get(f"headway/{name}").decode()  # waits until process 0 has replied
         store.set(f"headway/{session}/{rank}", "")
         return PrefixStore(session, store)
     missing = list(range(1, processes))
@@ -204,20 +213,20 @@ def _clean_store(rank: int, processes: int) -> Store:
 
 
 def _within(device: torch.device) -> Iterator[World]:
-    """Yield the world of the default process group. All processes leave it at the same time."""
+    """Yield the world of the default process group. On exit, all processes wait for each other."""
     if dist.get_world_size() == 1:
         yield World(device)
         return
     host = dist.new_group(backend="gloo", timeout=_TIMEOUT)
     try:
         yield World(device, host)
-        dist.barrier(host)  # process 0 may be writing, and torchrun ends all processes after the first one
+        dist.barrier(host)  # process 0 may still be writing, and torchrun ends all processes after the first one exits
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise  # not a lost connection
         raise TrainingError(
             f"process {dist.get_rank()} has lost the connection to another process of this job. If that process has "
-            "reported an error, fix it. Run the same command again: training resumes from its last save"
+            "reported an error, fix it. Then run the same command again: training resumes from its last checkpoint"
         ) from error
 
 
@@ -228,7 +237,7 @@ def _device(name: str, local_rank: int) -> torch.device:
         return device
     if local_rank >= torch.cuda.device_count():
         raise ConfigError(
-            f"LOCAL_RANK = {local_rank}: this machine has {torch.cuda.device_count()} GPUs, one for each process; "
+            f"LOCAL_RANK = {local_rank}: each process needs a GPU, but there are {torch.cuda.device_count()} here; "
             "lower --nproc-per-node, or set training.device = 'cpu'"
         )
     torch.cuda.set_device(local_rank)
@@ -244,7 +253,7 @@ def _variable(name: str, default: int) -> int:
 
 
 def gather_full_tensors(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the weights gathered from all processes, in host memory; tensors that are not sharded stay as they are."""
+    """Gather weights from the shards of all processes into host memory. Unsharded tensors are returned unchanged."""
     return {
         name: tensor.full_tensor().cpu() if hasattr(tensor, "full_tensor") else tensor
         for name, tensor in weights.items()
@@ -260,7 +269,7 @@ class ShardedCheckpoints(Checkpoints):
         from torch.distributed.device_mesh import init_device_mesh
 
         super().__init__(folder, keep=keep, keep_best=keep_best)
-        self._hosts = init_device_mesh("cpu", (world.processes,))
+        self._hosts = init_device_mesh("cpu", (world.world_size,))
         # A separate process group, because the writing thread communicates during training.
         self._group = dist.new_group(backend="gloo")
         self._writers = World(world.device, self._group)
@@ -303,8 +312,8 @@ class ShardedCheckpoints(Checkpoints):
                     self._prune(step)
 
                 self._writers.on_main(finish)
-        except CheckpointException as error:  # raised in all processes, whichever failed
+        except CheckpointException as error:  # raised in all processes, whichever of them failed
             rank, (reason, _) = min(error.failures.items(), key=lambda failure: failure[0])
             raise OutputError(
-                f"{path}: process {rank} cannot write its shards ({reason}); what was there before is unchanged"
+                f"{path}: process {rank} cannot write its shards ({reason}); earlier checkpoints are unchanged"
             ) from None

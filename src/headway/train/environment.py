@@ -1,7 +1,7 @@
 """The environment of a run: versions, commit, precision, threads and processor, recorded at every start.
 
-The same recipe gives bit-equal results only if these are equal. ``environment.json`` in the run folder contains one
-entry for each start, the newest last.
+The same recipe gives bit-equal results only in the same environment. ``environment.json`` in the run folder contains
+one entry for each start, the newest last.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FILE = "environment.json"
 _AFFECTS_LAST_BITS = ("torch", "precision", "device", "processor", "threads", "processes")
 
 
-def record_start(run: Path, device: torch.device, precision: str, *, step: int, processes: int = 1) -> str:
-    """Record a start that continues after ``step``, and return the precision to use: "float32" or "bfloat16".
+def record_start(run: Path, device: torch.device, precision: str, *, step: int, world_size: int = 1) -> str:
+    """Record that training starts after ``step``, and return the precision to use: "float32" or "bfloat16".
 
-    ``precision`` is the recipe's. If it is "auto", a resumed run keeps the precision that it began with, so that
-    another machine does not change the results silently. A warning names everything else that may change the last
-    bits. With several processes, only one calls this function.
+    ``precision`` is the recipe's setting. If it is "auto", a resumed run keeps the precision that it began with, so
+    that resuming on another machine does not silently change the results. A warning names all other changes that may
+    affect the last bits of the results. With several processes, only one calls this function.
     """
     starts = _recorded_starts(run / _FILE)
     before = starts[-1] if step and starts else {}
@@ -41,7 +41,7 @@ def record_start(run: Path, device: torch.device, precision: str, *, step: int, 
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
         "headway": version("headway"),
-        "commit": commit(),
+        "commit": git_commit(),
         "torch": torch.__version__,
         "numpy": version("numpy"),
         "tokenizers": version("tokenizers"),
@@ -50,7 +50,7 @@ def record_start(run: Path, device: torch.device, precision: str, *, step: int, 
         "device": device.type,
         "processor": torch.cuda.get_device_name(device) if device.type == "cuda" else processor_name(),
         "threads": torch.get_num_threads(),
-        "processes": processes,
+        "processes": world_size,
     }
     if precision == "auto" and resolved != best:
         slow = f"{resolved} is slow here" if best == "float32" else f"{best} is faster here"
@@ -85,14 +85,14 @@ def _recorded_starts(path: Path) -> list[dict[str, Any]]:
         reason = str(error)
     raise CheckpointError(
         f"{path}: damaged ({reason}). It records the precision that the run began with: restore it from a copy, or "
-        "remove it to resume with what training.precision means on this machine"
+        "remove it to resume in the precision that training.precision selects on this machine"
     )
 
 
-def commit() -> str | None:
-    """Return the commit of the checkout that contains this package, with "+" if files were changed; None without one.
+def git_commit() -> str | None:
+    """Return the commit of the Git checkout that contains this package, or None if the package is not in a checkout.
 
-    A package that is installed inside the checkout of another project has none.
+    "+" is appended if files were changed. A package that is installed inside another project's checkout has no commit.
     """
     folder = Path(headway.__file__).parent
     try:

@@ -1,6 +1,6 @@
 """Fine-tuning: start from the weights of a model folder, and freeze some of them.
 
-The model may be Headway's own or an imported one. Keys that the recipe leaves out are taken from it.
+The model may have been trained by Headway or imported. Keys that the recipe leaves out are taken from the model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from headway.train.task import Tokenizers
 
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
-# The lowest output bias that training starts from; e^-200 is zero in float32. Imported models forbid tokens by biases
-# of -10,000 and less, which would dominate the means that label smoothing and Adafactor compute.
+# Lower output biases are raised to this value before training; e^-200 is zero in float32. Imported models forbid tokens
+# by biases of -10,000 and less, which would dominate the means that label smoothing and Adafactor compute.
 _MIN_BIAS = -200.0
 
 
@@ -54,7 +54,7 @@ def complete_recipe(recipe: RecipeT, run: Path) -> RecipeT:
     given = {
         name: section.model_dump(mode="json", include=section.model_fields_set) for name, section in sections.items()
     }
-    if given["model"].keys() == {"kind"}:  # the parser always sets it
+    if given["model"].keys() == {"kind"}:  # the parser sets it in every recipe
         given["model"] = {}
     task, kind = theirs["task"]["kind"], theirs["model"]["kind"]
     if task != recipe.task.kind:
@@ -76,25 +76,26 @@ def _sections_of(folder: Path) -> dict[str, dict[str, Any]]:
     return {"task": config.task.as_dict(), "model": config.model.as_dict(), "tokenizer": tokenizer}
 
 
-def load_start(model: Model, folder: Path) -> None:
-    """Load the weights of the model folder into ``model``, which must have the same configuration except dropout.
+def load_initial_weights(model: Model, folder: Path) -> None:
+    """Load the weights of the model in ``folder`` into ``model``.
 
-    The labels of classifiers are not compared here, but when the data are prepared.
+    The configurations must be equal, except for dropout and, unless positions are learned, ``max_length``. The labels
+    of classifiers are not compared here, but when the data are prepared.
     """
     start = load_bundle(folder).model
     ours, theirs = model.config.as_dict(), start.config.as_dict()
     may_differ = {key for key in ours if key.endswith("dropout")}
-    if ours.get("positions") != "learned":  # only a table of learned positions depends on the limit
+    if ours.get("positions") != "learned":  # only the table of learned positions has max_length rows
         may_differ.add("max_length")
     differing = [
-        f"{key} is {ours[key]!r}, there {theirs.get(key, 'not set')!r}"
+        f"{key} is {ours[key]!r}, the model has {theirs.get(key, 'not set')!r}"
         for key in ours
         if key not in may_differ and ours[key] != theirs.get(key)
     ]
     if differing:
         raise ConfigError(
-            f"training.start_from = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Give the "
-            "recipe the model's own values"
+            f"training.start_from = {str(folder)!r}: the recipe's [model] differs: {'; '.join(differing)}. Set these "
+            "keys to the model's values"
         )
     weights = named_weights(start)
     if (bias := weights.get("projection.bias")) is not None:
@@ -105,9 +106,9 @@ def load_start(model: Model, folder: Path) -> None:
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
     """Exclude every weight that matches a pattern from training; ``*`` and ``?`` work as in file names.
 
-    Patterns are matched with the names in a state dict, which are also the names in a model folder. Tied weights have
-    several names, each of which freezes the weight. Query, key and value of an attention layer are one matrix in
-    training, so they can only be frozen together.
+    Patterns are matched against the names in a state dict, which are also the names in a model folder. A tied weight
+    has several names; it is frozen if a pattern matches any of them. Query, key and value of an attention layer are one
+    matrix in training, so they can only be frozen together.
 
     Raises:
         ConfigError: A pattern matches nothing or only a part of a matrix, or no weight is left to train.
@@ -131,7 +132,7 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def _weight_names(model: nn.Module) -> dict[nn.Parameter, dict[str, int]]:
-    """Return the state-dict names of each parameter, or of its parts, with their numbers of elements."""
+    """Return, for each parameter, the state-dict names of it and of its parts, with their numbers of elements."""
     names: dict[nn.Parameter, dict[str, int]] = {parameter: {} for parameter in model.parameters()}
     owners = {parameter.untyped_storage().data_ptr(): parameter for parameter in names}
     for name, tensor in model.state_dict().items():

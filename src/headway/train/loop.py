@@ -2,11 +2,12 @@
 
 A step takes ``accumulate`` micro-batches. Its loss is the sum over their real target tokens divided by the number of
 these tokens, so that several small batches equal one large batch. Dropout is seeded by (seed, step, micro-batch) and
-the order of the data by (seed, epoch). A run that is interrupted and resumed therefore equals one that was not, and the
-trajectory does not depend on the number of processes.
+the order of the data by (seed, epoch). A run that is interrupted and resumed therefore gives the same model as an
+uninterrupted run, and the trajectory does not depend on the number of processes.
 
-:func:`train` is the loop. :class:`_Trainer` contains what stays the same during a run and what happens only sometimes:
-reports, validations, saves and the averages at the end. Whatever changes is in :class:`TrainingState`.
+:func:`train` is the loop. :class:`_Trainer` contains everything that stays the same during a run, and the actions that
+are not part of every step: reports, validations, saves and the averages at the end. Everything that changes is in
+:class:`TrainingState`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from headway.storage import atomic_write_text, locked_folder
 from headway.train.checkpoints import Checkpoints
 from headway.train.distributed import ShardedCheckpoints, World, gather_full_tensors, join_world
 from headway.train.environment import record_start
-from headway.train.fine_tuning import complete_recipe, freeze, load_start, recipe_of_run
+from headway.train.fine_tuning import complete_recipe, freeze, load_initial_weights, recipe_of_run
 from headway.train.memory import (
     BatchShape,
     available_memory,
@@ -51,7 +52,7 @@ from headway.train.memory import (
 from headway.train.model_card import model_card
 from headway.train.optim import clip_and_step, learning_rate, learning_rate_warning
 from headway.train.recipe import Recipe, refuse_changes
-from headway.train.report import Listener, Metrics, Record
+from headway.train.report import Listener, MetricsWriter, Record
 from headway.train.snapshot import average_weights, checkpoint_folders, counted_checkpoints
 from headway.train.state import TrainingState
 from headway.train.stream import BatchStream, prefetch, to_device
@@ -60,14 +61,21 @@ from headway.train.task import Prepared, Task
 RecipeT = TypeVar("RecipeT", bound=Recipe)
 
 _PREFETCHED_STEPS = 2
-_MAX_SKIPPED = 20  # consecutive steps; a rare bad batch skips one
-_SCORE_NAMES = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1"}  # by validation.metric
+_MAX_SKIPPED = 20  # training gives up after this many consecutive skipped steps; a rare bad batch causes only one
+_SCORE_NAMES = {"bleu": "BLEU", "accuracy": "accuracy", "macro_f1": "macro F1"}  # keyed by validation.metric
 _AVERAGES = {"ema": "moving average of the weights", "average": "average of the last checkpoints"}
 
 
 @dataclass(frozen=True)
 class Result:
-    """How a call of :func:`train` ended. ``model`` is the model folder to use: the best, or an average."""
+    """The result of a training run.
+
+    Attributes:
+        step: Number of steps taken.
+        interrupted: Whether a signal ended training early.
+        model: Folder of the model to use: the best model or an average. None if training was interrupted.
+        scores: Development scores of ``model`` if it is an average; otherwise empty.
+    """
 
     step: int
     interrupted: bool
@@ -84,11 +92,11 @@ def train(
 ) -> Result:
     """Train ``recipe`` in the folder ``run``, or resume the run there.
 
-    The first Ctrl-C or SIGTERM ends the current step, saves, and returns with ``interrupted`` set; the second one acts
-    as usual. Under torchrun every process calls this function and gets the same result.
+    After the first Ctrl-C or SIGTERM, training finishes the current step, saves, and returns with ``interrupted`` set.
+    A second signal has its usual effect. Under torchrun every process calls this function and gets the same result.
 
     Args:
-        task: What is trained; see :func:`headway.tasks.task_of`.
+        task: The task to train for; see :func:`headway.tasks.task_of`.
         recipe: The recipe, as the user has written it.
         run: The run folder.
         listener: Receives messages and progress.
@@ -97,8 +105,8 @@ def train(
         recipe, world, state, objective = trainer.recipe, trainer.world, trainer.state, trainer.objective
         if world.is_main and not trainer.sharded:
             shapes = largest_shapes(trainer.prepared.train, trainer.stream.plan)
-            plain = task.objective(trainer.model, recipe, trainer.prepared)  # compiling it would take minutes
-            estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, average=state.ema is not None)
+            plain = task.objective(trainer.model, recipe, trainer.prepared)  # not compiled, which would take minutes
+            estimate = estimate_memory(plain, state.optimizer, shapes, trainer.precision, has_ema=state.ema is not None)
             check_memory(estimate, available_memory(world.device))
         while not trainer.is_finished:
             start = time.perf_counter()
@@ -115,9 +123,9 @@ def train(
                     with world.gradient_sync(objective, last=index == max(batches.micro_batches)):
                         with autocast(world.device, trainer.precision):
                             loss = objective(batch)
-                        # A loss that is not finite makes its gradients NaN, so that all processes skip the step.
+                        # If the loss is not finite, its gradients become NaN, so that all processes skip the step.
                         finite = torch.where(loss.detach().isfinite(), 1.0, torch.nan)
-                        (loss * finite * world.processes / batches.num_targets).backward()
+                        (loss * finite * world.world_size / batches.num_target_tokens).backward()
                     total += loss.detach()
                 taken = clip_and_step(state.optimizer, recipe.optimizer.clip_norm)
             state.optimizer.zero_grad()
@@ -139,7 +147,7 @@ def train(
 def _started(
     task: Task[RecipeT, Any, Any], recipe: RecipeT, run: Path, listener: Listener
 ) -> Iterator[tuple[_Trainer[RecipeT], threading.Event]]:
-    """Prepare a run or restore it. Yield the trainer, and an event that an interruption sets."""
+    """Prepare or restore a run. Yield the trainer, and an event that is set when training is interrupted."""
     keep_freed_memory()
     with join_world(recipe.training.device) as world, ExitStack() as stack:
         world.on_main(lambda: stack.enter_context(locked_folder(run)))
@@ -148,7 +156,7 @@ def _started(
         prepared = world.main_first(partial(task.prepare, recipe, run, listener))
         assert prepared is not None  # no shard is missing: this process has built them all
         interrupted = stack.enter_context(_interruptible())
-        sharded = world.shards(recipe.training.sharding)
+        sharded = world.uses_sharding(recipe.training.sharding)
         checkpoints_type = partial(ShardedCheckpoints, world) if sharded else Checkpoints
         keep, keep_best = recipe.checkpoints.keep, recipe.checkpoints.keep_best
         checkpoints = stack.enter_context(checkpoints_type(run / "checkpoints", keep=keep, keep_best=keep_best))
@@ -158,7 +166,7 @@ def _started(
 
 
 def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
-    """Complete the recipe, check that it can resume the run in the folder, if any, and write it there."""
+    """Complete the recipe, check that it can resume the run in ``run`` if there is one, and write it to that folder."""
     recipe = complete_recipe(recipe, run)
     if begun := recipe_of_run(recipe, run):
         refuse_changes(begun, recipe, run)
@@ -171,7 +179,8 @@ def _resolved(recipe: RecipeT, run: Path) -> RecipeT:
 class _Trainer(Generic[RecipeT]):
     """The parts of a run that do not change, and the actions that are not part of every step.
 
-    ``model`` is validated and written. ``state.model`` is trained: the same object, or its FSDP2 shards.
+    ``model`` is the model that is validated and written, ``state.model`` the model that is trained. They are the same
+    object, unless FSDP2 shards the trained model.
     """
 
     def __init__(
@@ -190,40 +199,40 @@ class _Trainer(Generic[RecipeT]):
         torch.manual_seed(training.seed)
         self.model = accelerate(task.build_model(recipe, prepared))
         if training.start_from is not None and not checkpoint_folders(run / "checkpoints"):
-            load_start(self.model, Path(training.start_from))
+            load_initial_weights(self.model, Path(training.start_from))
         freeze(self.model, training.freeze)
-        self.sharded = world.shards(training.sharding)
+        self.sharded = world.uses_sharding(training.sharding)
         trained = deepcopy(self.model) if self.sharded else self.model.to(device)
         objective = task.objective(trained, recipe, prepared)
         architecture = architecture_of(recipe.model)
         auto = device.type == "cuda" and not self.sharded
         if architecture.compilable and (training.compile == "on" or (training.compile == "auto" and auto)):
-            # Without the loss, which computes its own gradient in a loop over chunks.
-            objective.compute = compile_forward(objective.compute)
+            # The loss is not compiled, because it computes its own gradient in a loop over chunks.
+            objective.run_model = compile_forward(objective.run_model)
         blocks = architecture.shardable_blocks(trained) if self.sharded and architecture.shardable_blocks else None
-        self.objective = world.wrap(objective, blocks=blocks, unused=recipe.skips_layers)
+        self.objective = world.wrap(objective, blocks=blocks, find_unused=recipe.skips_layers)
         self.state = TrainingState(trained, recipe, run, world, checkpoints)
         step, progress = self.state.step, self.state.progress
-        start = partial(record_start, run, device, training.precision, step=step, processes=world.processes)
+        start = partial(record_start, run, device, training.precision, step=step, world_size=world.world_size)
         self.precision = world.on_main(start)
         position = {"epoch": progress.epoch, "batch": progress.batch}
-        share = {"rank": world.rank, "processes": world.processes}
+        share = {"rank": world.rank, "world_size": world.world_size}
         self.stream = BatchStream(prepared.train, recipe, device, **position, **share)
-        # On a GPU, a thread prepares batches ahead. A CPU has no idle core for that.
+        # If training runs on a GPU, a thread prepares batches in advance. On a CPU, no core is idle.
         ahead = device.type == "cuda"
         self.batches = prefetch(self.stream.next_step, _PREFETCHED_STEPS) if ahead else iter(self.stream)
-        self.metrics = Metrics(run, step) if world.is_main else None
+        self.metrics = MetricsWriter(run, step) if world.is_main else None
         self._introduce()
 
     def close(self) -> None:
-        """End the prefetching thread, and close the files of metrics."""
+        """Stop the prefetching thread, and close the metrics files."""
         self.batches.close()
         if self.metrics is not None:
             self.metrics.close()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the last step was taken, or the recipe's patience is at its end."""
+        """Whether all steps were taken, or ``validation.patience`` validations in a row brought no improvement."""
         return self.state.step >= self.recipe.training.steps or self._is_out_of_patience
 
     @property
@@ -232,7 +241,7 @@ class _Trainer(Generic[RecipeT]):
         return patience is not None and self.state.progress.stale >= patience
 
     def is_due(self, interval: int) -> bool:
-        """Whether an action is due that happens every ``interval`` steps and after the last one."""
+        """Whether an action that happens every ``interval`` steps and after the last step is due now."""
         return self.state.step % interval == 0 or self.state.step == self.recipe.training.steps
 
     def report(self, rate: float) -> None:
@@ -241,7 +250,7 @@ class _Trainer(Generic[RecipeT]):
         self._check_skipped()
         state = self.state
         record: dict[str, int | float] = {"epoch": state.progress.epoch, "learning_rate": rate}
-        record |= {**state.close_window(), "elapsed_s": state.progress.elapsed_s}
+        record |= {**state.pop_window_metrics(), "elapsed_s": state.progress.elapsed_s}
         self._write_metrics("train", record)
         self.listener.step(state.step, self.recipe.training.steps, record)
 
@@ -263,7 +272,7 @@ class _Trainer(Generic[RecipeT]):
             progress.stale += 1
 
     def save_if_due(self, *, force: bool) -> None:
-        """Save a checkpoint at its interval, if its score may be among the best, or if ``force`` is set."""
+        """Save a checkpoint if one is due, if its score may be among the best, or if ``force`` is set."""
         state, settings = self.state, self.recipe.checkpoints
         counted = self.is_due(settings.every)
         may_be_best = settings.keep_best > 0 and state.score is not None
@@ -272,7 +281,7 @@ class _Trainer(Generic[RecipeT]):
             state.save(regular=counted or may_be_best, counted=counted or not may_be_best)
 
     def finish(self) -> Result:
-        """Save, write and score the averages of the weights, and return the best of all models."""
+        """Save a last checkpoint, write and score the averaged models, and return the best of all models."""
         self.save_if_due(force=True)
         progress = self.state.progress
         if self._is_out_of_patience:
@@ -288,7 +297,7 @@ class _Trainer(Generic[RecipeT]):
     def _finish(self, ema: dict[str, Tensor] | None) -> Result:
         folder, best, scores = self.run / "best", self.state.progress.best, Record()
         if self.prepared.dev is None or not folder.exists():
-            self._write_model("best", scores)  # the newest weights: without scores there is no best
+            self._write_model("best", scores)  # no validation has chosen a best model, so write the newest weights
         averages = {} if ema is None else {"ema": ema}
         newest = counted_checkpoints(self.run / "checkpoints")[: self.recipe.checkpoints.average]
         if len(newest) > 1:
@@ -309,9 +318,10 @@ class _Trainer(Generic[RecipeT]):
         return Result(self.state.step, False, folder, scores)
 
     def _check_skipped(self) -> None:
-        """Give up after many skipped steps, and save: the weights are still those before the first of them.
+        """Save and raise :class:`DivergenceError` if too many consecutive steps were skipped.
 
-        The host waits for the device here, so this is called only before a report, a validation or a save.
+        The saved weights are those before the first skipped step. The host waits for the device here, so this is called
+        only before a report, a validation or a save.
         """
         start = time.perf_counter()
         skipped, step = self.state.skipped_in_a_row(), self.state.step
@@ -333,7 +343,7 @@ class _Trainer(Generic[RecipeT]):
             load_weights(self.model, gather_full_tensors(named_weights(self.state.model)), self.run)
 
     def _dev_scores(self) -> Record:
-        """Return the loss and the task's scores of the model on the development set; empty if there is none."""
+        """Return the model's loss and scores on the development set; empty if there is no development set."""
         recipe, prepared, model, device = self.recipe, self.prepared, self.model, self.world.device
         if (dev := prepared.dev) is None:
             return {}
@@ -342,7 +352,7 @@ class _Trainer(Generic[RecipeT]):
         objective = self.task.objective(model, recipe, prepared).eval()
         total, targets = 0.0, 0
         with torch.inference_mode():
-            for rows in dev.sequential(max_tokens=recipe.data.max_tokens, max_examples=recipe.max_examples):
+            for rows in dev.plan_sequential(max_tokens=recipe.data.max_tokens, max_examples=recipe.max_examples):
                 batch = to_device(dev.batch(rows), device)
                 with autocast(device, self.precision):
                     total += float(objective.cross_entropy(batch))
@@ -357,7 +367,7 @@ class _Trainer(Generic[RecipeT]):
         return record
 
     def _selection_score(self, record: Record) -> float:
-        """Return the number that decides which model is the best by ``validation.metric``; higher is better."""
+        """Return the score by which ``validation.metric`` selects the best model; higher is better."""
         metric = self.recipe.validation.metric
         name = _SCORE_NAMES.get(metric, metric)
         return float(record[name]) if metric != "loss" and name in record else -float(record["loss"])
@@ -375,10 +385,10 @@ class _Trainer(Generic[RecipeT]):
         data, plan, say = self.prepared.train, self.stream.plan, self.listener.say
         say(
             f"{len(data):,} examples, {len(plan):,} batches per epoch of at most {self.recipe.data.max_tokens:,} "
-            f"tokens, {data.padding(plan):.1%} padding"
+            f"tokens, {data.padding_fraction(plan):.1%} padding"
         )
         weights = sum(parameter.numel() for parameter in self.model.parameters())
-        processes = f"{self.world.processes} processes, " if self.world.processes > 1 else ""
+        processes = f"{self.world.world_size} processes, " if self.world.world_size > 1 else ""
         threads = torch.get_num_threads()
         say(f"{weights:,} weights on {processes}{self.world.device}, {self.precision}, {threads} threads")
         if self.state.step:
@@ -386,15 +396,15 @@ class _Trainer(Generic[RecipeT]):
 
 
 def _dropout_seed(seed: int, step: int, micro_batch: int) -> int:
-    """Return a seed of 63 bits for each (seed, step, micro-batch)."""
+    """Return a 63-bit seed for one micro-batch of one step."""
     return int(np.random.SeedSequence((seed, step, micro_batch)).generate_state(1, np.uint64)[0]) >> 1
 
 
 @contextmanager
 def _interruptible() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets; the second signal acts as usual.
+    """Yield an event that is set by the first Ctrl-C or SIGTERM. A second signal has its usual effect.
 
-    Signals arrive in the main thread only; in any other thread the event stays unset.
+    Python handles signals in the main thread only; in any other thread the event stays unset.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

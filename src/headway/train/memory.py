@@ -1,10 +1,11 @@
 """An estimate of the memory that training needs, made before the first step.
 
 Memory peaks in the backward pass of the largest batch. It then contains the weights, their gradients, the optimizer's
-two moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. All but
-the activations follow from the number of weights. The activations are measured: two forward passes, with two and with
-three rows of the largest shape, count the bytes that autograd saves, and each further row adds the difference. A factor
-from measured peaks of whole steps accounts for temporaries of the backward pass and for fragmentation.
+two moments, the moving average of the weights, the copy that a checkpoint is written from, and the activations. The
+sizes of all but the activations follow from the number of weights. The activations are measured: two forward passes,
+with two and with three rows of the largest shape, count the bytes that autograd saves. Each further row adds the
+difference between these two counts. A factor from measured peaks of whole steps accounts for temporaries of the
+backward pass and for fragmentation.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from headway.train.task import Objective
 
 _GIB = 1 << 30
 _LOGIT_BYTES = 12  # per logit of a chunk that the loss processes at once: the logit, its softmax and its error
-# Peak memory divided by saved activations. On a CPU, where the heap fragments, 1.9 to 2.8 were measured (resident sizes
-# of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU value is a guess, not measured.
+# Peak memory divided by saved activations. On a CPU, where the heap fragments, ratios of 1.9 to 2.8 were measured
+# (resident sizes of small and base models at 2,048 to 12,800 tokens in float32 and bfloat16). The GPU value is a guess.
 _PEAK_PER_SAVED = {"cpu": 2.2, "cuda": 1.3}
 _ACCURACY = 1.5  # estimates and measured peaks differ by at most this factor
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """The size of a batch: rows, and padded lengths of source and target. Ordered by the number of tokens."""
+    """The shape of a batch: rows, and padded lengths of source and target. Shapes are ordered by number of tokens."""
 
     rows: int
     source: int
@@ -59,15 +60,16 @@ class BatchShape:
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Bytes at the peak of a training step.
+class MemoryEstimate:
+    """The estimated memory use, in bytes, at the peak of a training step.
 
     Attributes:
-        shape: The batch shape of that step.
-        fixed: Bytes for what does not depend on the batch: weights, gradients, moments, and copies of the weights.
-        activations: Bytes for activations, temporaries included.
+        shape: Batch shape of the step.
+        fixed: Bytes that do not depend on the batch: weights, gradients, moments, and copies of the weights.
+        activations: Bytes for activations, including temporaries of the backward pass.
         logits: Bytes for the logits of the loss.
-        allocated: Bytes of ``fixed`` that are already allocated: the weights, and what a resumed run has restored.
+        allocated: Bytes of ``fixed`` that are already allocated: the weights, and the state that a resumed run has
+            restored.
     """
 
     shape: BatchShape
@@ -78,7 +80,7 @@ class Estimate:
 
     @property
     def total(self) -> int:
-        """The sum, without the program itself and its libraries."""
+        """Total number of bytes, without the program itself and its libraries."""
         return self.fixed + self.activations + self.logits
 
     def __str__(self) -> str:
@@ -89,10 +91,10 @@ class Estimate:
 
 
 def largest_shapes(dataset: TokenDataset, plan: EpochPlan) -> list[BatchShape]:
-    """Return the one or two batches of a plan that may need the most memory.
+    """Return the shapes of the one or two batches of a plan that may need the most memory.
 
-    These are the largest by tokens (a target token costs about twice as much as a source token) and by pairs of tokens
-    that attention compares.
+    One is the batch with the most tokens (a target token costs about twice as much as a source token). The other is the
+    batch with the most pairs of tokens that attention compares. They may be the same batch.
     """
     if not len(plan):
         return []
@@ -115,32 +117,33 @@ def estimate_memory(
     shapes: list[BatchShape],
     precision: str,
     *,
-    average: bool = False,
-) -> Estimate:
+    has_ema: bool = False,
+) -> MemoryEstimate:
     """Estimate the peak memory of a training step with the most expensive of ``shapes``.
 
-    Without shapes, the estimate contains only what does not depend on them. Random states are restored.
+    If ``shapes`` is empty, the estimate covers only the memory that does not depend on the batch. Random states are
+    restored.
 
     Args:
         objective: The training objective. It must not be compiled, because compiling takes minutes for each shape.
-        optimizer: The optimizer.
-        shapes: Batch shapes, such as those of :func:`largest_shapes`.
+        optimizer: The optimizer of the model's weights.
+        shapes: Batch shapes, such as the result of :func:`largest_shapes`.
         precision: Precision of matrix products.
-        average: Whether there is a moving average of the weights.
+        has_ema: Whether a moving average of the weights is kept.
     """
     parameters = list(objective.model.parameters())
     device = parameters[0].device
     weights = sum(parameter.nbytes for parameter in parameters)
     trained = sum(parameter.nbytes for group in optimizer.param_groups for parameter in group["params"])
     moments = 0 if isinstance(optimizer, torch.optim.Adafactor) else 2 * trained  # Adafactor's moments are small
-    ema = weights if average else 0
+    ema = weights if has_ema else 0
     checkpoint = weights + moments + ema if device.type == "cpu" else 0  # the copies are in host memory
     shape, activations = BatchShape(0, 0, 0), 0
     for each in shapes:
         saved = {}
-        for rows in (each.rows,) if each.rows <= 3 else (2, 3):  # a single row has another memory layout
+        for rows in (each.rows,) if each.rows <= 3 else (2, 3):  # a single row has a different memory layout
             source = np.full((rows, each.source), UNK, np.int64)
-            target = np.ones((rows, each.target), np.int64)  # 1 is a token, or the first label
+            target = np.ones((rows, each.target), np.int64)  # 1 is the id of a token, or of the first label
             batch = to_device(PaddedBatch(source, target), device)
             with saved_activations(objective, precision) as tensors:
                 objective(batch)
@@ -150,7 +153,7 @@ def estimate_memory(
             shape, activations = each, needed
     vocabulary = objective.model.projection.weight.size(0)
     restored = sum(tensor.nbytes for tensor in optimizer_moments(objective.model, optimizer).values())
-    return Estimate(
+    return MemoryEstimate(
         shape=shape,
         fixed=weights + trained + moments + ema + checkpoint,
         activations=int(activations * _PEAK_PER_SAVED.get(device.type, 1.3)),
@@ -161,9 +164,10 @@ def estimate_memory(
 
 @contextmanager
 def saved_activations(objective: Objective, precision: str) -> Iterator[dict[int, Tensor]]:
-    """Yield a dictionary of what autograd saves for the backward pass of the block, weights excluded, by address.
+    """Yield a dictionary, keyed by address, of the tensors that autograd saves for the backward pass, without weights.
 
-    The block is a training pass of ``objective``. Its mode and random states are restored.
+    The ``with`` block runs a training pass of ``objective``. Afterwards, the objective's mode and the random states are
+    restored.
     """
     parameters = list(objective.parameters())
     device = parameters[0].device
@@ -186,15 +190,15 @@ def saved_activations(objective: Objective, precision: str) -> Iterator[dict[int
     objective.train(training)
 
 
-def check_memory(estimate: Estimate, available: int | None) -> None:
-    """Warn if ``estimate`` exceeds the memory, and raise :class:`TrainingError` if it exceeds it by far.
+def check_memory(estimate: MemoryEstimate, available: int | None) -> None:
+    """Warn if ``estimate`` exceeds the available memory, and raise :class:`TrainingError` if it exceeds it by far.
 
-    ``available`` is the number of bytes that can still be allocated; None if unknown.
+    ``available`` is the number of bytes that can still be allocated. None means that it is unknown.
     """
     if available is None or estimate.total <= (room := available + estimate.allocated):
         return
     message = (
-        f"training needs {estimate}, but there are {room / _GIB:.1f} GiB; lower data.max_tokens (and raise "
+        f"training needs {estimate}, but only {room / _GIB:.1f} GiB are free; lower data.max_tokens (and raise "
         "training.accumulate to keep the step size), or choose a smaller model"
     )
     if estimate.total > _ACCURACY * room:
@@ -205,7 +209,7 @@ def check_memory(estimate: Estimate, available: int | None) -> None:
 def available_memory(device: torch.device) -> int | None:
     """Return the number of bytes that this process can still allocate on ``device``; None if unknown.
 
-    Host memory is limited by the control groups and shared with the other processes that torchrun has started.
+    Host memory is limited by control groups, and the processes that torchrun has started on this machine share it.
     """
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)

@@ -1,4 +1,4 @@
-"""The model card: what a model is, its data and scores, and how to train it again."""
+"""The model card: the README.md of a model folder, with the model's data, scores, versions and recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("headway", "torch", "tokenizers", "sacrebleu")
 def model_card(
     task: Task[Any, Any, Any], recipe: Recipe, progress: Progress, scores: Record, prepared: Prepared, model: Model
 ) -> str:
-    """Return the README.md of a model folder."""
+    """Return the text of a model folder's README.md."""
     weights = sum(parameter.numel() for parameter in model.parameters())
     files = ", ".join(file for corpus in recipe.data.train for file in corpus.files)
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)

@@ -1,7 +1,8 @@
 """The optimizers, and the learning rate as a pure function of the step (Vaswani et al. 2017, section 5.3).
 
-Every schedule rises linearly over ``warmup_steps``. Below, s is the step, w the warm-up, n the number of steps of the
-run, and p ``learning_rate``: for ``paper`` a factor on equation 3, for the other schedules the peak:
+Every schedule rises linearly over ``warmup_steps``. Below, s is the step, w the number of warm-up steps, and n the
+number of steps of the run. p is ``learning_rate``: for ``paper`` a factor on equation 3, for the other schedules the
+peak.
 
     paper           p d_model^-0.5 min(s^-0.5, s w^-1.5)                    p times equation 3
     inverse_sqrt    p (w / s)^0.5                                           the shape of equation 3
@@ -35,7 +36,8 @@ from torch import Tensor, nn
 
 from headway.config import Config
 
-# The paper's factor on equation 3 is 1. With it the paper's base model has a peak of 7e-4, the default of the others.
+# The paper's factor on equation 3 is 1. It gives the paper's base model a peak of 7e-4, which is therefore the default
+# of the other schedules.
 _DEFAULT_RATE = 7e-4
 _DEFAULT_FACTOR = 1.0
 _SENSIBLE_PEAK = (1e-6, 0.1)  # below, a Transformer learns next to nothing; above, it diverges
@@ -50,7 +52,7 @@ class OptimizerConfig(Config):
 
     kind: Literal["adam", "adafactor"] = Field(
         "adam",
-        description="Adafactor needs almost no memory; its learning rate is relative to the weights.",
+        description="Adafactor needs almost no memory of its own; its learning rate is relative to the weights.",
     )
     schedule: Literal["inverse_sqrt", "linear", "cosine", "constant", "halve_every", "paper"] = Field(
         "inverse_sqrt",
@@ -71,11 +73,11 @@ class OptimizerConfig(Config):
         ge=1,
         description="With schedule = 'halve_every': steps between halvings. None means steps / 3.",
     )
-    beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay per step of the mean of gradients.")
-    beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay per step of the mean of squared gradients.")
-    epsilon: float = Field(1e-9, gt=0, description="Adam: added to the square root of the second moment.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Adam: decay rate of the moving average of gradients.")
+    beta2: float = Field(0.98, ge=0, lt=1, description="Adam: decay rate of the moving average of squared gradients.")
+    epsilon: float = Field(1e-9, gt=0, description="Adam: constant added to the square root of the second moment.")
     weight_decay: float = Field(
-        0.0, ge=0, description="Decay of matrices per step, times the learning rate. Norms and biases do not decay."
+        0.0, ge=0, description="Weight decay per step, times the learning rate. Norms and biases do not decay."
     )
     clip_norm: float | None = Field(
         None, gt=0, description="Maximum norm of the gradients; larger gradients are scaled down. None means no limit."
@@ -115,18 +117,18 @@ def learning_rate_warning(config: OptimizerConfig, d_model: int) -> str | None:
     if config.schedule == "paper":
         usual = f"with schedule = 'paper' it is a factor on the paper's equation 3, usually {_DEFAULT_FACTOR:g}"
     return (
-        f"optimizer.learning_rate = {config.learning_rate:g} gives a peak learning rate of {peak:.1e}, with which "
+        f"optimizer.learning_rate = {config.learning_rate:g} gives a peak learning rate of {peak:.1e}, at which "
         f"{effect}; {usual}"
     )
 
 
-def depends_on_length(config: OptimizerConfig) -> bool:
-    """Whether the learning rate of a step depends on the number of steps, so that a run cannot be extended."""
+def depends_on_total_steps(config: OptimizerConfig) -> bool:
+    """Whether the schedule depends on the total number of steps, so that a run cannot be extended."""
     return config.schedule in ("linear", "cosine") or (config.schedule == "halve_every" and config.halve_every is None)
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Return the optimizer of all weights that are not frozen. The loop sets its learning rate at each step."""
+    """Return the optimizer of all weights that are not frozen. The training loop sets its rate at each step."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [parameter for parameter in trained if parameter.dim() > 1], "weight_decay": config.weight_decay},
@@ -145,17 +147,17 @@ def clip_and_step(optimizer: torch.optim.Optimizer, clip_norm: float | None = No
     """Clip the gradients to ``clip_norm`` and take one step, unless their norm is infinite or NaN.
 
     Returns whether the step was taken, as a tensor on the weights' device. A skipped step changes neither weights nor
-    moments nor step counters. With Adam the host does not wait for the decision: the fused kernel makes it, and clips
-    the gradients in the same pass by their float32 norm. PyTorch's Adafactor has no such kernel, so the host waits.
-    With FSDP2 the norm covers the shards of all processes, so that they make the same decision.
+    moments nor step counters. With Adam the host does not wait for the norm: the fused kernel skips the step if
+    necessary, and clips the gradients in the same pass. PyTorch's Adafactor has no such kernel, so the host waits. With
+    FSDP2 the norm covers the shards of all processes, so that all of them skip the same steps.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
-    if hasattr(norm, "full_tensor"):  # each process has a part of the sum
+    if hasattr(norm, "full_tensor"):  # each process has only the norm of its shards
         norm = norm.full_tensor()
     finite: Tensor = norm.isfinite()
     if optimizer.defaults.get("fused"):
-        # The fused kernel reads a skip flag and a gradient divisor here, where torch.amp.GradScaler puts them.
+        # The fused kernel reads a skip flag and a gradient divisor from attributes that torch.amp.GradScaler also sets.
         scale = None if clip_norm is None else ((norm + 1e-6) / clip_norm).clamp(min=1.0)
         vars(optimizer).update(found_inf=(~finite).float(), grad_scale=scale)
         try:

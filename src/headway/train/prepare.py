@@ -1,6 +1,6 @@
-"""Preparation: builds the tokenizers and token stores that training reads, once per run folder.
+"""Builds the tokenizers and token stores that training reads, once per run folder.
 
-How examples are read and encoded differs between tasks, and is passed in by the task.
+Tasks read and encode examples in different ways, so each task passes in functions for this.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from headway.train.stream import to_device
 from headway.train.task import Prepared, Task, Tokenizers
 
 BpeDropout = tuple[float, int, int]  # BPE-dropout: probability, segmentations, seed
-Read = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
+ExampleReader = Callable[[Corpus, Path], Iterator[tuple[str, ...]]]
 
-_REHEARSED_EXAMPLES, _REHEARSED_LENGTH = 8, 32
-_NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # of tokenizer files, by tokenizer.joint
+_WARM_UP_EXAMPLES, _WARM_UP_LENGTH = 8, 32
+_NAMES = {True: ("joint", "joint"), False: ("source", "target")}  # names of tokenizer files, keyed by tokenizer.joint
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,9 @@ class CorpusEncoding:
     """The specification for converting one corpus to a token store.
 
     Attributes:
-        examples: Reads the corpus.
-        sides: Returns the specifications for tokenizing source and target; called if there is no store yet.
+        examples: Function that returns the examples of the corpus.
+        sides: Function that returns the specifications for tokenizing source and target. It is called only if there is
+            no store yet.
         side_keys: Values that identify the encoding of the source and of the target side.
         other_keys: Other values that the store depends on.
     """
@@ -68,11 +69,12 @@ class Preparation:
         self.folder = Path(recipe.data.folder)
         self._shard = shard or Shard()
 
-    def tokenizers(self, read: Read, sides: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
+    def tokenizers(self, read: ExampleReader, sides: Sequence[int] = (0, 1), *task_key: object) -> Tokenizers:
         """Return the tokenizers in the run folder if they fit the recipe; otherwise make them and save them there.
 
-        They are trained on columns ``sides`` of the examples that ``read`` yields, or taken from the model folder that
-        training starts from. If several processes call this, one makes them and the others wait.
+        New tokenizers are trained on columns ``sides`` of the examples that ``read`` yields, or taken from the model
+        folder that training starts from. Saved tokenizers are reused only if ``task_key`` is also the same. If several
+        processes call this method, one makes the tokenizers and the others wait.
         """
         with locked(self.run / "tokens" / "tokenizer.lock"):
             if self.recipe.training.start_from:
@@ -85,7 +87,8 @@ class Preparation:
         """Return the training and development sets, or None if other shards have not built their parts yet.
 
         Args:
-            encode: Returns how a corpus is encoded; the second argument is None unless BPE-dropout is used.
+            encode: Function that returns the encoding of a corpus. Its second argument is None if BPE-dropout is not
+                used.
             filters: Limits on training examples. The development set is never filtered.
         """
         data = self.recipe.data
@@ -121,7 +124,7 @@ class Preparation:
             [self.hashes.of(self.folder / file) for file in corpus.files],
             corpus.fields,
             corpus.target_language,
-            list(encoding.side_keys),  # a list, because stores of earlier versions have a hash of its repr
+            list(encoding.side_keys),  # a list, because existing stores contain the hash of its repr
             filters.as_dict() if filters else None,
             sampling,
             *encoding.other_keys,
@@ -129,10 +132,10 @@ class Preparation:
         path = self.run / "tokens" / name
         if store := open_store(path, key):
             return store
-        spec, progress = EncodingSpec(encoding.sides(), filters), partial(self.listener.work, "examples tokenized")
+        spec, progress = EncodingSpec(encoding.sides(), filters), partial(self.listener.progress, "examples tokenized")
         return open_or_build(path, key, encoding.examples, spec, shard=self._shard, progress=progress)
 
-    def _trained_tokenizers(self, read: Read, sides: Sequence[int], task_key: Sequence[object]) -> Tokenizers:
+    def _trained_tokenizers(self, read: ExampleReader, sides: Sequence[int], task_key: Sequence[object]) -> Tokenizers:
         config, corpora, tags = self.recipe.tokenizer, self.recipe.data.train, self._tags()
         contents = [self.hashes.of(self.folder / file) for corpus in corpora for file in corpus.files]
         key = fingerprint(contents, config.as_dict(), [corpus.fields for corpus in corpora], tags, *task_key)
@@ -151,7 +154,7 @@ class Preparation:
             target = Tokenizer.train(self._texts(read, sides[1:]), config)
         return self._save_tokenizers(Tokenizers(source, target), key)
 
-    def _texts(self, read: Read, sides: Sequence[int]) -> Iterator[str]:
+    def _texts(self, read: ExampleReader, sides: Sequence[int]) -> Iterator[str]:
         """Yield the texts of at most ``sample_lines`` examples, evenly spread over all examples."""
         corpora = self.recipe.data.train
         total = max(1, sum(count_lines(self.folder / corpus.files[0]) for corpus in corpora))
@@ -174,14 +177,14 @@ class Preparation:
             if getattr(config, name) != value:
                 raise ConfigError(
                     f"tokenizer.{name} = {getattr(config, name)!r}, but training.start_from = {start} has {value!r}; "
-                    "set the key to that, or train from scratch"
+                    "set the key to this value, or train from scratch"
                 )
         if found.imported_template is None:
             self._check_tags(found.source)
         return self._save_tokenizers(found, key)
 
     def _with_default_languages(self, template: SpecialTokenTemplate) -> SpecialTokenTemplate:
-        """Make the corpora's language, if all have the same one, the default of the trained model."""
+        """Return ``template`` with a default language on each side where all corpora have the same language."""
         defaults = {}
         for side in get_args(LanguageSide):
             languages = {getattr(corpus, side) for corpus in self.recipe.data.train}
@@ -190,7 +193,7 @@ class Preparation:
         return template.model_copy(update=defaults)
 
     def _check_tags(self, source: TextTokenizer) -> None:
-        """Refuse target languages that the model has no tag for, and corpora without one if the model needs it."""
+        """Refuse target languages without a tag in the model, and a missing target language if the model needs one."""
         start = self.recipe.training.start_from
         if missing := set(self._tags()) - set(source.tags):
             raise ConfigError(
@@ -237,33 +240,34 @@ class Preparation:
 
 
 def tokenizer_settings(tokenizers: Tokenizers) -> dict[str, Any]:
-    """Return the [tokenizer] keys that a recipe must have to train a model with these tokenizers."""
+    """Return the keys and values that [tokenizer] of a recipe must have to train a model with these tokenizers."""
     source, joint = tokenizers.source, tokenizers.source.fingerprint == tokenizers.target.fingerprint
     own = {"kind": source.kind, "split_digits": source.split_digits} if isinstance(source, Tokenizer) else {}
     return {**own, "joint": joint}
 
 
-def rehearse(task: Task[Any, Any, Any], recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
-    """Compile the kernels that this machine needs, by a training step on a few examples.
+def warm_up_kernels(task: Task[Any, Any, Any], recipe: Recipe, prepared: Prepared, listener: Listener) -> None:
+    """Compile the kernels that training needs on this machine, by running one training step on a few examples.
 
-    Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` is
-    complete. The model is discarded, and random states are restored. For a GPU or torch.compile this does nothing:
-    their kernels depend on shapes, and data are often prepared on another machine.
+    Compiled code is cached on disk, so training with the same number of threads starts without delay. ``recipe`` must
+    be complete (:func:`headway.train.fine_tuning.complete_recipe`). The model is discarded, and random states are
+    restored. For a GPU or torch.compile this function does nothing: their kernels depend on shapes, and data are often
+    prepared on another machine.
     """
     training = recipe.training
     if training.device == "cuda" or training.compile == "on" or choose_device(training.device).type != "cpu":
         return
-    listener.say("rehearsing a training step; this compiles kernels the first time on a machine")
+    listener.say("running one training step on a few examples, which compiles kernels the first time on a machine")
     device = torch.device("cpu")
     with torch.random.fork_rng(devices=[]):
         model = accelerate(task.build_model(recipe, prepared))
-        examples = prepared.train.batch(np.arange(min(_REHEARSED_EXAMPLES, len(prepared.train))))
-        length = min(_REHEARSED_LENGTH, model.max_length or _REHEARSED_LENGTH)
+        examples = prepared.train.batch(np.arange(min(_WARM_UP_EXAMPLES, len(prepared.train))))
+        length = min(_WARM_UP_LENGTH, model.max_length or _WARM_UP_LENGTH)
         batch = to_device(PaddedBatch(examples.source[:, :length], examples.target[:, :length]), device)
         objective = task.objective(model, recipe, prepared)
         with autocast(device, training.precision):
             objective.train()(batch).backward()
         objective.eval()
-        for precision in (training.precision, "float32"):  # development losses, and decoding
+        for precision in (training.precision, "float32"):  # for development losses, and for decoding
             with torch.inference_mode(), autocast(device, precision):
                 objective.cross_entropy(batch)

@@ -19,11 +19,11 @@ from headway.errors import CheckpointError, ConfigError
 from headway.models.registry import ModelConfig, Output, architecture_of, architectures_for
 from headway.models.transformer import TransformerConfig
 from headway.text.tokenizer import TokenizerConfig
-from headway.train.optim import OptimizerConfig, depends_on_length
+from headway.train.optim import OptimizerConfig, depends_on_total_steps
 
 
 class DataConfig(Config):
-    """The text to train and validate on, and how it is batched."""
+    """The corpora for training and validation, and the composition of batches."""
 
     folder: str = Field(".", description="Folder of all corpus files, relative to the working directory.")
     train: tuple[Corpus, ...] = Field(min_length=1, description="The training corpora.")
@@ -31,13 +31,13 @@ class DataConfig(Config):
     filter: FilterConfig = Field(default_factory=FilterConfig, description="Limits on training examples.")
     max_tokens: int = Field(4096, ge=1, description="Batch size in tokens: rows x the longer side, padding included.")
     max_examples: int | None = Field(None, ge=1, description="Maximum examples per batch. None means no limit.")
-    pool_size: int = Field(32768, ge=1, description="Examples sorted by length at a time. More means less padding.")
+    pool_size: int = Field(32768, ge=1, description="Examples sorted together by length. More means less padding.")
     temperature: float | None = Field(
         None,
         ge=1,
-        description="Mixes several corpora: an epoch is as long as all of them together, and corpus i gets a share "
-        "proportional to (weight x pairs)^(1/temperature). 1 keeps the sizes; higher values favor small corpora. None "
-        "means that only the weights count.",
+        description="Temperature for mixing corpora. An epoch is as long as all corpora together, and the share of a "
+        "corpus is proportional to (weight x pairs)^(1/temperature). 1 keeps the proportions; higher values favor "
+        "small corpora. None means that only the weights count.",
     )
     bpe_dropout: float = Field(0.0, ge=0, lt=1, description="Probability of skipping a BPE merge in training text.")
     segmentations: int = Field(
@@ -46,40 +46,40 @@ class DataConfig(Config):
 
     @model_validator(mode="after")
     def _check_languages(self) -> DataConfig:
-        """Check that all corpora or none have a target language: the model always gets a language tag, or never."""
+        """Check that either all corpora or none have a target language: a model gets a language tag always or never."""
         known = {corpus.target_language for corpus in self.train}
         if None in known and len(known) > 1:
             raise ValueError("train: some corpora have a target_language and others none; give it to all or to none")
         if self.dev and self.dev.source_language not in {corpus.source_language for corpus in self.train}:
             raise ValueError(
-                f"dev: source_language is {self.dev.source_language or 'not given'}, and no corpus of train has that"
+                f"dev: source_language is {self.dev.source_language or 'not given'}, which no corpus of train has"
             )
         if self.dev and self.dev.target_language not in known:
             languages = ", ".join(sorted(language for language in known if language)) or "none"
             raise ValueError(
                 f"dev: target_language is {self.dev.target_language or 'not given'}, "
-                f"but those of train are: {languages}"
+                f"but the corpora of train have: {languages}"
             )
         return self
 
 
 class TrainingConfig(Config):
-    """How long and how to train."""
+    """The length, settings and device of training."""
 
-    steps: int = Field(100_000, ge=1, description="Optimizer steps.")
+    steps: int = Field(100_000, ge=1, description="Number of optimizer steps.")
     seed: int = Field(1, ge=0, description="Random seed of initial weights, data order and dropout.")
     accumulate: int = Field(1, ge=1, description="Batches per optimizer step (gradient accumulation).")
     label_smoothing: float = Field(
         0.1, ge=0, lt=1, description="Probability taken from the target and spread over all tokens."
     )
     class_weights: Literal["none", "balanced"] = Field(
-        "none", description="Classification: weights in the loss. balanced gives all classes the same total weight."
+        "none", description="Classification: class weights in the loss. balanced: the same total weight for each class."
     )
     r_drop: float = Field(
         0.0, ge=0, description="R-Drop: weight of the divergence between two passes. 0 means a single pass."
     )
     ema: float | None = Field(
-        None, gt=0, lt=1, description="Decay per step of a moving average of the weights. None means no average."
+        None, gt=0, lt=1, description="Decay rate of a moving average of the weights. None means no average."
     )
     start_from: str | None = Field(
         None,
@@ -94,19 +94,19 @@ class TrainingConfig(Config):
     sharding: Literal["none", "full"] = Field(
         "none", description="Under torchrun: each process has the whole model (none, DDP) or a shard (full, FSDP2)."
     )
-    compile: Literal["auto", "on", "off"] = Field("auto", description="Use torch.compile. auto: on a GPU only.")
+    compile: Literal["auto", "on", "off"] = Field("auto", description="Use torch.compile. auto: only on a GPU.")
     precision: Literal["auto", "float32", "bfloat16"] = Field(
         "auto", description="Precision of matrix products. auto: bfloat16 if computed natively, else float32."
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device. auto: a GPU if there is one.")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="Device to use. auto: a GPU if there is one.")
     log_every: int = Field(50, ge=1, description="Steps between lines in metrics.jsonl.")
 
 
 class ValidationConfig(Config):
-    """How the development set is used."""
+    """Validation on the development set, and the selection of the best model."""
 
     every: int = Field(1000, ge=1, description="Steps between validations.")
-    metric: str = Field("loss", description="The score that decides which model is the best.")
+    metric: str = Field("loss", description="The score by which the best model is selected.")
     beam_size: int = Field(1, ge=1, description="Beam size of the translations that BLEU is computed on.")
     patience: int | None = Field(
         None, ge=1, description="Stop after this many validations without improvement. None means never."
@@ -114,7 +114,7 @@ class ValidationConfig(Config):
 
 
 class CheckpointConfig(Config):
-    """When the training state is saved, and how many checkpoints are kept and averaged."""
+    """Checkpoints of the training state: their interval, and the numbers to keep and to average."""
 
     every: int = Field(1000, ge=1, description="Steps between checkpoints.")
     keep: int = Field(5, ge=1, description="Number of newest checkpoints to keep.")
@@ -127,13 +127,13 @@ class CheckpointConfig(Config):
     def _check_average(self) -> CheckpointConfig:
         if self.average > self.keep:
             raise ValueError(
-                f"average = {self.average} needs that many checkpoints, but keep = {self.keep}: raise keep"
+                f"average = {self.average} exceeds keep = {self.keep}, the number of checkpoints kept: raise keep"
             )
         return self
 
 
 class Recipe(Config):
-    """A complete training run."""
+    """The complete specification of a training run."""
 
     output: ClassVar[Output] = "tokens"  # what the task's models predict
     default_model: ClassVar[str] = "transformer"
@@ -159,7 +159,7 @@ class Recipe(Config):
         architecture, training = architecture_of(self.model), self.training
         if architecture.output != self.output:
             raise ValueError(
-                f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}, which takes "
+                f"model.kind = {self.model.kind!r} does not fit task.kind = {self.task.kind!r}; expected "
                 f"{' or '.join(architectures_for(self.output))}"
             )
         if training.compile == "on" and not architecture.compilable:
@@ -173,36 +173,36 @@ class Recipe(Config):
             raise ValueError("training.sharding = 'full' cannot split Adafactor's state; set optimizer.kind to 'adam'")
         if training.compile == "on":
             raise ValueError(
-                "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would join; set "
+                "training.sharding = 'full' gathers weights between kernels, which compile = 'on' would fuse; set "
                 "training.compile to 'auto' or 'off', or sharding to 'none'"
             )
         if architecture.shardable_blocks is None:
             raise ValueError(
-                f"training.sharding = 'full' splits a transformer's blocks, and model.kind is {self.model.kind!r}; set "
+                f"training.sharding = 'full' needs a transformer's blocks, but model.kind is {self.model.kind!r}; set "
                 "sharding to 'none'"
             )
         if self.skips_layers:
             raise ValueError(
                 f"model.layer_dropout = {self.model.as_dict()['layer_dropout']} makes each process skip different "
-                "blocks, but training.sharding = 'full' gathers each block from all of them; set one to 0 or the other "
-                "to 'none'"
+                "blocks, but training.sharding = 'full' gathers each block from all processes; set layer_dropout to 0 "
+                "or sharding to 'none'"
             )
         return self
 
     def refuse_idle_options(self, origin: str) -> None:
-        """Refuse options that have no effect; :class:`ConfigError` names ``origin``.
+        """Raise :class:`ConfigError`, which names ``origin``, if the recipe sets options that have no effect.
 
         Only recipes that users write are checked, not the recipe of a run that has begun.
         """
         data, model = self.data, self.model.as_dict()
         if data.segmentations != DataConfig.model_fields["segmentations"].default and not data.bpe_dropout:
             raise ConfigError(
-                f"{origin}: data.segmentations counts the samples of bpe_dropout; set data.bpe_dropout, or leave it out"
+                f"{origin}: data.segmentations has no effect without data.bpe_dropout; set bpe_dropout, or leave it out"
             )
         if self.training.r_drop and not any(value for key, value in model.items() if key.endswith("dropout")):
             raise ConfigError(
-                f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, and "
-                "the model has none; set model.dropout, or r_drop to 0"
+                f"{origin}: training.r_drop = {self.training.r_drop} compares two passes with different dropout, but "
+                "the model has no dropout; set model.dropout, or r_drop to 0"
             )
 
     @property
@@ -212,12 +212,12 @@ class Recipe(Config):
 
     @property
     def skips_layers(self) -> bool:
-        """Whether a training pass may leave out blocks, and so weights, at random (LayerDrop)."""
+        """Whether training skips blocks at random (LayerDrop), so that a pass may not use every weight."""
         return bool(self.model.as_dict().get("layer_dropout"))
 
 
-# Keys that may differ when a run resumes: they do not affect the weights so far, or only their last bits. The metric
-# and its beam size may not differ, because best scores by different metrics cannot be compared.
+# Keys that may differ when a run resumes: they do not affect the present weights, or only their last bits. The metric
+# and its beam size must not differ, because scores by different metrics cannot be compared.
 _MAY_CHANGE = (
     "data.folder",
     "training.steps",
@@ -239,7 +239,7 @@ def refuse_changes(old: Recipe, new: Recipe, run: Path) -> None:
     if changes := changed_keys(old, new):
         raise CheckpointError(
             f"{run} was trained with another recipe: {'; '.join(changes)}. Restore the old values, choose another "
-            f"--run, or start over with --fresh. Only these may change on resuming: {', '.join(_may_change(old))}"
+            f"--run, or start over with --fresh. A resumed run may change only: {', '.join(_may_change(old))}"
         )
 
 
@@ -258,12 +258,12 @@ def _shown(value: Any) -> str:
 
 
 def _may_change(recipe: Recipe) -> list[str]:
-    fixed = "training.steps" if depends_on_length(recipe.optimizer) else None
+    fixed = "training.steps" if depends_on_total_steps(recipe.optimizer) else None
     return [key for key in _MAY_CHANGE if key != fixed]
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Return each value under its full dotted key. Tables in a list are numbered."""
+    """Return all values, keyed by their full dotted keys. Tables in a list are numbered."""
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         value = dict(enumerate(value))
     if not isinstance(value, dict):

@@ -19,29 +19,30 @@ if TYPE_CHECKING:
 
 Record = dict[str, float | str]  # development scores and their signatures
 
-_AT_THE_END = ("average", "ema")  # kinds of records that are written anew each time a run reaches its end
+_AT_THE_END = ("average", "ema")  # kinds of records that are written again each time a run reaches its end
 
 
 class Listener:
-    """Receives the progress of a run. Subclasses override methods to show it; these do nothing."""
+    """Receives the progress of a run. The methods do nothing; subclasses override them to show the progress."""
 
     def say(self, message: str) -> None:
         """Show one line to the user."""
 
-    def work(self, what: str, done: int) -> None:
+    def progress(self, what: str, done: int) -> None:
         """Report that ``done`` units of ``what`` are finished, such as examples tokenized."""
 
     def step(self, step: int, steps: int, record: Mapping[str, int | float]) -> None:
-        """Report a training step; ``record`` is the newest line of metrics."""
+        """Report that ``step`` of ``steps`` training steps are done; ``record`` is the newest line of metrics."""
 
     def validation(self, step: int, record: Mapping[str, float | str]) -> None:
         """Report the scores of the development set."""
 
 
-class Metrics:
+class MetricsWriter:
     """Writes metrics.jsonl (one JSON object per line) and, if TensorBoard is installed, the same numbers as events.
 
-    Lines after ``step`` are removed first, so that a resumed run writes the same file as an uninterrupted one.
+    Existing lines of steps after ``step`` are removed first, so that a resumed run writes the same file as an
+    uninterrupted run.
     """
 
     def __init__(self, run: Path, step: int) -> None:
@@ -57,7 +58,7 @@ class Metrics:
         with _write_errors(self._path):
             self._file.write(json.dumps({"kind": kind, "step": step, **record}) + "\n")
             self._file.flush()
-            os.fsync(self._file.fileno())  # after a power cut, no checkpoint may lack its records
+            os.fsync(self._file.fileno())  # even after a power failure, each checkpoint must have its records
             if self._board is not None:
                 for key, value in record.items():
                     if isinstance(value, (int, float)) and math.isfinite(value):
@@ -65,7 +66,7 @@ class Metrics:
                 self._board.flush()
 
     def close(self) -> None:
-        """Close the files. Errors are ignored: :meth:`write` has reported what could not be written."""
+        """Close the files. Errors are ignored, because :meth:`write` has already reported failed writes."""
         for output in (self._file, self._board):
             if output is not None:
                 with suppress(OSError):
@@ -74,7 +75,7 @@ class Metrics:
 
 @contextmanager
 def _write_errors(path: Path) -> Iterator[None]:
-    """Turn errors of writing into :class:`OutputError`."""
+    """Turn write errors into :class:`OutputError`."""
     try:
         yield
     except OSError as error:
@@ -96,7 +97,7 @@ def _lines_up_to(path: Path, step: int) -> list[str]:
 
 
 def _event_writer(folder: Path, step: int) -> SummaryWriter | None:
-    """Return a writer of TensorBoard events after ``step``; None, with a warning, if TensorBoard is not installed."""
+    """Return a writer for TensorBoard events after ``step``. If TensorBoard is not installed, warn and return None."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:

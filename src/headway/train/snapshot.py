@@ -10,8 +10,8 @@ processes can read either form.
 
 In memory a snapshot has one dictionary of tensors, whose keys begin with ``weights/``, ``moments/`` or ``ema/``.
 
-A checkpoint appears whole or not at all. Random numbers need no state: they are seeded by (seed, step, micro-batch).
-:mod:`headway.train.checkpoints` decides when checkpoints are written and which are kept.
+Checkpoints are written atomically. The state of random number generators is not saved, because they are seeded by
+(seed, step, micro-batch). :mod:`headway.train.checkpoints` writes checkpoints in the background and removes old ones.
 """
 
 from __future__ import annotations
@@ -42,9 +42,7 @@ _DAMAGE = (*_ABSENT, ValueError, KeyError, TypeError, AttributeError, RecursionE
 
 @dataclass
 class Progress:
-    """The numbers of the training state.
-
-    Names and values are stored in ``state.json``.
+    """The numbers in the training state, which ``state.json`` stores under the names of these attributes.
 
     Attributes:
         step: Number of steps taken.
@@ -78,13 +76,13 @@ class Snapshot:
     """The content of a checkpoint.
 
     Attributes:
-        progress: The numbers of the training state.
+        progress: The numbers in the training state.
         tensors: All tensors. A key is a kind ("weights", "moments", or "ema" for the moving average of the weights), a
             slash, and the public name of a weight or a name of :func:`optimizer_moments`.
         score: The validation score of these weights, if they were validated; higher is better.
         regular: False if an interruption caused the snapshot. An uninterrupted run would not have this checkpoint.
-        counted: False if the snapshot was taken only for its score. It does not count as one of the newest, which are
-            kept and averaged.
+        counted: False if the snapshot was taken only for its score. It then does not count as one of the newest
+            checkpoints, which are kept and averaged.
     """
 
     progress: Progress
@@ -94,18 +92,18 @@ class Snapshot:
     counted: bool = True
 
     def of_kind(self, kind: str) -> dict[str, Tensor]:
-        """Return the tensors of one kind by their names."""
+        """Return the tensors of one kind, keyed by their names without the kind."""
         start = f"{kind}/"
         return {key.removeprefix(start): tensor for key, tensor in self.tensors.items() if key.startswith(start)}
 
 
 def prefixed_tensors(**kinds: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of all kinds in one dictionary, each name with its kind and a slash before it."""
+    """Return the tensors of all kinds in one dictionary, keyed by KIND/NAME."""
     return {f"{kind}/{name}": tensor for kind, tensors in kinds.items() for name, tensor in tensors.items()}
 
 
 def optimizer_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the optimizer's tensors, named WEIGHT/MOMENT."""
+    """Return the optimizer's tensors, keyed by WEIGHT/MOMENT."""
     return {
         f"{name}/{key}": tensor
         for name, parameter in model.named_parameters()
@@ -114,7 +112,7 @@ def optimizer_moments(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def write_snapshot(folder: Path, snapshot: Snapshot) -> None:
-    """Write ``step-N`` into ``folder``, whole or not at all; :class:`OutputError` if it cannot be written."""
+    """Write the checkpoint ``step-N`` into ``folder`` atomically, or raise :class:`OutputError`."""
     with atomic_write_folder(folder / f"step-{snapshot.progress.step}") as aside:
         for kind in dict.fromkeys(key.partition("/")[0] for key in snapshot.tensors):
             write_weights(snapshot.of_kind(kind), aside / _FILES[kind])
@@ -142,21 +140,19 @@ class DamageError(Exception):
 
 @contextmanager
 def _damage_reported(path: Path) -> Iterator[None]:
-    """Turn damage into :class:`DamageError`, and other errors of reading, after which the file may be intact, into
-    :class:`CheckpointError`.
-    """
+    """Turn errors that mean damage into :class:`DamageError`, and other read errors into :class:`CheckpointError`."""
     try:
         yield
     except _DAMAGE as error:
         raise DamageError(str(error)) from None
     except OSError as error:
         raise CheckpointError(
-            f"{path}: cannot be read ({error.strerror or error}); run the same command again when it can be"
+            f"{path}: cannot be read ({error.strerror or error}); make it readable, then run the same command again"
         ) from None
 
 
 def read_snapshot(path: Path) -> Snapshot:
-    """Read a checkpoint and verify its checksums; :class:`DamageError` if it is damaged."""
+    """Read a checkpoint and verify its checksums. Raises :class:`DamageError` if it is damaged."""
     header = read_header(path)
     with _damage_reported(path):
         for name, expected in header["checksums"].items():
@@ -178,7 +174,7 @@ def read_snapshot(path: Path) -> Snapshot:
 
 
 def _read_shards(folder: Path) -> dict[str, Tensor]:
-    """Return whole tensors from the shards of any number of processes."""
+    """Assemble complete tensors from the shards of any number of processes."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -190,13 +186,13 @@ def _read_shards(folder: Path) -> dict[str, Tensor]:
         if isinstance(each, TensorStorageMetadata)
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: no_dist
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # no_dist disables it on purpose
         load(tensors, storage_reader=reader, no_dist=True)
     return tensors
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Return the content of state.json; :class:`CheckpointError` if a newer Headway wrote it."""
+    """Return the content of state.json. Raises :class:`CheckpointError` if a newer version of Headway wrote it."""
     with _damage_reported(path):
         header: dict[str, Any] = json.loads((path / _STATE).read_text(encoding="utf-8"))
         if header.pop("checksum", None) not in (None, _digest(header)):
@@ -211,7 +207,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load the weights and moments of a snapshot into the model and its optimizer. Errors name ``origin``."""
+    """Load a snapshot's weights and moments into the model and its optimizer. Error messages name ``origin``."""
     load_weights(model, snapshot.of_kind("weights"), origin / _FILES["weights"])
     parameters = dict(model.named_parameters())
     counts_on_device = bool(optimizer.defaults.get("fused") or optimizer.defaults.get("capturable"))
@@ -221,7 +217,7 @@ def load_snapshot(snapshot: Snapshot, origin: Path, model: nn.Module, optimizer:
             raise CheckpointError(
                 f"{origin / _FILES['moments']}: {name!r} belongs to no weight of this model; start over with --fresh"
             )
-        if key != "step" or counts_on_device:  # otherwise the host reads the counter at every step
+        if key != "step" or counts_on_device:  # otherwise the counter stays on the host, which reads it at every step
             tensor = distribute_like(tensor, parameter) if tensor.dim() else tensor.to(parameter.device)
         optimizer.state[parameter][key] = tensor
 
@@ -240,7 +236,7 @@ def intact_headers(paths: Iterable[Path]) -> Iterator[tuple[Path, dict[str, Any]
 
 
 def counted_checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints that were not taken for their score only, newest first."""
+    """Return the checkpoints that were not taken only for their score, newest first."""
     return [path for path, header in intact_headers(checkpoint_folders(folder)) if header.get("counted", True)]
 
 

@@ -23,8 +23,8 @@ class TrainingState:
     """Weights, optimizer moments, moving average, the position in the data, and sums for the next line of metrics.
 
     The sums stay on the device until they are reported, so that no step waits for them. When a checkpoint is saved,
-    they are copied to ``progress``. With several processes, the loss of each process is a part of the loss.
-    :meth:`close_window` and :meth:`save` sum these parts, so all processes call them at the same step.
+    they are copied to ``progress``. With several processes, each process has only the loss of its own micro-batches.
+    :meth:`pop_window_metrics` and :meth:`save` add up these losses, so all processes must call them at the same step.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, run: Path, world: World, checkpoints: Checkpoints) -> None:
@@ -36,14 +36,14 @@ class TrainingState:
         self._restore(run)
         self.saved_step = self.progress.step
         progress, loss = self.progress, self.progress.loss if world.is_main else 0.0
-        # Loss, targets and skipped steps since the last report, and consecutive skipped steps.
+        # Sums since the last report (loss, targets, skipped steps), and the number of consecutive skipped steps.
         sums = [loss, progress.loss_targets, progress.skipped, progress.skipped_in_a_row]
         self._sums = torch.tensor(sums, dtype=torch.float64, device=world.device)
         self._start_window()
 
     def _restore(self, run: Path) -> None:
         """Load the newest checkpoint, if there is one."""
-        found = self._world.main_first(self._checkpoints.find)
+        found = self._world.main_first(self._checkpoints.load_newest)
         path, snapshot = found or (None, None)
         if self._world.any(self._world.on_main(lambda: path) != path):
             raise CheckpointError(
@@ -66,23 +66,23 @@ class TrainingState:
         """Record a step: its data, its summed loss, and whether the weights were updated (``taken``)."""
         progress, sums = self.progress, self._sums
         progress.step += 1
-        progress.epoch, progress.batch = batches.epoch, batches.batch
+        progress.epoch, progress.batch = batches.next_epoch, batches.next_batch
         if self.ema is not None:
             self.ema.update(progress.step, taken)
         sums[0] += loss.double().where(taken, 0.0)
-        sums[1] += taken * float(batches.num_targets)
+        sums[1] += taken * float(batches.num_target_tokens)
         sums[2] += ~taken
         sums[3] = (sums[3] + 1) * ~taken
-        self._targets += batches.num_targets
-        self._sources += batches.num_sources
+        self._targets += batches.num_target_tokens
+        self._sources += batches.num_source_tokens
         self.score = None
 
     def skipped_in_a_row(self) -> int:
         """Return the current number of consecutive skipped steps. The host waits for the device."""
         return int(self._sums[3])
 
-    def close_window(self) -> dict[str, float]:
-        """Return mean loss per target, tokens per second and skipped steps since the last call."""
+    def pop_window_metrics(self) -> dict[str, float]:
+        """Return mean loss per target, tokens per second and skipped steps since the last call, and reset them."""
         self._update_progress()
         progress, seconds = self.progress, self.progress.elapsed_s - self._window_start_s
         record = {

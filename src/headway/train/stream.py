@@ -2,7 +2,7 @@
 
 A step takes ``training.accumulate`` micro-batches for any number of processes: rank r takes each micro-batch whose
 index is r modulo the number of processes. Therefore neither the order of the data nor the size of a step depends on the
-number of processes, and each process knows the number of targets of the whole step without communication.
+number of processes, and each process can count the targets of the whole step without communication.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class TokenBatch:
     Attributes:
         source: Source tokens, padded.
         shifted: Input of the decoder: the target shifted right by one position, beginning with BOS.
-        positions: Indices of the real (non-padding) target tokens in the flattened (B, T).
+        target_indices: Indices of the real (non-padding) target tokens in the flattened (B, T).
         targets: The real target tokens, row after row, including EOS.
     """
 
     source: Int[Tensor, "B S"]
     shifted: Int[Tensor, "B T"]
-    positions: Int[Tensor, " N"]
+    target_indices: Int[Tensor, " N"]
     targets: Int[Tensor, " N"]
 
 
@@ -50,7 +50,7 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
 
     Real targets are selected on the host, because selecting by a mask on a GPU would make the host wait for the result.
     """
-    positions = np.flatnonzero(batch.target != PAD)
+    target_indices = np.flatnonzero(batch.target != PAD)
 
     def moved(array: NDArray[np.int64]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -60,8 +60,8 @@ def to_device(batch: PaddedBatch, device: torch.device) -> TokenBatch:
     return TokenBatch(
         source=moved(batch.source),
         shifted=F.pad(target[:, :-1], (1, 0), value=BOS),
-        positions=moved(positions),
-        targets=moved(batch.target.reshape(-1)[positions]),
+        target_indices=moved(target_indices),
+        targets=moved(batch.target.reshape(-1)[target_indices]),
     )
 
 
@@ -70,18 +70,18 @@ class StepBatches:
     """This process's micro-batches of one step.
 
     Attributes:
-        micro_batches: The micro-batches by their index among those of the whole step, which seeds their dropout.
-        num_sources: Number of real source tokens in the whole step, over all processes.
-        num_targets: Number of real target tokens in the whole step, over all processes.
-        epoch: Epoch of the next step, counted from 0.
-        batch: First batch of the next step in its epoch, counted from 0.
+        micro_batches: The micro-batches, keyed by their index in the whole step. The index seeds their dropout.
+        num_source_tokens: Number of real source tokens in the whole step, over all processes.
+        num_target_tokens: Number of real target tokens in the whole step, over all processes.
+        next_epoch: Epoch of the next step, counted from 0.
+        next_batch: Index of the first batch of the next step in its epoch, counted from 0.
     """
 
     micro_batches: dict[int, TokenBatch]
-    num_sources: int
-    num_targets: int
-    epoch: int
-    batch: int
+    num_source_tokens: int
+    num_target_tokens: int
+    next_epoch: int
+    next_batch: int
 
 
 class BatchStream:
@@ -96,23 +96,23 @@ class BatchStream:
         epoch: int = 0,
         batch: int = 0,
         rank: int = 0,
-        processes: int = 1,
+        world_size: int = 1,
     ) -> None:
-        if processes > recipe.training.accumulate:
+        if world_size > recipe.training.accumulate:
             raise ConfigError(
-                f"{processes} processes share the batches of a step, but training.accumulate = "
-                f"{recipe.training.accumulate}; set it to {processes} or a multiple (and lower data.max_tokens or "
+                f"{world_size} processes share the batches of a step, but training.accumulate = "
+                f"{recipe.training.accumulate}; set it to {world_size} or a multiple (and lower data.max_tokens or "
                 "optimizer.learning_rate if the step is then too large), or start fewer processes"
             )
-        if recipe.training.sharding == "full" and recipe.training.accumulate % processes:
+        if recipe.training.sharding == "full" and recipe.training.accumulate % world_size:
             raise ConfigError(
-                f"training.sharding = 'full': {processes} processes gather their weights together, batch by batch, so "
-                "each needs the same number of a step's batches, but training.accumulate = "
-                f"{recipe.training.accumulate}; set it to a multiple of {processes}, or sharding to 'none'"
+                f"training.sharding = 'full': the {world_size} processes gather weights together for each batch, so "
+                "each process needs the same number of batches per step, but training.accumulate = "
+                f"{recipe.training.accumulate}; set it to a multiple of {world_size}, or sharding to 'none'"
             )
         self._dataset, self._recipe, self._device = dataset, recipe, device
         self._epoch, self._batch = epoch, batch
-        self._rank, self._processes = rank, processes
+        self._rank, self._world_size = rank, world_size
         self.plan = self._plan_epoch()
 
     def __iter__(self) -> Generator[StepBatches, None, None]:
@@ -134,13 +134,13 @@ class BatchStream:
             batch = self._dataset.batch(rows)
             sources += int((batch.source != PAD).sum())
             targets += int((batch.target != PAD).sum())
-            if index % self._processes == self._rank:
+            if index % self._world_size == self._rank:
                 micro_batches[index] = to_device(batch, self._device)
         return StepBatches(micro_batches, sources, targets, self._epoch, self._batch)
 
     def _plan_epoch(self) -> EpochPlan:
         data = self._recipe.data
-        return self._dataset.epoch(
+        return self._dataset.plan_epoch(
             self._recipe.training.seed,
             self._epoch,
             max_tokens=data.max_tokens,
@@ -150,10 +150,10 @@ class BatchStream:
 
 
 def prefetch(take: Callable[[], T], ahead: int) -> Generator[T, None, None]:
-    """Yield the results of calling ``take`` again and again, up to ``ahead`` calls early, in a thread.
+    """Call ``take`` repeatedly in a thread, and yield its results. Up to ``ahead`` results are computed in advance.
 
-    On a GPU, batches then reach the device before they are needed. An error of ``take`` is raised in its turn. The
-    thread ends when the generator is closed.
+    On a GPU, batches then reach the device before they are needed. If a call of ``take`` fails, the error is raised
+    when its result would be yielded. The thread ends when the generator is closed.
     """
     with ThreadPoolExecutor(1, "headway-prefetch") as thread:
         pending = deque(thread.submit(take) for _ in range(ahead))

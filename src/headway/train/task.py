@@ -1,9 +1,9 @@
 """The protocol between training and tasks.
 
-:mod:`headway.train` knows no task and no architecture. It calls a :class:`Task` for everything that differs between
-translation, classification and other tasks: how examples become batches, which model to build, what to minimize, how to
-score the development set, and what a model folder contains. The tasks are in :mod:`headway.tasks`, which training never
-imports.
+:mod:`headway.train` contains no code for particular tasks or architectures. It calls a :class:`Task` for everything
+that differs between translation, classification and other tasks: how examples become batches, which model to build,
+what to minimize, how to score the development set, and what a model folder contains. The tasks are in
+:mod:`headway.tasks`, which training never imports.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tokenizers:
 
     @property
     def token_template(self) -> SpecialTokenTemplate:
-        """The special-token template of a sentence."""
+        """The special-token template: the imported model's, or the template of Headway's own models."""
         return self.imported_template or own_template(self.source)
 
 
@@ -59,12 +59,12 @@ class Objective(nn.Module):
 
     Attributes:
         model: The model to train.
-        compute: The model's part of the forward pass. The trainer may replace it by its ``torch.compile`` form.
+        run_model: The model's part of the forward pass. The trainer may replace it by a compiled version.
         per_token: Whether the loss is summed over target tokens, so that exp(mean loss) is a perplexity.
     """
 
     model: Model
-    compute: Callable[..., Tensor]
+    run_model: Callable[..., Tensor]
     per_token: ClassVar[bool] = True
 
     def forward(self, batch: TokenBatch) -> Float[Tensor, ""]:
@@ -83,13 +83,13 @@ ModelT = TypeVar("ModelT", bound=Model)
 
 @runtime_checkable
 class Task(Protocol[RecipeT, PreparedT, ModelT]):
-    """A kind of task that models are trained for.
+    """A kind of task for which models are trained.
 
     Attributes:
         kind: The task's name, as in ``task.kind`` of recipes and model folders.
         recipe_type: The recipe class, which adds the task's defaults and checks.
         command: The ``headway`` command that uses a trained model.
-        unit: What throughput counts, for progress reports.
+        unit: Unit of throughput in progress reports.
     """
 
     kind: ClassVar[str]
@@ -105,22 +105,22 @@ class Task(Protocol[RecipeT, PreparedT, ModelT]):
         """
 
     def build_model(self, recipe: RecipeT, prepared: PreparedT) -> ModelT:
-        """Build the recipe's model with random weights; :class:`ConfigError` if it does not fit the prepared data."""
+        """Build the recipe's model with random weights. Raises :class:`ConfigError` if it does not fit the data."""
 
     def objective(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> Objective:
         """Return the training objective of ``model``."""
 
     def dev_scores(self, bundle: Any, recipe: RecipeT) -> Sequence[Score]:
-        """Use a model on the development set, and return its scores; empty if the recipe asks for the loss only."""
+        """Return a model's scores on the development set; empty if the recipe asks only for the loss."""
 
     def bundle(self, model: ModelT, recipe: RecipeT, prepared: PreparedT) -> AnyBundle:
         """Return the content of the model folder."""
 
     def calibrate(self, folder: Path, recipe: RecipeT) -> None:
-        """Add to the model folder of a finished run what its predictor needs to recognize text of other domains."""
+        """Add to the model folder of a finished run what its predictor needs for flagging text of other domains."""
 
     def summary(self, recipe: RecipeT, prepared: PreparedT) -> tuple[str, str]:
-        """Return the model card's title, and the size of the training data in words."""
+        """Return the model card's title, and a phrase that states the size of the training data."""
 
     def predictor(self, folder: Path, **settings: Any) -> Any:
         """Load the object that applies the model in ``folder`` to text."""
