@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.config import Config
-from headway.engine.accelerate import accelerate, explain
+from headway.engine.accelerate import accelerate, layer_forms
 from headway.engine.attention import KernelMultiHeadAttention, attention_weights, scaled_dot_product_attention
 from headway.engine.layers import AutocastDropout, KernelDropout, KernelPostNorm
 from headway.models.registry import build_model
@@ -41,9 +41,9 @@ def test_accelerated_is_plain(config: Config) -> None:
 @pytest.mark.parametrize("config", [each for _, each in NAMED], ids=[name for name, _ in NAMED])
 def test_every_layer_that_kernels_support_is_fast(config: Any) -> None:
     model = accelerate(build_model(config, VOCABULARY, VOCABULARY))
-    forms = explain(model)
+    forms = layer_forms(model)
     assert forms
-    assert {(form.layer, form.reason) for form in forms if form.reason is not None} == plain_layers(config)
+    assert {(form.layer_type, form.reason) for form in forms if form.reason is not None} == plain_layers(config)
 
 
 # Recognition is exact.
@@ -60,7 +60,7 @@ def test_an_option_that_no_fast_form_knows_keeps_a_layer_plain() -> None:
     accelerate(layer)
     assert type(layer.attention) is MultiHeadAttention
     assert type(layer.feed_forward) is FeedForward
-    reasons = {form.name: form.reason for form in explain(layer)}
+    reasons = {form.name: form.reason for form in layer_forms(layer)}
     assert reasons["attention"] == "unknown option 'sinks'"
     assert reasons["feed_forward"] == "unknown option 'clamp'"
     assert reasons["attention_residual"] is None
@@ -82,7 +82,7 @@ def test_a_type_that_no_fast_form_knows_stays_plain() -> None:
     accelerate(layer)
     assert type(layer.attention_residual) is Scaled
     assert type(layer.feed_forward_residual) is PostNorm
-    reasons = {form.name: form.reason for form in explain(layer)}
+    reasons = {form.name: form.reason for form in layer_forms(layer)}
     assert reasons["attention_residual"] == "unknown type Scaled"
     assert reasons["feed_forward_residual"] == "norm = RMSNorm has no fast form"
     torch.testing.assert_close(layer.eval()(x), expected.eval()(x))
@@ -127,7 +127,7 @@ def test_hooks_on_parts_of_a_fused_layer_are_called(place: str) -> None:
 @pytest.fixture(params=[False, True], ids=["explicit", "fused"])
 def fused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Force the explicit product, or PyTorch's fused attention."""
-    monkeypatch.setattr("headway.engine.attention._fused_pays", lambda *_: request.param)
+    monkeypatch.setattr("headway.engine.attention._fused_is_faster", lambda *_: request.param)
 
 
 @pytest.mark.usefixtures("fused")

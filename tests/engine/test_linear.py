@@ -16,7 +16,13 @@ from torch.nn import functional as F
 
 from headway import kernels
 from headway.engine.arrays import as_array, parameter_as_array
-from headway.engine.linear import KernelLinear, PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
+from headway.engine.linear import (
+    KernelLinear,
+    PackedWeight,
+    add_weight_gradient,
+    kernels_can_multiply,
+    zeros_for_gradient,
+)
 
 if not kernels.available():
     pytest.skip("no AVX2, or no Numba, for the compiled kernels", allow_module_level=True)
@@ -161,11 +167,11 @@ def test_frozen_weights_have_no_gradient() -> None:
 @needs_instruction
 @pytest.mark.parametrize(("shape", "fits"), [((4, 32), True), ((3, 32), False), ((4, 40), False)])
 def test_weights_must_fit(shape: tuple[int, int], fits: bool) -> None:
-    assert multiplies(torch.randn(2, shape[1]), torch.randn(shape)) == fits
-    assert not multiplies(torch.randn(2, shape[1] + 32), torch.randn(shape))
-    assert not multiplies(torch.randn(shape[1]), torch.randn(shape))
-    assert not multiplies(torch.randn(2, shape[1]), torch.randn(shape[::-1]).T)
-    assert not multiplies(torch.randn(2, shape[1]), torch.randn(shape).to(BFLOAT16))
+    assert kernels_can_multiply(torch.randn(2, shape[1]), torch.randn(shape)) == fits
+    assert not kernels_can_multiply(torch.randn(2, shape[1] + 32), torch.randn(shape))
+    assert not kernels_can_multiply(torch.randn(shape[1]), torch.randn(shape))
+    assert not kernels_can_multiply(torch.randn(2, shape[1]), torch.randn(shape[::-1]).T)
+    assert not kernels_can_multiply(torch.randn(2, shape[1]), torch.randn(shape).to(BFLOAT16))
 
 
 def test_a_parameter_that_kernels_have_seen_can_still_be_freed() -> None:

@@ -16,8 +16,8 @@ from torch import Tensor
 from headway import kernels
 from headway.config import Config, to_toml
 from headway.engine import Precision, for_search
-from headway.engine.accelerate import accelerate, explain
-from headway.engine.search_model import SearchTransformer, search_form
+from headway.engine.accelerate import accelerate, layer_forms
+from headway.engine.search_model import SearchTransformer, describe_search_form
 from headway.models.classifier import ClassifierConfig
 from headway.models.recurrent import RecurrentConfig
 from headway.models.transformer import TransformerConfig
@@ -69,10 +69,11 @@ def test_training_and_evaluation_are_plain_ones(config: Config) -> None:
 def test_whatever_has_a_fast_form_gets_it(config: Any) -> None:
     model = accelerate(build(config))
     with shown(config):
-        assert {(form.layer, form.reason) for form in explain(model) if form.reason is not None} == plain_layers(config)
+        plain_forms = {(form.layer_type, form.reason) for form in layer_forms(model) if form.reason is not None}
+        assert plain_forms == plain_layers(config)
         if isinstance(config, TransformerConfig):
             plain = config.score != "scaled_dot" or config.qk_projection != "linear"
-            assert search_form(model).startswith("plain: " if plain else "optimized")
+            assert describe_search_form(model).startswith("plain: " if plain else "optimized")
             assert isinstance(for_search(model), SearchTransformer) is not plain
 
 
@@ -115,7 +116,7 @@ def test_decoding_step_by_step_is_the_plain_forward_pass(config: Config) -> None
     with shown(config), torch.inference_mode(), small_blocks():
         fast = accelerate(deepcopy(plain))
         assert_equal_steps(plain, fast, LIMITS["float32"])
-        if search_form(fast).startswith("optimized"):
+        if describe_search_form(fast).startswith("optimized"):
             for precision, limit in LIMITS.items():
                 if precision != "int8" or kernels.available():
                     assert_equal_steps(plain, for_search(fast, precision), limit)

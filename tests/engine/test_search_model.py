@@ -14,7 +14,7 @@ from torch import Tensor
 from headway import kernels
 from headway.decode.ranking import top_tokens
 from headway.engine import Precision, SearchTransformer, choose_precision, for_search, torch_backend, unsupported_reason
-from headway.engine.search_model import search_form
+from headway.engine.search_model import describe_search_form
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
 from headway.models.transformer import Transformer, TransformerConfig
@@ -341,6 +341,6 @@ def test_a_field_that_is_not_listed_makes_a_model_plain() -> None:
 
 
 def test_the_search_form_of_a_model_is_reported_with_its_reason() -> None:
-    assert search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
-    plain = search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
+    assert describe_search_form(Transformer(TransformerConfig.preset("tiny"), 20, 20)).startswith("optimized")
+    plain = describe_search_form(Transformer(TransformerConfig.preset("tiny", score="dot"), 20, 20))
     assert plain.startswith("plain: score = 'dot' has no form")

@@ -244,7 +244,7 @@ def test_what_cannot_have_a_shortlist_says_so(make_translator: Callable[..., Tra
         Translator.ensemble([Translator(bundle, shortlist=lists), Translator(bundle)])
     with pytest.raises(ConfigError, match="a shortlist: score = 'additive'"):
         Translator(make_translator(score="additive").bundle, shortlist=lists)
-    with pytest.raises(ConfigError, match="there is none"):
+    with pytest.raises(ConfigError, match="there is no parallel text"):
         learn_shortlist(bundle, ["", ""], ["", ""])
     with pytest.raises(DataError, match="1 sources and 2 targets"):
         learn_shortlist(bundle, ["ein"], ["ein", "das"])
@@ -277,7 +277,7 @@ def test_other_files_than_a_shortlist_of_this_model_are_refused(
     with pytest.raises(BundleError, match="not a shortlist, or damaged"):
         load_translator(tmp_path / "m", shortlist=True)
     for wrong in (lists.table[:-1], np.full_like(lists.table, 60_000)):
-        with pytest.raises(ConfigError, match="for a model of"):
+        with pytest.raises(ConfigError, match="but the model has"):
             Translator(bundle, shortlist=Shortlist(lists.always, wrong)).translate("ein")
 
 

@@ -217,7 +217,7 @@ def test_nothing_is_observed_after_a_model_failed() -> None:
 @torch.inference_mode()
 def test_a_fused_kernel_stays_in_use_while_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     """An accelerated model with PyTorch's fused attention, which rounds differently, keeps using it while observed."""
-    monkeypatch.setattr("headway.engine.attention._fused_pays", lambda query, key: True)
+    monkeypatch.setattr("headway.engine.attention._fused_is_faster", lambda query, key: True)
     model = accelerate(transformer())
     before = logits(model)
     with capture(model) as seen:

@@ -34,7 +34,7 @@ def test_without_numba_models_decode_in_what_pytorch_has(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "numba", None)  # makes an import of it fail
     assert not kernels.available()
     assert choose_precision("auto", CPU) == ("bfloat16" if computes_bfloat16(CPU) else "float32")
-    with pytest.raises(ConfigError, match="AVX2, where the package numba is installed; use 'auto'"):
+    with pytest.raises(ConfigError, match="AVX2 and the package numba; use 'auto'"):
         choose_precision("int8", CPU)
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("llvmlite")
 
 import llvmlite.binding
 
-from headway.kernels import VARIABLE, cpu_features
+from headway.kernels import FEATURES_VARIABLE, cpu_features
 
 ALL = ("avx2", "f16c", "fma", "avxvnni", "avx512bw", "avx512vnni", "avx512bf16", "amx-bf16")
 
@@ -44,13 +44,13 @@ def test_a_feature_includes_those_that_it_builds_on(
     value: str, expected: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: dict.fromkeys(ALL, True))
-    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv(FEATURES_VARIABLE, value)
     assert cpu_features() == expected
 
 
 def test_features_that_the_processor_lacks_cannot_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llvmlite.binding, "get_host_cpu_features", lambda: {"avx2": True, "f16c": True, "fma": True})
-    monkeypatch.setenv(VARIABLE, "amx-bf16")
+    monkeypatch.setenv(FEATURES_VARIABLE, "amx-bf16")
     assert cpu_features() == {"avx2"}
 
 
@@ -58,20 +58,20 @@ def test_features_that_the_processor_lacks_cannot_be_added(monkeypatch: pytest.M
 def test_an_unknown_feature_is_refused_with_those_that_are_accepted(
     value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, value)
+    monkeypatch.setenv(FEATURES_VARIABLE, value)
     with pytest.raises(ConfigError, match=r"HEADWAY_CPU_FEATURES: unknown processor feature .*'none'.*avx2, avxvnni"):
         cpu_features()
 
 
 def test_without_any_feature_there_are_no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "none")
+    monkeypatch.setenv(FEATURES_VARIABLE, "none")
     assert not kernels.available()
 
 
 def cached_name(features: str) -> str:
     """Return the path under which a function is cached in a process with these features."""
     code = "from headway.kernels import int8_linear; print(int8_linear._quantize._cache.cache_path)"
-    environment = os.environ | {VARIABLE: features}
+    environment = os.environ | {FEATURES_VARIABLE: features}
     run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return run.stdout
 

@@ -195,5 +195,5 @@ def test_damage_affects_only_its_own_row_or_column(damage: float, relu: bool) ->
 
 
 def test_rows_of_another_width_are_refused() -> None:
-    with pytest.raises(ValueError, match="inputs of 5 features for a layer of 4"):
+    with pytest.raises(ValueError, match="inputs have 5 features, but the layer expects 4"):
         QuantizedLinear(normal(3, 4))(normal(2, 5))

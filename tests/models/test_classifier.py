@@ -245,7 +245,7 @@ class TestRefusals:
             ClassifierConfig.parse({"convolution": 2}, "model")
 
     def test_rotary_positions_of_odd_heads(self) -> None:
-        with pytest.raises(ConfigError, match=r"rotates pairs of units, but .* keys have 3; set d_key"):
+        with pytest.raises(ConfigError, match=r"rotates pairs of units, but .* keys of a head have 3 units; set d_key"):
             ClassifierConfig.parse({"d_model": 9, "num_heads": 3, "positions": "rotary"}, "model")
 
     def test_unknown_pooling(self) -> None:

@@ -362,7 +362,7 @@ def test_configurations_survive_being_written() -> None:
 
 
 def test_one_matrix_for_all_needs_one_vocabulary() -> None:
-    with pytest.raises(ConfigError, match="tie = 'all' needs one vocabulary for both sides, but source has 20"):
+    with pytest.raises(ConfigError, match="tie = 'all' needs one vocabulary for both sides, but the source has 20"):
         RecurrentModel(RecurrentConfig.parse(SMALL, "test"), 20, 30)
     for tie in ("target", "none"):
         model = RecurrentModel(RecurrentConfig.parse({**SMALL, "tie": tie, "output_bias": True}, "test"), 20, 30)

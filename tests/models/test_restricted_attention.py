@@ -16,7 +16,7 @@ from headway.bundle import Bundle, TaskConfig
 from headway.decode import DecodingOptions, Request, search
 from headway.decode.ensemble import Ensemble
 from headway.engine import SearchTransformer, local_attention
-from headway.engine.accelerate import accelerate, explain
+from headway.engine.accelerate import accelerate, layer_forms
 from headway.engine.local_attention import LocalMultiHeadAttention
 from headway.errors import ConfigError
 from headway.interop.exporting import export_to
@@ -326,5 +326,5 @@ def test_a_classifier_pools_one_position_of_restricted_attention(pooling: str) -
 
 
 def test_info_names_the_form_of_restricted_attention() -> None:
-    forms = explain(accelerate(transformer(encoder_window=3)))
+    forms = layer_forms(accelerate(transformer(encoder_window=3)))
     assert {form.reason for form in forms} == {None}

@@ -116,7 +116,7 @@ def test_the_sides_may_have_vocabularies_of_different_sizes(tie: str) -> None:
 
 def test_one_matrix_for_all_needs_one_vocabulary() -> None:
     with pytest.raises(
-        ConfigError, match="tie = 'all' needs one vocabulary for both sides, but source has 20 and target"
+        ConfigError, match="tie = 'all' needs one vocabulary for both sides, but the source has 20 and the target"
     ):
         build_model(TransformerConfig.parse(SMALL, "test"), 20, 30)
 
@@ -339,7 +339,7 @@ def test_the_output_bias_is_added_to_the_logits() -> None:
         ({"residual": "maybe"}, "residual = 'maybe': input should be a valid boolean"),
         (
             {"positions": "rotary", "d_key": 7},
-            "positions = 'rotary' rotates pairs of units, but .* keys have 7; set d_key",
+            "positions = 'rotary' rotates pairs of units, but .* keys of a head have 7 units; set d_key",
         ),
         (
             {"positions": "rotary", "position_offset": 2},

@@ -211,5 +211,5 @@ def test_a_rotation_has_no_weights_and_keeps_the_precision() -> None:
 
 
 def test_an_odd_width_has_no_pairs() -> None:
-    with pytest.raises(ConfigError, match=r"rotary positions turn pairs of units, .* keys have 5; choose an even d"):
+    with pytest.raises(ConfigError, match=r"rotate pairs of units, .* keys of a head have 5 units; choose an even d"):
         RotaryPositions(5)

@@ -13,8 +13,8 @@ def info(
 ) -> None:
     """Describe a model folder: task, architecture, vocabularies, weights, and how it runs on this machine."""
     from headway.bundle import load_bundle
-    from headway.engine.accelerate import forward_form
-    from headway.engine.search_model import search_form
+    from headway.engine.accelerate import describe_forward_form
+    from headway.engine.search_model import describe_search_form
     from headway.predict.calibration import read_calibration
 
     bundle = load_bundle(model)
@@ -28,9 +28,9 @@ def info(
     for side, tokenizer in bundle.tokenizers.items():
         name = f"{side} tokenizer" if len(bundle.tokenizers) > 1 else "tokenizer"
         facts[name] = f"{tokenizer.kind}, {tokenizer.vocab_size:,} tokens"
-    facts["forward pass"] = forward_form(bundle.model)
+    facts["forward pass"] = describe_forward_form(bundle.model)
     if bundle.output == "tokens":
-        facts["search"] = search_form(bundle.model)
+        facts["search"] = describe_search_form(bundle.model)
         found = read_calibration(bundle, model)
         facts["unlikely flag"] = f"calibrated on {found.texts:,} texts" if found else "not calibrated"
     facts["weights"] = sum(parameter.numel() for parameter in bundle.model.parameters())

@@ -1,4 +1,4 @@
-"""The one place that makes a model fast: models converted for search, and the precisions that they compute in."""
+"""Makes models fast from outside: converts them for search, and chooses the precision that they compute in."""
 
 import torch
 

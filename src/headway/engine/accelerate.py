@@ -1,12 +1,12 @@
 """Make a model's forward pass fast from outside: replace layers in place by kernel-backed subclasses.
 
-A replaced layer is the same object with another class (``module.__class__ = KernelFeedForward``), so its parameters,
-their names and order, its hooks and its state dict stay. It serves everything that runs ``forward``: training,
-development losses, scoring, alignment and classification. Only layers that a :class:`Replacement` recognizes exactly,
-by type and by every attribute, are replaced; all others stay plain. A new option of a layer is an attribute that no
-replacement knows, so the layer stays plain until its kernel-backed class is taught the option. Kernel-backed layers
-fall back to the plain form for inputs that their kernels do not support: other devices and types, machines without the
-kernels, graphs that ``torch.compile`` traces.
+A replaced layer is the same object with a different class (``module.__class__ = KernelFeedForward``), so its
+parameters, their names and order, its hooks and its state dict do not change. The fast layers are used wherever
+``forward`` runs: in training, development losses, scoring, alignment and classification. Only layers that a
+:class:`Replacement` recognizes exactly, by type and by every attribute, are replaced; all others stay plain. A new
+option of a layer is an attribute that no replacement lists, so the layer stays plain until its kernel-backed class
+supports the option. Kernel-backed layers fall back to the plain form for inputs that their kernels do not support: on
+other devices, of other data types, on machines without the kernels, and while ``torch.compile`` traces.
 
 Replace layers before a model is wrapped by DDP or FSDP.
 """
@@ -53,17 +53,17 @@ Accepts = Callable[[Any], bool]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A plain class, the kernel-backed class that replaces it, and the attributes that the latter supports.
+    """A plain class, the kernel-backed class that replaces it, and the attributes that the replacement supports.
 
-    ``attributes`` maps the name of each attribute and submodule to a function that says whether a value is supported.
+    ``attributes`` maps the name of each attribute and submodule to a predicate that accepts the supported values.
     """
 
     plain: type[nn.Module]
     fast: type[nn.Module]
     attributes: Mapping[str, Accepts]
 
-    def refusal(self, module: nn.Module) -> str | None:
-        """Return why ``module``, of the plain type, cannot be replaced, or None if it can."""
+    def unsupported_reason(self, module: nn.Module) -> str | None:
+        """Return why ``module``, which has the plain type, cannot be replaced, or None if it can."""
         own = {name: value for name, value in vars(module).items() if name not in _MODULE_ATTRIBUTES}
         own |= module._modules | module._parameters
         for name, value in own.items():
@@ -86,12 +86,12 @@ def any_value(_value: Any) -> bool:
 
 
 def of_type(*types: type) -> Accepts:
-    """Accept values of exactly these types."""
+    """Accept instances of exactly these types, not of subclasses."""
     return lambda value: type(value) in types
 
 
 def instance_of(*types: type) -> Accepts:
-    """Accept values of these types and types derived from them: what is only called, whatever it computes."""
+    """Accept instances of these types or of subclasses: for parts that the layer only calls, whatever they compute."""
     return lambda value: isinstance(value, types)
 
 
@@ -155,54 +155,57 @@ _INSIDE |= {each.fast: _INSIDE[each.plain] for each in _REPLACEMENTS if each.pla
 
 
 def compile_forward(compute: Callable[P, T]) -> Callable[P, T]:
-    """Return a part of a forward pass compiled by ``torch.compile``: one graph for all shapes."""
+    """Compile a part of a forward pass with ``torch.compile``, as one graph for all shapes."""
     compiled: Callable[P, T] = torch.compile(compute, dynamic=True)
     return compiled
 
 
 @dataclass(frozen=True)
 class LayerForm:
-    """The form of a layer that has a fast one: its name in the model, its type, and why it is plain if it is."""
+    """A layer for which a fast form exists. ``reason`` says why the layer is plain; None means that it is fast."""
 
     name: str
-    layer: str
+    layer_type: str
     reason: str | None
 
 
 def accelerate(model: ModuleT) -> ModuleT:
-    """Replace the layers of ``model`` in place by their fast forms, and return it. Replaced layers stay as they are."""
+    """Replace the layers of ``model`` in place by their fast forms, and return it.
+
+    Layers that have already been replaced are left unchanged.
+    """
     found = [(module, replacement) for _, module, replacement in _candidates(model)]
     for module, replacement in found:
-        if type(module) is replacement.plain and replacement.refusal(module) is None:
+        if type(module) is replacement.plain and replacement.unsupported_reason(module) is None:
             module.__class__ = replacement.fast
     return model
 
 
-def explain(model: nn.Module) -> list[LayerForm]:
-    """Return the form that :func:`accelerate` gives to each layer that has a fast one, in the model's order."""
+def layer_forms(model: nn.Module) -> list[LayerForm]:
+    """Return the form that :func:`accelerate` gives each layer for which a fast form exists, in the model's order."""
     forms = []
     for name, module, replacement in _candidates(model):
         reason = None
         if type(module) is replacement.plain:
-            reason = replacement.refusal(module)
+            reason = replacement.unsupported_reason(module)
         elif type(module) is not replacement.fast:
             reason = f"unknown type {type(module).__name__}"
         forms.append(LayerForm(name, replacement.plain.__name__, reason))
     return forms
 
 
-def forward_form(model: nn.Module) -> str:
-    """Say how many layers of ``model`` have a fast form for the forward pass, and why the others are plain."""
+def describe_forward_form(model: nn.Module) -> str:
+    """Describe how many layers of ``model`` have a fast form for the forward pass, and why the others are plain."""
     if not kernels.available():
         return "plain: the compiled kernels do not run on this machine"
-    forms = explain(model)
-    plain = Counter(f"{form.layer} ({form.reason})" for form in forms if form.reason is not None)
+    forms = layer_forms(model)
+    plain = Counter(f"{form.layer_type} ({form.reason})" for form in forms if form.reason is not None)
     fast = f"{len(forms) - plain.total()} of {len(forms)} layers have a fast form"
     return f"{fast}; plain: {', '.join(f'{count} {name}' for name, count in plain.items())}" if plain else fast
 
 
 def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]]:
-    """Yield each layer that is of a replaceable type, or derived from one, with its replacement."""
+    """Yield each layer of a replaceable type or a subclass of one, with its replacement."""
     by_place: dict[nn.Module, Replacement] = {}
     for name, module in model.named_modules():
         for child, replacement in _INSIDE.get(type(module), {}).items():
@@ -216,7 +219,7 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, Replacement]
 
 
 def _best(module: nn.Module, matching: Sequence[Replacement]) -> Replacement:
-    """Return the replacement that ``module`` has or can have; if there is none, the first."""
+    """Return the replacement that ``module`` already has or could have, or the first one if there is none."""
     done = (each for each in matching if type(module) is each.fast)
-    possible = (each for each in matching if type(module) is each.plain and each.refusal(module) is None)
+    possible = (each for each in matching if type(module) is each.plain and each.unsupported_reason(module) is None)
     return next(done, None) or next(possible, matching[0])

@@ -1,4 +1,4 @@
-"""Whether kernels can compute for a module here, and tensors as the arrays that they take.
+"""Checks whether kernels support a tensor, and conversion of tensors to the arrays that kernels take.
 
 NumPy has no bfloat16, so bfloat16 tensors become arrays of uint16 with the same bits.
 """
@@ -17,8 +17,8 @@ import headway.kernels as kernels
 _TYPES = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
 
-def supports(x: Tensor) -> bool:
-    """Return whether kernels can compute on a tensor here and now. While ``torch.compile`` traces, they cannot."""
+def kernels_support(x: Tensor) -> bool:
+    """Return whether kernels can process a tensor on this machine. They cannot while ``torch.compile`` traces."""
     if torch.compiler.is_compiling():
         return False
     return x.device.type == "cpu" and x.dtype in _TYPES and kernels.available()
@@ -31,7 +31,7 @@ def as_array(x: Tensor) -> npt.NDArray[Any]:
 
 
 def parameter_as_array(parameter: Tensor) -> npt.NDArray[Any]:
-    """Return an array that shares the memory of a float32 parameter; read it immediately.
+    """Return an array that shares the memory of a float32 parameter. It must be read immediately.
 
     Unlike :func:`as_array`, it does not prevent FSDP from freeing the parameter's memory later.
     """
@@ -39,7 +39,7 @@ def parameter_as_array(parameter: Tensor) -> npt.NDArray[Any]:
 
 
 def has_hooks(*modules: nn.Module) -> bool:
-    """Return whether a hook waits for a call of one of the modules, which a fused operation would leave out."""
+    """Return whether any of the modules has hooks, which a fused operation would not call."""
     return any(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
         for module in modules

@@ -1,8 +1,8 @@
 """Multi-head attention made fast, with the same results as :mod:`headway.nn.attention`.
 
-In training on a CPU all heads are one operation with its own backward pass. The biases of the projections are added
-while heads are laid out one after the other, scores are scaled inside the softmax, and the gradients of queries, keys
-and values are written where they belong in the gradient of the projection. Everything else has a compiled softmax, or
+In training on a CPU, one operation with its own backward pass computes all heads. It adds the biases of the projections
+while it lays out the heads one after the other, scales scores inside the softmax, and writes the gradients of queries,
+keys and values directly into the gradient of the projection. In all other cases, attention uses a compiled softmax, or
 PyTorch's fused attention if that is faster.
 """
 
@@ -17,17 +17,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, has_hooks, parameter_as_array, supports
+from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
 from headway.engine.linear import linear, trains_by_kernels
 from headway.nn import attention as plain
-from headway.nn.attention import KeysValues, MultiHeadAttention, attention_is_observed, for_all_heads, observed
+from headway.nn.attention import KeysValues, MultiHeadAttention, apply_observers, attention_is_observed, for_all_heads
 
 
 class KernelMultiHeadAttention(MultiHeadAttention):
-    """:class:`~headway.nn.attention.MultiHeadAttention`, as one operation in training and by fast parts otherwise.
+    """:class:`~headway.nn.attention.MultiHeadAttention` with fast kernels.
 
-    If attention is observed, the weights are computed explicitly. An observer that replaces none changes no bit in
-    evaluation mode.
+    In training, one operation computes all heads if the kernels support the options and inputs. Otherwise each part is
+    replaced by its fast version. If attention is observed, the weights are computed explicitly. In evaluation mode, an
+    observer that replaces no weights changes no bit of the result.
     """
 
     def forward(
@@ -65,25 +66,25 @@ class KernelMultiHeadAttention(MultiHeadAttention):
         if needs_weights or attention_is_observed():
             score = None if self.score is None else self.score.compare
             weights = attention_weights(query, kv.keys, mask, score)
-            used = observed(self, weights)
-            if used is not weights or needs_weights or not _fused_pays(query, kv.keys):
+            used = apply_observers(self, weights)
+            if used is not weights or needs_weights or not _fused_is_faster(query, kv.keys):
                 return self.join(self.dropout(used) @ kv.values)
         return self.join(scaled_dot_product_attention(query, kv.keys, kv.values, mask))
 
     def _is_one_operation(self, x: Tensor, source: Tensor, mask: Tensor) -> bool:
-        """Return whether the kernels of training compute everything that is asked for here."""
+        """Return whether the training kernels support the options of this layer and these inputs."""
         variants = (self.score, self.query_outer, self.key_outer, self.rotary)
         return (
             self.training
-            and supports(x)
-            and supports(source)
+            and kernels_support(x)
+            and kernels_support(source)
             and all(variant is None for variant in variants)
             and not attention_is_observed()
             and not has_hooks(self.projection, self.dropout)
             and len(set(self.widths)) == 1
             and all(parameter.dtype == torch.float32 for parameter in self.projection.parameters())
             and not self.dropout.p
-            and not _fused_pays(source, source)
+            and not _fused_is_faster(source, source)
             and mask.dim() == 3
             and mask.size(0) in (1, len(x))
             and mask.size(1) in (1, x.size(1))
@@ -97,13 +98,13 @@ def attention_weights(
     mask: Bool[Tensor, "..."] | None = None,
     score: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Float[Tensor, "*b T S"]:
-    """Return :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads."""
+    """Compute :func:`headway.nn.attention.attention_weights`, with a compiled softmax if one mask serves all heads."""
     if mask is None:
         return plain.attention_weights(query, key, None, score)
     scores = query * query.size(-1) ** -0.5 @ key.transpose(-2, -1) if score is None else score(query, key)
     by_sentence = mask.unsqueeze(0) if mask.dim() == 3 else mask
     fits = scores.dim() == by_sentence.dim() == 4 and by_sentence.size(1) == 1 and by_sentence.size(3) == scores.size(3)
-    if fits and supports(scores):
+    if fits and kernels_support(scores):
         arguments = (scores.contiguous(), by_sentence[:, 0].contiguous())
         return cast(Tensor, _MaskedSoftmax.apply(*arguments))  # type: ignore[no-untyped-call]
     return plain.masked_softmax(scores, mask)
@@ -115,28 +116,28 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "*b S U"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T U"]:
-    """Return :func:`headway.nn.attention.scaled_dot_product_attention`, by PyTorch's fused operation if that pays."""
-    if not _fused_pays(query, key):
+    """Compute :func:`headway.nn.attention.scaled_dot_product_attention`, with PyTorch's fused kernels if faster."""
+    if not _fused_is_faster(query, key):
         return attention_weights(query, key, mask) @ value
     if mask is None:
         return F.scaled_dot_product_attention(query, key, value)
-    mask = mask if mask.dim() > 1 else mask.unsqueeze(0)  # PyTorch takes two dimensions at least
+    mask = mask if mask.dim() > 1 else mask.unsqueeze(0)  # PyTorch requires at least two dimensions
     attends = mask.any(-1, keepdim=True)
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask | ~attends) * attends
 
 
-def _fused_pays(query: Tensor, key: Tensor) -> bool:
-    """Return whether PyTorch's fused attention beats the explicit product: always on CUDA, on a CPU from 1,024 keys on.
+def _fused_is_faster(query: Tensor, key: Tensor) -> bool:
+    """Return whether PyTorch's fused attention is faster: always on CUDA, and on a CPU with at least 1,024 keys.
 
     Measured with forward and backward on 2 cores (AVX-512): with S = 16 and K = 64 in bfloat16 the fused backward takes
-    several times as long as the explicit one; they are equal near S = 1,000. The rule is fixed, never a timing, so that
-    runs can be repeated exactly.
+    several times as long as the explicit one; they are equal near S = 1,000. The rule is fixed and does not depend on
+    timings, so that runs can be repeated exactly.
     """
     return query.is_cuda or key.size(-2) >= 1024
 
 
 class _MaskedSoftmax(torch.autograd.Function):
-    """Replace scores (B, H, T, S) by their weights, in place; ``mask`` is (B or 1, T or 1, S)."""
+    """Replace scores (B, H, T, S) in place by the attention weights. ``mask`` is (B or 1, T or 1, S)."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, mask: Tensor) -> Tensor:
@@ -161,11 +162,11 @@ def attend_by_kernels(
     mask: Bool[Tensor, "#B #T S"],
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
-    """Return the outputs of all heads, concatenated.
+    """Return the concatenated outputs of all heads.
 
-    ``projected`` contains queries, keys and values side by side, equally wide. With a ``memory`` it contains only the
-    queries, and ``memory`` the keys and values. ``bias``, in float32, is added to all three. Kernels must support the
-    other tensors (:func:`~headway.engine.arrays.supports`).
+    ``projected`` contains queries, keys and values of equal width side by side. If there is a ``memory``, ``projected``
+    contains only the queries, and ``memory`` the keys and values. ``bias`` (float32) is added to all three. Kernels
+    must support the other tensors (:func:`~headway.engine.arrays.kernels_support`).
     """
     return cast(Tensor, _Attention.apply(projected, memory, bias, mask, num_heads))  # type: ignore[no-untyped-call]
 
@@ -220,9 +221,10 @@ def attend_in_bfloat16(
     mask: Bool[Tensor, "#B #T S"],
     num_heads: int,
 ) -> Float[Tensor, "B T C"]:
-    """Like :func:`attend_by_kernels`, in bfloat16 and for projections that include their bias, by one kernel each way.
+    """Like :func:`attend_by_kernels`, but in bfloat16, with one kernel for each direction.
 
-    :func:`~headway.kernels.bf16_gemm.supports_width` must be true for the width of a head.
+    The projections already include their bias. :func:`~headway.kernels.bf16_gemm.supports_width` must be true for the
+    width of a head.
     """
     return cast(Tensor, _BFloat16Attention.apply(projected, memory, mask, num_heads))  # type: ignore[no-untyped-call]
 
@@ -269,7 +271,7 @@ class _BFloat16Attention(torch.autograd.Function):
 def _split_heads(
     merged: Float[Tensor, "B T _"], bias: Float[Tensor, " _"], num_heads: int, parts: int
 ) -> tuple[Float[Tensor, "R T K"], ...]:
-    """Return each part with its heads one after the other, after adding ``bias``."""
+    """Add ``bias``, and return each part with its heads one after the other."""
     from headway.kernels.head_layout import split_heads
 
     batch, length, width = merged.shape
@@ -279,7 +281,7 @@ def _split_heads(
 
 
 def _merge_heads(split: Float[Tensor, "P R T K"], num_heads: int) -> tuple[Float[Tensor, "B T _"], Float[Tensor, " _"]]:
-    """Return the parts with their heads side by side, and the sum over all positions: the gradient of the bias."""
+    """Return the parts with their heads side by side, and the gradient of the bias: the sum over all positions."""
     from headway.kernels.head_layout import merge_heads
 
     parts, rows, length, width = split.shape

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from headway.decode.ranking import NextTokens, top_tokens
-from headway.engine.shortlist import ListedWeights
+from headway.engine.shortlist import ShortlistWeights
 from headway.engine.torch_backend import (
     Activation,
     Layer,
-    ListedProjection,
     OutputProjection,
     Residual,
     Rows,
+    ShortlistProjection,
     TorchBackend,
 )
 from headway.kernels.decode_attention import attend, padded_width, write_kv
@@ -36,23 +36,24 @@ Bits = npt.NDArray[np.int16]
 # Up to this source length, the kernel computes self-attention; beyond it, PyTorch's products are faster. The choice and
 # the rounding depend only on the sequence's own length, never on the padding.
 _KERNEL_LENGTH = 64
-_MAX_TOP_K = 64  # tokens that the kernel can rank
+_MAX_TOP_K = 64  # the largest k that the kernel supports
 _NO_MASK = np.zeros((0, 0, 0), dtype=np.bool_)
 _ROWS_TOGETHER = 16  # up to this many rows, threads compute all logits together before they are ranked
 
 
 class Int8Backend(TorchBackend):
-    """Weights in 8-bit integers, everything between the products in float32, on a CPU; rows are NumPy arrays.
+    """The parts of a search model on a CPU, with weights in 8-bit integers and everything else in float32.
 
-    Keys and values are stored as 16-bit floats. The results of a row depend only on that row's sequence, bit for bit.
+    Rows are NumPy arrays. Keys and values are stored as 16-bit floats. The results of a row depend only on that row's
+    sequence, bit for bit.
     """
 
     batch_per_thread = True
 
     def __init__(self) -> None:
-        self.dtype = torch.float16  # of keys and values
+        self.dtype = torch.float16  # the type of stored keys and values
 
-    def rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
+    def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:  # noqa: D102
         return x.float().contiguous().numpy()
 
     def linear(  # noqa: D102
@@ -64,7 +65,7 @@ class Int8Backend(TorchBackend):
             return layer
         return lambda x: activation(torch.from_numpy(layer(x))).numpy()
 
-    def output(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:  # noqa: D102
+    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:  # noqa: D102
         norm = _norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
         product = _quantized(layer.weight, layer.bias, norm=norm)
         return product if wrapper.residual else (lambda x, _: product(x))
@@ -76,8 +77,8 @@ class Int8Backend(TorchBackend):
     def output_projection(self, projection: nn.Linear) -> OutputProjection:  # noqa: D102
         return _Int8OutputProjection(projection)
 
-    def listed_projection(self, projection: nn.Linear) -> ListedProjection:  # noqa: D102
-        return _Int8ListedProjection(projection)
+    def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:  # noqa: D102
+        return _Int8ShortlistProjection(projection)
 
     def gate(self, rows: Rows, activation: Activation) -> Rows:  # noqa: D102
         return super().gate(torch.from_numpy(rows), activation).numpy()
@@ -87,7 +88,7 @@ class Int8Backend(TorchBackend):
     ) -> None:
         super().rotate(torch.from_numpy(rows), widths, heads, rows_each, rotation)
 
-    def layer_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
+    def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:  # noqa: D102
         return LayerSpec(heads, padded_width(key_width), padded_width(value_width))
 
     def mask(self, cache: KVCache) -> Any:  # noqa: D102
@@ -124,7 +125,7 @@ class Int8Backend(TorchBackend):
         return out.reshape(len(rows), -1)
 
     def _short_self_attention(self, rows: Array, widths: Sequence[int], heads: int, lengths: Sequence[int]) -> Array:
-        """Return the self-attention by the kernel."""
+        """Return the self-attention that the kernel computes."""
         sequences, longest = np.arange(len(lengths)), len(rows) // len(lengths)
         keys, values = (
             np.empty((len(lengths) * heads, longest, padded_width(width // heads)), dtype=np.int16)
@@ -173,7 +174,7 @@ def _attended(
 
 
 def _bits(x: Tensor) -> Bits:
-    """Return the bits of 16-bit floats, a type that Numba does not support."""
+    """Return the bits of 16-bit floats as integers, because Numba does not support 16-bit floats."""
     return x.view(torch.int16).numpy()
 
 
@@ -198,8 +199,8 @@ class _Int8OutputProjection:
         return _next_tokens(*results)
 
 
-class _Int8ListedProjection:
-    """Computes the same numbers as :class:`_Int8OutputProjection`, token by token."""
+class _Int8ShortlistProjection:
+    """The output projection to shortlists. Each logit equals the one that :class:`_Int8OutputProjection` computes."""
 
     def __init__(self, projection: nn.Linear) -> None:
         self._levels, self._scale = quantize_weight(_array(projection.weight))
@@ -207,18 +208,18 @@ class _Int8ListedProjection:
         self._bias = np.zeros_like(self._scale) if bias is None else _array(bias)
         self._accumulator_init = accumulator_init(self._levels)
 
-    def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
-        """Return tokens, weights, the accumulators' start values, scales and biases, by blocks of tokens."""
+    def gather(self, tokens: Int[Tensor, "B U"]) -> ShortlistWeights:
+        """Return the tokens, weights, initial accumulators, scales and biases, in blocks of tokens."""
         blocks = torch.unflatten(F.pad(tokens, (0, -tokens.size(1) % BLOCK)), 1, (-1, BLOCK))
         at = blocks.numpy()
         parts = pack_weight_rows(self._levels, at), self._accumulator_init[at], self._scale[at], self._bias[at]
-        return ListedWeights([blocks, *(torch.from_numpy(part) for part in parts)])
+        return ShortlistWeights([blocks, *(torch.from_numpy(part) for part in parts)])
 
-    def top_k(self, hidden: Rows, listed: ListedWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        tokens, *layers = (part.numpy() for part in listed.tensors)
+    def top_k(self, hidden: Rows, weights: ShortlistWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        tokens, *layers = (part.numpy() for part in weights.tensors)
         k = min(k, tokens.shape[1] * BLOCK)
         results, excluded = _empty_results(len(hidden), k), np.array(banned, dtype=np.int64)
-        slots = listed.slots.numpy()
+        slots = weights.slots.numpy()
         quantized = quantize_rows(hidden, 4 * layers[0].shape[2])
         topk_projection_per_sentence(*quantized, tuple(layers), tokens, slots, excluded, eos, *results)
         return _next_tokens(*results)

@@ -1,7 +1,7 @@
 """Layers made fast by compiled kernels, with the same results as in :mod:`headway.nn`.
 
-Dropout has the masks of :mod:`headway.nn.dropout`. The kernels compute a mask while they use it, in the same pass as
-the sum, or the bias and the ReLU, beside it, and again in the backward pass, so no mask is stored.
+Dropout has the same masks as :mod:`headway.nn.dropout`. A mask is not stored: the kernels compute it in the pass that
+also computes the sum, or the bias and the ReLU, and compute it again in the backward pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, has_hooks, parameter_as_array, supports
+from headway.engine.arrays import as_array, has_hooks, kernels_support, parameter_as_array
 from headway.engine.linear import linear
 from headway.nn.blocks import FeedForward, NoNorm, PostNorm, PreNorm
 from headway.nn.dropout import Dropout, draw_seed
@@ -26,8 +26,8 @@ class KernelFeedForward(FeedForward):
     """:class:`~headway.nn.blocks.FeedForward` with ReLU."""
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Transform each position."""
-        if not self.training or not supports(x) or has_hooks(self.inner, self.dropout):
+        """Apply the feed-forward network to each position."""
+        if not self.training or not kernels_support(x) or has_hooks(self.inner, self.dropout):
             return super().forward(x)
         inner = relu_dropout(self.dropout, linear(x, self.inner.weight), self.inner.bias)
         transformed: Tensor = self.outer(inner)
@@ -38,7 +38,7 @@ class KernelPostNorm(PostNorm):
     """:class:`~headway.nn.blocks.PostNorm` with a residual connection."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``sublayer``."""
+        """Apply ``sublayer`` to x, then dropout, the residual connection and the norm."""
         normed: Tensor = self.norm(_add(self, x, sublayer(x)))
         return normed
 
@@ -47,7 +47,7 @@ class KernelPreNorm(PreNorm):
     """:class:`~headway.nn.blocks.PreNorm` with a residual connection."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``sublayer``."""
+        """Apply the norm, ``sublayer`` and dropout to x, then the residual connection."""
         return _add(self, x, sublayer(self.norm(x)))
 
 
@@ -55,7 +55,7 @@ class KernelNoNorm(NoNorm):
     """:class:`~headway.nn.blocks.NoNorm` with a residual connection."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``sublayer``."""
+        """Apply ``sublayer`` to x, then dropout and the residual connection."""
         return _add(self, x, sublayer(x))
 
 
@@ -68,7 +68,7 @@ def _add(module: PostNorm | PreNorm | NoNorm, x: Tensor, y: Tensor) -> Tensor:
 
 
 class KernelLayerNorm(nn.LayerNorm):
-    """``nn.LayerNorm`` over the last dimension, which in training on a CPU takes a third of the time of PyTorch's.
+    """``nn.LayerNorm`` over the last dimension. Training on a CPU takes a third of the time of PyTorch's layer norm.
 
     The output has the input's type.
     """
@@ -76,7 +76,7 @@ class KernelLayerNorm(nn.LayerNorm):
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
         """Normalize each vector to mean 0 and standard deviation 1, then scale and shift it."""
         fits = x.size(-1) == len(self.weight) and self.weight.dtype == self.bias.dtype == torch.float32
-        if self.training and fits and supports(x):
+        if self.training and fits and kernels_support(x):
             return cast(Tensor, _LayerNorm.apply(x, self.weight, self.bias, self.eps))  # type: ignore[no-untyped-call]
         return super().forward(x)
 
@@ -114,43 +114,43 @@ class _LayerNorm(torch.autograd.Function):
 
 
 class KernelDropout(Dropout):
-    """:class:`~headway.nn.dropout.Dropout` by compiled kernels on a CPU and by PyTorch's own operation on a GPU."""
+    """:class:`~headway.nn.dropout.Dropout` with compiled kernels on a CPU and PyTorch's own operation on a GPU."""
 
     def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        """Return ``x`` in evaluation mode and ``x`` with elements dropped in training mode."""
+        """Return ``x`` with elements dropped in training mode, and ``x`` itself in evaluation mode."""
         if not self.training or not self.p:
             return x
-        if supports(x):
+        if kernels_support(x):
             return _dropout(self, x, None)
         return F.dropout(x, self.p) if x.is_cuda else super().forward(x)
 
 
 class AutocastDropout(KernelDropout):
-    """The dropout on a Transformer's embeddings, whose output has autocast's type where autocast is on.
+    """The dropout on a Transformer's embeddings, whose output has autocast's type if autocast is on.
 
-    With it everything that is added to the output, the residual stream, has this type. Norms compute in float32 inside,
-    so only what passes between two layers is rounded, as in Megatron-LM (Shoeybi et al. 2019). Otherwise each product's
-    input and output would be converted, and the residual stream would take twice the memory.
+    The residual stream, to which all later outputs are added, then has this type. Norms compute in float32 internally,
+    so only the values between two layers are rounded, as in Megatron-LM (Shoeybi et al. 2019). Otherwise the input and
+    output of each product would be converted, and the residual stream would take twice the memory.
     """
 
     def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        """Convert ``x`` and drop elements of it."""
+        """Convert ``x`` to autocast's type if autocast is on, then apply dropout."""
         device = x.device.type
         return super().forward(x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x)
 
 
 def dropout_add(dropout: Dropout, x: Float[Tensor, "*b"], residual: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-    """Return ``residual`` + ``dropout``(x), by one kernel if possible."""
+    """Return ``residual`` + ``dropout``(x), computed by one kernel if possible."""
     fits = (residual.dtype, residual.shape) == (x.dtype, x.shape)
-    if dropout.training and dropout.p and fits and supports(x):
+    if dropout.training and dropout.p and fits and kernels_support(x):
         return _dropout(dropout, x, residual)
     dropped: Tensor = dropout(x)
     return residual + dropped
 
 
 def relu_dropout(dropout: Dropout, x: Float[Tensor, "*b D"], bias: Float[Tensor, " D"]) -> Float[Tensor, "*b D"]:
-    """Return ``dropout``(max(0, x + bias)), by one kernel in training."""
-    if dropout.training and supports(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
+    """Return ``dropout``(max(0, x + bias)), computed by one kernel in training."""
+    if dropout.training and kernels_support(x) and bias.dtype == torch.float32 and len(bias) == x.size(-1):
         seed = int(draw_seed()) if dropout.p else 0
         return cast(Tensor, _ReluDropout.apply(x, bias, seed, dropout.threshold))  # type: ignore[no-untyped-call]
     dropped: Tensor = dropout(F.relu(x + bias))
@@ -188,7 +188,7 @@ class _Dropout(torch.autograd.Function):
 
 
 class _ReluDropout(torch.autograd.Function):
-    """Dropout of max(0, ``x`` + ``bias``). The gradient passes where the output is not zero, so no mask is needed."""
+    """Dropout of max(0, ``x`` + ``bias``). The gradient is nonzero only where the output is, so no mask is needed."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, bias: Tensor, seed: int, threshold: int) -> Tensor:
@@ -220,14 +220,14 @@ def _flat(x: Tensor) -> Any:
 
 
 class FusedRecurrentLayer(RecurrentLayer):
-    """:class:`~headway.nn.recurrent.RecurrentLayer` by one call of ``nn.GRU`` or ``nn.LSTM``."""
+    """:class:`~headway.nn.recurrent.RecurrentLayer`, computed by one call of ``nn.GRU`` or ``nn.LSTM``."""
 
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
-        """Return h after each step, and the state after the last."""
+        """Return h after each step, and the state after the last step."""
         if self.num_states == 2 and x.device.type == "cpu" and torch.is_autocast_enabled("cpu"):
-            # oneDNN has no LSTM in bfloat16 for most processors, and raises. The steps multiply in bfloat16, but keep
-            # their states in float32.
+            # oneDNN has no LSTM in bfloat16 for most processors, and raises an error. The plain form multiplies in
+            # bfloat16, but keeps its states in float32.
             return super().forward(x, state)
-        first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # as cuDNN expects them
+        first = tuple(part.unsqueeze(0).to(x.dtype).contiguous() for part in state)  # the layout that cuDNN expects
         outputs, last = self.cell(x, first if self.num_states == 2 else first[0])
         return outputs, tuple(part.squeeze(0) for part in (last if self.num_states == 2 else (last,)))

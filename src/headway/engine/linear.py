@@ -1,8 +1,8 @@
-"""Linear layers by compiled kernels, for training in bfloat16 on a CPU.
+"""Linear layers computed by compiled kernels, for training in bfloat16 on a CPU.
 
 :mod:`headway.kernels.bf16_gemm` computes the three products of a layer, y = x W^T + b, dx = dy W and dW = dy^T x, from
-float32 weights and into float32 gradients of them. Autocast alone would make a bfloat16 copy of the weight and convert
-a bfloat16 gradient to float32.
+float32 weights and into float32 gradients of them. Without these kernels, autocast would make a bfloat16 copy of the
+weight and convert a bfloat16 gradient to float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from headway.engine.arrays import as_array, parameter_as_array, supports
+from headway.engine.arrays import as_array, kernels_support, parameter_as_array
 
 
 class KernelLinear(nn.Linear):
@@ -29,7 +29,7 @@ class KernelLinear(nn.Linear):
 def linear(
     x: Float[Tensor, "*b K"], weight: Float[Tensor, "N K"], bias: Float[Tensor, " N"] | None = None
 ) -> Float[Tensor, "*b N"]:
-    """Return ``F.linear``'s result, by kernels if :func:`trains_by_kernels` allows it."""
+    """Compute ``F.linear``, with kernels if :func:`trains_by_kernels` allows it."""
     if not trains_by_kernels(x, weight) or (bias is not None and bias.shape != weight.shape[:1]):
         return F.linear(x, weight, bias)
     return cast(Tensor, _Linear.apply(x.to(torch.bfloat16), weight, bias))  # type: ignore[no-untyped-call]
@@ -41,15 +41,15 @@ def trains_by_kernels(x: Tensor, weight: Tensor) -> bool:
         torch.is_grad_enabled()
         and torch.is_autocast_enabled("cpu")
         and torch.get_autocast_dtype("cpu") == torch.bfloat16
-        and multiplies(x, weight)
+        and kernels_can_multiply(x, weight)
     )
 
 
-def multiplies(x: Tensor, weight: Tensor) -> bool:
-    """Return whether kernels can compute products of ``x``, in bfloat16, and ``weight``."""
+def kernels_can_multiply(x: Tensor, weight: Tensor) -> bool:
+    """Return whether kernels can multiply ``x``, converted to bfloat16, with ``weight``."""
     outputs, inputs = weight.shape
     fits = weight.dtype == torch.float32 and weight.is_contiguous() and x.dim() > 1 and x.size(-1) == inputs
-    if not fits or not supports(x) or outputs % 2:
+    if not fits or not kernels_support(x) or outputs % 2:
         return False
     from headway.kernels.bf16_gemm import supports_width  # imports Numba
 
@@ -86,7 +86,7 @@ class PackedWeight:
 
 
 def add_weight_gradient(total: Float[Tensor, "M K"], y: Float[Tensor, "R N"], x: Float[Tensor, "R K"]) -> None:
-    """Add y^T x to ``total`` in float32, which :func:`zeros_for_gradient` returned."""
+    """Add y^T x in float32 to ``total``, which :func:`zeros_for_gradient` returned."""
     from headway.kernels.bf16_gemm import add_outer_product
 
     add_outer_product(as_array(y.contiguous()), as_array(x.contiguous()), as_array(total))

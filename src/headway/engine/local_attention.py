@@ -1,10 +1,10 @@
-"""Restricted self-attention in O(n r) time and memory: each block of queries meets only the keys that it may attend to.
+"""Restricted self-attention in O(n r) time and memory: blocks of queries attend only to keys inside their windows.
 
-The plain form (:func:`headway.nn.attention.within_window`) computes the scores of all n^2 pairs and hides those outside
-the window. Here a sequence is divided into blocks of c neighboring queries. With a window of ``before`` and ``after``
-positions, the queries of a block attend to c + before + after keys at most, so n (c + before + after) scores are
-computed. A mask hides the pairs in a block that are outside the window. The results are those of the plain form, up to
-rounding.
+The plain form (:func:`headway.nn.attention.restrict_to_window`) computes the scores of all n^2 pairs and masks those
+outside the window. Here a sequence is divided into blocks of c neighboring queries. With a window of ``before`` and
+``after`` positions, the queries of a block attend to at most c + before + after keys, so n (c + before + after) scores
+are computed. A mask excludes the pairs in a block that are outside the window. The results equal those of the plain
+form up to rounding.
 
 Dimensions: N blocks, C queries in a block, J = C + before + after keys of a block.
 """
@@ -17,19 +17,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from headway.engine.attention import KernelMultiHeadAttention, scaled_dot_product_attention
-from headway.nn.attention import KeysValues, attention_is_observed, within_window
+from headway.nn.attention import KeysValues, attention_is_observed, restrict_to_window
 
-_MIN_BLOCK = 32  # fewer queries make products that are too small
+_MIN_BLOCK = 32  # with fewer queries, the matrix products would be too small
 # Sequences with at least this many times the keys of a block are divided into blocks. Measured forward and backward on
-# 2 cores (AVX-512): blocks and whole sequences take equally long between 2 and 3.
+# 2 cores (AVX-512): blocks and whole sequences are equally fast at a factor between 2 and 3.
 _MIN_LENGTH = 3
 
 
 class LocalMultiHeadAttention(KernelMultiHeadAttention):
-    """:class:`~headway.nn.attention.MultiHeadAttention` with a window: by blocks if the sequence is long.
+    """:class:`~headway.nn.attention.MultiHeadAttention` with a window, computed in blocks if the sequence is long.
 
-    Observers of attention receive the (B, H, T, S) weights of whole sequences, and dropout of weights draws one number
-    for each of them, so both compute whole sequences.
+    Whole sequences are computed if attention is observed, because observers receive the (B, H, T, S) weights of whole
+    sequences, and with dropout on the weights, which draws a random number for each of them.
     """
 
     def forward(
@@ -49,7 +49,7 @@ class LocalMultiHeadAttention(KernelMultiHeadAttention):
             or attention_is_observed()
             or (self.training and self.dropout.p > 0)
         ):
-            return super().forward(x, mask=within_window(mask, self.window, x))
+            return super().forward(x, mask=restrict_to_window(mask, self.window, x))
         query, kv = self.project(x)
         attended = self.attend(*_divide(query, kv, mask, self.window))
         return torch.unflatten(attended, 0, (len(x), -1)).flatten(1, 2)[:, :length]
@@ -58,9 +58,9 @@ class LocalMultiHeadAttention(KernelMultiHeadAttention):
 def local_attention(
     query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "B 1 T"], window: tuple[int, int]
 ) -> Float[Tensor, "B T U"]:
-    """Return the attention of each position within its window, heads concatenated.
+    """Return the attention of each position within its window, with the heads concatenated.
 
-    A row is computed in the same way whatever the other sequences and the padding are.
+    The result of a row does not depend on the other sequences or on the padding.
     """
     blocks, kv, mask = _divide(query, kv, mask, window)
     attended = scaled_dot_product_attention(blocks, kv.keys, kv.values, mask.unsqueeze(1))
@@ -75,7 +75,7 @@ def _block_size(window: tuple[int, int]) -> int:
 def _divide(
     query: Float[Tensor, "B H T K"], kv: KeysValues, mask: Bool[Tensor, "..."] | None, window: tuple[int, int]
 ) -> tuple[Float[Tensor, "BN H C K"], KeysValues, Bool[Tensor, "BN C J"]]:
-    """Return the blocks of all sequences, padded at the end: their queries, keys and values, and masks."""
+    """Divide sequences, padded at the end, into blocks. Return the queries, keys, values and masks of all blocks."""
     length, (before, after) = query.size(2), window
     block = _block_size(window)
     padding = -length % block

@@ -1,10 +1,11 @@
-"""The losses of :mod:`headway.nn.loss` from hidden states, without storing the logits of a whole batch.
+"""The losses of :mod:`headway.nn.loss`, computed from hidden states, without storing the logits of a whole batch.
 
-The logits of a large vocabulary are the largest tensor of a training step, and in float32 they are read and written
-many times. Here they are computed for some rows at a time. The loss is a sum, so its gradient, softmax(logits) - q, is
-known at once and replaces the logits, and all that is stored for the backward pass has the sizes of ``hidden`` and
-``weight``. The prior's part of both is a product with one vector, ``prior @ weight``. Products are computed in
-autocast's type if it is on, and the softmax in float32 (float64 for float64).
+The logits of a large vocabulary are the largest tensor of a training step, and in float32 they would be read and
+written many times. Here only the logits of some rows are in memory at a time. The loss is a sum, so its gradient,
+softmax(logits) - q, can be computed at once and replaces the logits. The tensors that are stored for the backward pass
+have the sizes of ``hidden`` and ``weight``. The prior contributes to the loss and to the gradients only through a
+product with one vector, ``prior @ weight``. Products are computed in autocast's type if autocast is on, and the softmax
+in float32 (float64 for float64).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from headway.engine.arrays import as_array, supports
-from headway.engine.linear import PackedWeight, add_weight_gradient, multiplies, zeros_for_gradient
+from headway.engine.arrays import as_array, kernels_support
+from headway.engine.linear import PackedWeight, add_weight_gradient, kernels_can_multiply, zeros_for_gradient
 
 
 def rows_at_a_time(device: str) -> tuple[int, int]:
@@ -90,7 +91,7 @@ class _ProjectedLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
-        # A scalar keeps its own precision in the product: rounded to bfloat16 it would scale the two differently.
+        # The scalar is not rounded to bfloat16 in these products: that would scale the two gradients differently.
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grad_output, grad_weight * grad_output, None, None, None, None
 
@@ -110,8 +111,8 @@ def _sum_and_gradients(
     Softmax and sums are computed in the prior's type.
     """
     passes = hidden.size(1)
-    by_kernel = passes == 1 and supports(hidden)
-    packed = PackedWeight(weight) if hidden.dtype == torch.bfloat16 and multiplies(hidden, weight) else None
+    by_kernel = passes == 1 and kernels_support(hidden)
+    packed = PackedWeight(weight) if hidden.dtype == torch.bfloat16 and kernels_can_multiply(hidden, weight) else None
     cast = weight.to(hidden.dtype) if packed is None else weight
     total = prior.new_zeros(())
     grad_hidden = torch.zeros_like(hidden)
@@ -150,7 +151,7 @@ def _sum_and_gradients(
 def _replace_by_error(
     logits: Float[Tensor, "R P V"], target: Int[Tensor, "R 1 1"], smoothing: float, alpha: float, dtype: torch.dtype
 ) -> Float[Tensor, ""]:
-    """Return the loss of some rows without the prior's part, and replace their logits by its gradient."""
+    """Return the loss of some rows without the prior's part, and replace their logits by the gradient of this loss."""
     passes = logits.size(1)
     scores, target = logits.to(dtype), target.expand(-1, passes, 1)
     probabilities = scores.softmax(-1)

@@ -1,17 +1,17 @@
-"""The form of a model that searches fastest: the same function as the trained model, with its weights rearranged.
+"""The fastest form of a model for search: it computes the same function as the trained model, with rearranged weights.
 
-What differs from :class:`~headway.models.transformer.Transformer`, and why it is faster:
+It differs from :class:`~headway.models.transformer.Transformer` in the following ways, which make it faster:
 
 - Weights are prepared once for a precision: float32, bfloat16, or 8-bit integers with compiled kernels
   (:mod:`headway.kernels`).
 - The keys and values of the memory come from one product for all decoder blocks.
 - The scale of the queries, 1 / sqrt(d_k), is part of their projection.
-- The top tokens are found without a softmax over the vocabulary: parts of it are computed, ranked and summed while they
-  are in the processor's cache.
+- The top tokens are found without a softmax over the vocabulary: logits are computed, ranked and summed in chunks that
+  fit the processor's cache.
 
-float32 is the reference: it agrees with the model to rounding. Dropout and hooks are not converted, so that whatever
-observes attention must use the model itself. Only models whose every option and module is listed here are converted;
-all others search in their own form.
+float32 is the reference: its results agree with the model's up to rounding. Dropout and hooks are not converted, so
+code that observes attention must use the model itself. A model is converted only if all its options and modules are
+listed here. All other models are searched in their own form.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch.nn import functional as F
 import headway.kernels as kernels
 from headway.decode.protocol import SearchModel, Step
 from headway.decode.ranking import NextTokens
-from headway.engine.shortlist import ListedWeights, Shortlist
+from headway.engine.shortlist import Shortlist, ShortlistWeights
 from headway.engine.torch_backend import Activation, Rows, TorchBackend
 from headway.errors import ConfigError
 from headway.hardware import computes_bfloat16
@@ -53,12 +53,12 @@ from headway.nn.positions import LearnedPositions, NoPositions, RotaryPositions,
 Precision = Literal["auto", "float32", "bfloat16", "int8"]
 
 _ANY = None
-# Every field of the configuration, with the values that the conversion supports. A field that is not listed makes a
-# model plain.
+# Every field of the configuration, with the values that the conversion supports. If a model has a field that is not
+# listed, it is not converted.
 _SUPPORTED: dict[str, tuple[Any, ...] | None] = {
     "kind": ("transformer",),
     **dict.fromkeys(("d_model", "num_heads", "d_key", "d_value", "d_ff", "encoder_layers", "decoder_layers"), _ANY),
-    **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"), _ANY),  # of training
+    **dict.fromkeys(("dropout", "attention_dropout", "feed_forward_dropout", "layer_dropout"), _ANY),  # for training
     "activation": ("relu", "gelu", "silu", "glu", "reglu", "geglu", "swiglu"),
     "norm": ("post", "pre", "none"),
     "residual": (True, False),
@@ -86,16 +86,15 @@ _ACTIVATIONS: tuple[Activation, ...] = (F.relu, F.gelu, F.silu, F.sigmoid)
 
 
 def choose_precision(name: Precision, device: torch.device) -> Precision:
-    """Return ``name``, or for "auto" the fastest precision of this machine.
+    """Return ``name``, or the fastest precision on this machine if ``name`` is "auto".
 
-    That is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the hardware
-    multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is asked for and cannot run.
+    The fastest is int8 on a CPU if the compiled kernels run (:mod:`headway.kernels`), otherwise bfloat16 if the
+    hardware multiplies it, otherwise float32. Raises :class:`ConfigError` if int8 is requested but cannot run.
     """
     int8 = name in ("auto", "int8") and device.type == "cpu" and kernels.available()
     if name == "int8" and not int8:
         raise ConfigError(
-            "precision int8: its kernels run on x86 processors with AVX2, where the package numba is installed; "
-            "use 'auto', 'bfloat16' or 'float32'"
+            "precision int8 needs an x86 processor with AVX2 and the package numba; use 'auto', 'bfloat16' or 'float32'"
         )
     if name != "auto":
         return name
@@ -105,28 +104,29 @@ def choose_precision(name: Precision, device: torch.device) -> Precision:
 
 
 def for_search(model: Any, precision: Precision = "float32", *, shortlist: Shortlist | None = None) -> SearchModel[Any]:
-    """Convert a model into the form that searches fastest; a model that has none is returned as it is.
+    """Convert a model to its fastest form for search. A model that cannot be converted is returned unchanged.
 
     Args:
-        model: A search model. If it is converted, some weights are shared and some are copied, so that a model that is
-            trained further must be converted again.
-        precision: Of the matrix products; see :func:`choose_precision`. Plain models use their own.
-        shortlist: The tokens that searches choose from; None means the whole vocabulary.
+        model: A search model. If it is converted, some weights are shared and some are copied, so it must be converted
+            again after further training.
+        precision: Precision of the matrix products; see :func:`choose_precision`. Models that are not converted use
+            their own precision.
+        shortlist: The shortlist from which translations take their tokens. None means the whole vocabulary.
 
     Raises:
-        ConfigError: The shortlist belongs to another model, or the model cannot be converted and has a shortlist.
+        ConfigError: The shortlist was made for another model, or the model cannot be converted and has a shortlist.
     """
     reason = unsupported_reason(model)
     if reason is None:
         return SearchTransformer(model, precision, shortlist=shortlist)
     if shortlist is not None:
-        raise ConfigError(f"a shortlist: {reason}")
+        raise ConfigError(f"cannot use a shortlist: {reason}")
     found: SearchModel[Any] = model
     return found
 
 
 def unsupported_reason(model: Any) -> str | None:
-    """Return why a model cannot be converted for search, or None if it can. Such models search in their own form."""
+    """Return why a model cannot be converted for search (it then searches in its own form), or None if it can."""
     if _plain_type(model) is not Transformer:
         kind = getattr(getattr(model, "config", None), "kind", type(model).__name__)
         return (
@@ -145,7 +145,7 @@ def unsupported_reason(model: Any) -> str | None:
             isinstance(module, MultiHeadAttention)
             and (module.score, module.query_outer, module.key_outer) != (None,) * 3
         ):
-            return f"{name}, an attention with a score function or a hidden layer of its own, {ending}"
+            return f"{name}, an attention layer with a non-default score function or a hidden layer, {ending}"
         if isinstance(module, (FeedForward, GatedFeedForward)) and module.activation not in _ACTIVATIONS:
             return f"{name}, with the activation {module.activation}, {ending}"
         if module._forward_hooks or module._forward_pre_hooks:
@@ -153,14 +153,14 @@ def unsupported_reason(model: Any) -> str | None:
     return None
 
 
-def search_form(model: Any) -> str:
-    """Say whether searches use an optimized form of ``model``, and why not if they do not."""
+def describe_search_form(model: Any) -> str:
+    """Describe whether searches use an optimized form of ``model``, and if not, why."""
     reason = unsupported_reason(model)
     return "optimized, in float32, bfloat16 or int8" if reason is None else f"plain: {reason}"
 
 
 def _plain_type(module: object) -> type:
-    """Return the class of a module, or if :mod:`headway.engine` has replaced it, the class that it replaces."""
+    """Return the class of a module, or its original class if :mod:`headway.engine` has replaced it."""
     found = type(module)
     while found.__module__.startswith("headway.engine."):
         found = found.__mro__[1]
@@ -168,7 +168,7 @@ def _plain_type(module: object) -> type:
 
 
 class _FeedForwardLayer:
-    """The position-wise network, up to its last layer."""
+    """A feed-forward sub-layer without its last linear layer."""
 
     def __init__(self, module: nn.Module, backend: TorchBackend) -> None:
         assert isinstance(module, (FeedForward, GatedFeedForward))
@@ -204,7 +204,7 @@ def _norm_before(wrapper: nn.Module, backend: TorchBackend) -> Callable[[Rows], 
 
 
 class _EncoderLayer:
-    """A block of the encoder, on the rows of all sequences, padding included."""
+    """An encoder block, applied to the rows of all sequences, including padding."""
 
     def __init__(self, block: EncoderBlock, backend: TorchBackend) -> None:
         attention = block.attention
@@ -213,8 +213,8 @@ class _EncoderLayer:
         self._projection = backend.linear(attention.projection.weight, attention.projection.bias)
         self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
         self._norms = [_norm_before(x, backend) for x in (block.attention_residual, block.feed_forward_residual)]
-        self._attention_output = backend.output(attention.output, block.attention_residual)
-        self._feed_forward_output = backend.output(self._feed_forward.outer, block.feed_forward_residual)
+        self._attention_output = backend.output_layer(attention.output, block.attention_residual)
+        self._feed_forward_output = backend.output_layer(self._feed_forward.outer, block.feed_forward_residual)
 
     def __call__(self, x: Rows, lengths: Sequence[int]) -> Rows:
         rows, rotary = self._projection(self._norms[0](x)), self._rotary
@@ -229,7 +229,7 @@ class _EncoderLayer:
 
 
 class _DecoderLayer:
-    """A block of the decoder, on one new token of each row."""
+    """A decoder block, applied to one new token of each row."""
 
     def __init__(self, block: DecoderBlock, backend: TorchBackend) -> None:
         attention, cross = block.attention, block.cross_attention
@@ -242,12 +242,12 @@ class _DecoderLayer:
         self._feed_forward = _FeedForwardLayer(block.feed_forward, backend)
         wrappers = block.attention_residual, block.cross_attention_residual, block.feed_forward_residual
         self._norms = [_norm_before(wrapper, backend) for wrapper in wrappers]
-        self._attention_output = backend.output(attention.output, block.attention_residual)
-        self._cross_output = backend.output(cross.output, block.cross_attention_residual)
-        self._feed_forward_output = backend.output(self._feed_forward.outer, block.feed_forward_residual)
+        self._attention_output = backend.output_layer(attention.output, block.attention_residual)
+        self._cross_output = backend.output_layer(cross.output, block.cross_attention_residual)
+        self._feed_forward_output = backend.output_layer(self._feed_forward.outer, block.feed_forward_residual)
 
     def __call__(self, x: Rows, state: _State, layer: int, mask: Any, rotation: Activation | None) -> Rows:
-        """``mask`` is that of the prefixes; ``rotation`` is for rotary positions."""
+        """Apply the block. ``mask`` is the mask of the prefixes, and ``rotation`` applies rotary positions, if any."""
         backend, prefix, memory = self._backend, state.prefix, state.memory
         rows = self._projection(self._norms[0](x))
         if rotation is not None:
@@ -265,11 +265,11 @@ class _State:
     prefix: KVCache
     memory: KVCache
     memory_mask: Any = None  # in the form that the backend's attention takes
-    listed: ListedWeights | None = None
+    shortlist_weights: ShortlistWeights | None = None
 
 
 class SearchTransformer:
-    """A search model with the weights that ``model`` has now. For the arguments see :func:`for_search`.
+    """A search model with the current weights of ``model``. For the arguments, see :func:`for_search`.
 
     Raises:
         ConfigError: The model cannot be converted (:func:`unsupported_reason`), or the shortlist is for another model.
@@ -298,10 +298,10 @@ class SearchTransformer:
             )
             self.projection = backend.output_projection(model.projection)
             self._shortlist = shortlist
-            self.listed_projection = backend.listed_projection(model.projection) if shortlist else None
+            self.shortlist_projection = backend.shortlist_projection(model.projection) if shortlist else None
         self._rotary = decoder[0].attention.rotary
         self._layers = [
-            [backend.layer_spec(x.num_heads, x.d_key, x.d_value) for x in group]
+            [backend.kv_spec(x.num_heads, x.d_key, x.d_value) for x in group]
             for group in ([block.attention for block in decoder], cross)
         ]
 
@@ -312,22 +312,22 @@ class SearchTransformer:
 
     @property
     def max_length(self) -> int | None:
-        """The longest sequence that the positions allow, in tokens with EOS; None means no limit."""
+        """The longest sequence that the positions allow, in tokens including EOS. None means no limit."""
         return self._model.max_length
 
     @property
     def vocabulary_size(self) -> int:
-        """V."""
+        """The size of the target vocabulary, V."""
         return self._model.projection.out_features
 
     @property
     def batch_per_thread(self) -> bool:
-        """Whether several batches should be decoded at once, each by a thread (:func:`~headway.decode.search_all`)."""
+        """Whether several batches should be decoded at once, each in a thread (:func:`~headway.decode.search_all`)."""
         return self._backend.batch_per_thread
 
     @torch.inference_mode()
     def start(self, sources: Sequence[Sequence[int]], *, beams: int = 1) -> _State:
-        """Encode the sources and begin decoding, with ``beams`` rows for each."""
+        """Encode the sources and begin decoding, with ``beams`` rows for each source."""
         window = self._model.decoder.window
         prefix, memory = (
             KVCache(layers, dtype=self._backend.dtype, device=self.device, window=each)
@@ -339,13 +339,13 @@ class SearchTransformer:
 
     @torch.inference_mode()
     def admit(self, state: _State, sources: Sequence[Sequence[int]]) -> None:
-        """Encode more sources and add them to ``state``, behind the others and with as many rows each."""
+        """Encode more sources and append them to ``state``, with the same number of rows for each source."""
         self._admit(state, sources, state.prefix.beams)
 
     def _admit(self, state: _State, sources: Sequence[Sequence[int]], beams: int) -> None:
         backend, lengths = self._backend, [len(source) for source in sources]
         source = pad_sequences(sources, self._model.pad, self.device)
-        x = backend.rows(self._model.embed_source(source).flatten(0, 1))
+        x = backend.to_rows(self._model.embed_source(source).flatten(0, 1))
         for layer in self._encoder:
             x = layer(x, lengths)
         if self._encoder_norm is not None:
@@ -354,16 +354,16 @@ class SearchTransformer:
         backend.write_memory(self._memory_projection(x), self._memory_widths, state.memory, len(sources))
         state.memory_mask = backend.mask(state.memory)
         state.prefix.admit([0] * len(sources), beams=beams)
-        if self._shortlist is not None and self.listed_projection is not None:
-            listed = self.listed_projection.gather(self._shortlist.tokens(sources).to(self.device))
-            if state.listed is None:
-                state.listed = listed
+        if self._shortlist is not None and self.shortlist_projection is not None:
+            listed = self.shortlist_projection.gather(self._shortlist.tokens(sources).to(self.device))
+            if state.shortlist_weights is None:
+                state.shortlist_weights = listed
             else:
-                state.listed.append(listed)
+                state.shortlist_weights.append(listed)
 
     @torch.inference_mode()
     def step(self, state: _State, tokens: Int[Tensor, " R"], *, attention: bool = False) -> Step:
-        """Append one token to each row and predict the next; what the rows attend to is not reported."""
+        """Append one token to each row and predict the next. The attention weights are never returned."""
         prefix, positions, rotation = state.prefix, state.prefix.lengths, None
         self._model.target_positions.reserve(prefix.max_length + 1)
         if self._rotary is not None:
@@ -371,7 +371,7 @@ class SearchTransformer:
             rotary = self._rotary
             rotation = lambda x: rotary.at(x, positions)  # noqa: E731
         of_rows = positions if prefix.beams == 1 else positions.repeat_interleave(prefix.beams)
-        x = self._backend.rows(self._model.embed_target_at(tokens, of_rows))
+        x = self._backend.to_rows(self._model.embed_target_at(tokens, of_rows))
         prefix.advance()
         mask = self._backend.mask(prefix)
         for layer, block in enumerate(self._decoder):
@@ -380,17 +380,17 @@ class SearchTransformer:
 
     @torch.inference_mode()
     def select(self, state: _State, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all."""
+        """Make row i continue the old row ``rows[i]`` of its sequence. Keep only ``sequences``; None keeps all."""
         state.prefix.select(rows, sequences)
         if sequences is not None:
             state.memory.select(sequences, sequences)
             state.memory_mask = self._backend.mask(state.memory)
-            if state.listed is not None:
-                state.listed.keep(sequences)
+            if state.shortlist_weights is not None:
+                state.shortlist_weights.keep(sequences)
 
 
 class _HiddenStep(Step):
-    """A prediction from the decoder's last hidden states, of which only the top tokens may be needed."""
+    """A prediction from the decoder's last hidden states, which computes logits or only the top tokens on request."""
 
     def __init__(self, model: SearchTransformer, hidden: Rows, state: _State) -> None:
         self.attention = None
@@ -404,19 +404,19 @@ class _HiddenStep(Step):
     @torch.inference_mode()
     def top_k(self, k: int, banned: Sequence[int], eos: int) -> NextTokens:
         """Return the ``k`` most probable tokens of each row that are not ``banned``, and the log-probability of EOS."""
-        listed_projection, listed = self._model.listed_projection, self._state.listed
-        if listed_projection is not None and listed is not None:
-            return listed_projection.top_k(self._hidden, listed, k, banned, eos)
+        shortlist_projection, listed = self._model.shortlist_projection, self._state.shortlist_weights
+        if shortlist_projection is not None and listed is not None:
+            return shortlist_projection.top_k(self._hidden, listed, k, banned, eos)
         return self._model.projection.top_k(self._hidden, k, banned, eos)
 
     @torch.inference_mode()
     def allowed(self) -> Bool[Tensor, "B V"] | None:
-        """Return which tokens each sequence's shortlist contains; None if there is no shortlist."""
-        if self._state.listed is None:
+        """Return a mask of the tokens in each sequence's shortlist, or None if there is no shortlist."""
+        if self._state.shortlist_weights is None:
             return None
-        tokens = self._state.listed.tensors[0][self._state.listed.slots].flatten(1)
+        tokens = self._state.shortlist_weights.tensors[0][self._state.shortlist_weights.slots].flatten(1)
         allowed = torch.zeros(len(tokens), self._model.vocabulary_size, dtype=torch.bool, device=tokens.device)
-        allowed.scatter_(1, tokens, True)[:, 0] = False  # padding of the lists
+        allowed.scatter_(1, tokens, True)[:, 0] = False  # token 0 pads the lists
         return allowed
 
 

@@ -1,11 +1,11 @@
-"""The tokens that the translation of a sentence may use: a lexical shortlist (Jean et al. 2015, section 3.3).
+"""The tokens that the translation of a sentence may contain: a lexical shortlist (Jean et al. 2015, section 3.3).
 
-The output projection takes a large part of a decoding step, and most of its rows are for tokens that the translation of
-the sentence does not contain. A shortlist has tokens that any sentence may need, and for each source token its probable
-translations. The translation of a sentence is chosen from the union of both.
+The output projection takes a large part of a decoding step, although most of its rows belong to tokens that the
+translation of the sentence does not contain. A shortlist contains tokens that any translation may need, and the
+probable translations of each source token. The tokens of a translation are chosen from the union of both.
 
-Other toolkits take the union over a batch, so that the other sentences change what a sentence may become. Here every
-sentence has its own list, and the output weights of its list are gathered when it enters the batch.
+Other toolkits use the union over a batch, so that the other sentences influence what the translation of a sentence may
+contain. Here every sentence has its own list, and the output weights of its list are gathered when it enters the batch.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ Array = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, eq=False)
 class Shortlist:
-    """The target tokens that a sentence may use.
+    """The target tokens that the translation of a sentence may contain.
 
     Attributes:
-        always: Tokens that every sentence may use, including EOS.
-        table: The translations of each token of the source vocabulary, padded with zeros.
-        vocabularies: Identifies the vocabularies that the shortlist belongs to.
+        always: Tokens that every translation may contain, including EOS.
+        table: Possible translations of each token of the source vocabulary, padded with zeros.
+        vocabulary_fingerprints: Fingerprints of the two vocabularies that the shortlist was made for, in one string.
 
     Raises:
-        ConfigError: The arrays have another form.
+        ConfigError: An array has the wrong type or shape, or ``always`` does not contain EOS.
     """
 
     always: Int32[Array, " A"]
     table: Int32[Array, "F C"]
-    vocabularies: str = ""
+    vocabulary_fingerprints: str = ""
 
     def __post_init__(self) -> None:
         for array, dimensions in ((self.always, 1), (self.table, 2)):
             if array.dtype != np.int32 or array.ndim != dimensions or array.min(initial=0) < 0:
-                raise ConfigError(f"a shortlist of {array.dtype} {array.shape}; expected 32-bit tokens from 0 on")
+                raise ConfigError(f"a shortlist array is {array.dtype} {array.shape}; expected 32-bit tokens from 0 on")
         if EOS not in self.always:
-            raise ConfigError("a shortlist without the end symbol: no sentence could end")
+            raise ConfigError("a shortlist must contain the end symbol; without it, no translation could end")
 
     def check(self, source_size: int, target_size: int) -> None:
         """Raise :class:`ConfigError` if a model with vocabularies of these sizes cannot use the shortlist."""
         largest = max(int(self.always.max()), int(self.table.max(initial=0)))
         if len(self.table) != source_size or largest >= target_size:
             raise ConfigError(
-                f"a shortlist of {len(self.table):,} source tokens, with target token {largest:,}, for a model of "
-                f"{source_size:,} and {target_size:,} tokens"
+                f"the shortlist is for {len(self.table):,} source tokens and has target token {largest:,}, but the "
+                f"model has {source_size:,} source and {target_size:,} target tokens"
             )
 
     @classmethod
@@ -71,43 +71,43 @@ class Shortlist:
         source_size: int,
         target_size: int,
         joint: bool,
-        vocabularies: str = "",
-        each: int = 50,
-        always: int = 100,
+        vocabulary_fingerprints: str = "",
+        targets_per_source: int = 50,
+        num_always: int = 100,
     ) -> Shortlist:
         """Learn a shortlist from parallel text (:func:`~headway.text.lexicon.translation_table`).
 
         Args:
-            sources: The source sides, as tokens without special tokens.
-            targets: The target sides.
-            source_size: The size of the source vocabulary.
-            target_size: The size of the target vocabulary.
-            joint: Whether the vocabulary is shared. Then each token may also become itself, as names and numbers do.
-            vocabularies: Identifies the vocabularies.
-            each: The number of translations of each source token.
-            always: The number of tokens that every sentence may use: the most frequent target tokens.
+            sources: Token ids of the source sentences, without special tokens.
+            targets: Token ids of the target sentences, without special tokens.
+            source_size: Size of the source vocabulary.
+            target_size: Size of the target vocabulary.
+            joint: Whether the vocabulary is shared. Then each token may also be copied, as in names and numbers.
+            vocabulary_fingerprints: Fingerprints of the two vocabularies, in one string.
+            targets_per_source: Number of translations to store for each source token.
+            num_always: Number of tokens that every translation may contain: the most frequent target tokens.
 
         Raises:
             ConfigError: There is no text.
         """
         if not any(sources) or not any(targets):
-            raise ConfigError("a shortlist is learned from parallel text; there is none")
-        table = translation_table(sources, targets, source_size, target_size, each)
+            raise ConfigError("cannot learn a shortlist: there is no parallel text")
+        table = translation_table(sources, targets, source_size, target_size, targets_per_source)
         if joint:
             table = np.concatenate([table, np.arange(source_size, dtype=np.int32)[:, None]], axis=1)
-        frequent = Counter(token for target in targets for token in target).most_common(always)
-        return cls(np.array(sorted({EOS, *(token for token, _ in frequent)}), dtype=np.int32), table, vocabularies)
+        frequent = Counter(token for target in targets for token in target).most_common(num_always)
+        return cls(np.array(sorted({EOS, *dict(frequent)}), dtype=np.int32), table, vocabulary_fingerprints)
 
     def tokens(self, sources: Sequence[Sequence[int]]) -> Int[Tensor, "B U"]:
-        """Return each source's list in order, padded with 0 to the longest."""
+        """Return each source's shortlist, sorted and padded with 0 to the longest shortlist."""
         listed = [np.union1d(self.always, self.table[list(source)]) for source in sources]
         return pad_sequence([torch.from_numpy(row[row != PAD].astype(np.int64)) for row in listed], batch_first=True)
 
 
-class ListedWeights:
+class ShortlistWeights:
     """The rows of the output projection that the shortlists of B sequences need, in tensors (P, U, ...) with P slots.
 
-    As in :class:`~headway.nn.cache.KVCache`, sequences leave without copying the others: sequence b has slot
+    As in :class:`~headway.nn.cache.KVCache`, sequences are removed without copying the others: sequence b has slot
     ``slots[b]``.
     """
 
@@ -123,8 +123,8 @@ class ListedWeights:
         """Keep only these sequences."""
         self.slots, self._in_order = self.slots[sequences], False
 
-    def order(self) -> None:
-        """Move sequence b to slot b, if it is in another slot."""
+    def compact(self) -> None:
+        """Move each sequence b to slot b, and drop the unused slots."""
         if self._in_order:
             return
         count = len(self.slots)
@@ -134,9 +134,9 @@ class ListedWeights:
         self.tensors = [tensor[:count] for tensor in self.tensors]
         self._number_slots()
 
-    def append(self, other: ListedWeights) -> None:
-        """Append the sequences of ``other``; shorter lists are padded with zeros."""
-        self.order()
+    def append(self, other: ShortlistWeights) -> None:
+        """Append the sequences of ``other``. Shorter lists are padded with zeros."""
+        self.compact()
         longest = max(each.tensors[0].size(1) for each in (self, other))
 
         def padded(tensor: Tensor) -> Tensor:

@@ -17,29 +17,29 @@ from torch.nn import functional as F
 from headway.decode.ranking import NextTokens, topk_ordered
 from headway.engine.attention import scaled_dot_product_attention
 from headway.engine.local_attention import local_attention
-from headway.engine.shortlist import ListedWeights
+from headway.engine.shortlist import ShortlistWeights
 from headway.nn.attention import KeysValues
 from headway.nn.blocks import NoNorm, PostNorm, PreNorm
 from headway.nn.cache import KVCache, LayerSpec
 from headway.text.base import PAD
 
-Rows = Any  # (R, K), in the backend's own representation, which only its methods and layers read
+Rows = Any  # (R, K), in the backend's own representation, which only the backend and its layers read
 Layer = Callable[[Rows], Rows]
 Activation = Callable[[Tensor], Tensor]
 Residual = PostNorm | PreNorm | NoNorm
 
-_BLOCK = 64  # tokens; blocks are ranked by their largest logits first
+_BLOCK = 64  # tokens in a block; blocks are ranked by their largest logits first
 _CHUNK = 128 * _BLOCK  # tokens whose logits are computed at a time: 8 MiB for 256 rows, which fit a cache
-_RANKED_TOGETHER = 1 << 19  # logits; 2 MiB
+_RANKED_TOGETHER = 1 << 19  # up to this many logits (2 MiB), all chunks are ranked together
 _LOG2_E = math.log2(math.e)
 _LEAST = torch.finfo(torch.float32).min
 
 
 class TorchBackend:
-    """Builds layers with weights in ``dtype``, and computes attention. Rows are tensors of that type.
+    """Builds layers with weights in ``dtype``, and computes attention. Rows are tensors of this type.
 
-    Attention reads queries, keys and values side by side in the rows, as one product computes them: ``widths`` are
-    theirs, all heads together. Dimensions are those of :mod:`headway.nn.cache`.
+    Attention reads queries, keys and values that lie side by side in the rows, as one product computes them. ``widths``
+    are the widths of these parts for all heads together. Dimensions are those of :mod:`headway.nn.cache`.
     """
 
     batch_per_thread = False
@@ -47,8 +47,8 @@ class TorchBackend:
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
 
-    def rows(self, x: Float[Tensor, "R K"]) -> Rows:
-        """Return the rows of a tensor."""
+    def to_rows(self, x: Float[Tensor, "R K"]) -> Rows:
+        """Convert a tensor to the representation of rows."""
         return x.to(self.dtype)
 
     def linear(
@@ -62,7 +62,7 @@ class TorchBackend:
         activate = F.relu_ if activation is F.relu else activation
         return lambda x: activate(F.linear(x, weight, bias))
 
-    def output(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:
+    def output_layer(self, layer: nn.Linear, wrapper: Residual) -> Callable[[Rows, Rows], Rows]:
         """Return the last layer of a sub-layer with its residual connection and norm: a function of (x, residual)."""
         product = self.linear(layer.weight, layer.bias)
         norm = self.norm(wrapper.norm) if isinstance(wrapper, PostNorm) else None
@@ -85,9 +85,9 @@ class TorchBackend:
         """Return the projection to the vocabulary."""
         return TorchOutputProjection(projection, self.linear)
 
-    def listed_projection(self, projection: nn.Linear) -> ListedProjection:
-        """Return the projection to each sequence's own shortlist."""
-        return TorchListedProjection(projection, self.dtype)
+    def shortlist_projection(self, projection: nn.Linear) -> ShortlistProjection:
+        """Return the output projection to each sequence's shortlist."""
+        return TorchShortlistProjection(projection, self.dtype)
 
     def gate(self, rows: Rows, activation: Activation) -> Rows:
         """Return the activation of the first half of each row times the second half."""
@@ -97,16 +97,16 @@ class TorchBackend:
     def rotate(
         self, rows: Rows, widths: Sequence[int], heads: int, rows_each: int, rotation: Callable[[Tensor], Tensor]
     ) -> None:
-        """Rotate queries and keys in place, ``rows_each`` of each sequence; ``rotation`` takes (B, T, H, K)."""
+        """Rotate queries and keys in place. Each sequence has ``rows_each`` rows. ``rotation`` takes (B, T, H, K)."""
         for part in _by_head(rows.view(-1, rows_each, rows.size(1)), widths, heads)[:2]:
             part.copy_(rotation(part))
 
-    def layer_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:
+    def kv_spec(self, heads: int, key_width: int, value_width: int) -> LayerSpec:
         """Return the shape of a layer's keys and values in the cache."""
         return LayerSpec(heads, key_width, value_width)
 
     def mask(self, cache: KVCache) -> Any:
-        """Return which entries of the cache each beam may attend to, as attention takes it: 0 or -inf, or None."""
+        """Return the mask to add to scores over the cache: 0 or -inf for each beam, or None if nothing is masked."""
         mask = cache.mask
         if mask is None:
             return None
@@ -120,7 +120,7 @@ class TorchBackend:
         lengths: Sequence[int],
         window: tuple[int, int] | None = None,
     ) -> Rows:
-        """Return the attention of each position over its own sequence, or over its ``window`` there.
+        """Return the self-attention of each position, restricted to its ``window`` if there is one.
 
         The queries are not scaled yet.
         """
@@ -131,7 +131,7 @@ class TorchBackend:
             positions = torch.arange(key.size(2), device=key.device)
             mask = (positions < torch.tensor(lengths, device=key.device).unsqueeze(1))[:, None, None]
         if window is not None and mask is not None:
-            return self.rows(local_attention(query, KeysValues(key, value), mask.squeeze(1), window).flatten(0, 1))
+            return self.to_rows(local_attention(query, KeysValues(key, value), mask.squeeze(1), window).flatten(0, 1))
         return scaled_dot_product_attention(query, key, value, mask).transpose(1, 2).reshape(len(rows), -1)
 
     def prefix_attention(self, rows: Rows, widths: Sequence[int], prefix: KVCache, layer: int, mask: Any) -> Rows:
@@ -141,20 +141,20 @@ class TorchBackend:
         return _attend(query, *prefix.append(layer, key.transpose(1, 2), value.transpose(1, 2)), mask)
 
     def write_memory(self, rows: Rows, widths: Sequence[int], memory: KVCache, count: int) -> None:
-        """Store keys and values of all layers, side by side in the rows, for the ``count`` newest sequences."""
+        """Store the keys and values of all layers, side by side in the rows, for the ``count`` newest sequences."""
         parts = _by_head(torch.unflatten(rows, 0, (count, -1)), widths, memory.layers[0].kv_heads)
         for layer in range(len(memory.layers)):
             memory.write(layer, *(part.transpose(1, 2) for part in parts[2 * layer : 2 * layer + 2]))
 
     def cross_attention(self, query: Rows, widths: Sequence[int], memory: KVCache, layer: int, mask: Any) -> Rows:
-        """Return the attention of each row over its sequence's memory."""
+        """Return the attention of each row over the memory of its sequence."""
         keys, values = memory.entries(layer)
         heads = memory.layers[layer].kv_heads
         return _attend(query.view(memory.num_sequences, -1, heads, keys.size(2)), keys, values, mask)
 
 
 def _by_head(x: Float[Tensor, "B T _"], widths: Sequence[int], heads: int) -> list[Float[Tensor, "B T H _"]]:
-    """Return parts of ``widths`` that lie side by side, each divided into heads."""
+    """Split x into parts of the given ``widths``, and each part into heads."""
     return [torch.unflatten(part, -1, (heads, -1)) for part in torch.split(x, list(widths), dim=-1)]
 
 
@@ -164,10 +164,10 @@ def _attend(
     values: Float[Tensor, "BH C U"],
     bias: Float[Tensor, "B 1 #W C"] | None,
 ) -> Float[Tensor, "R HU"]:
-    """Return softmax(Q K^T + bias) V for the beams of each sequence together, heads concatenated.
+    """Return softmax(Q K^T + bias) V for all beams of each sequence, with the heads concatenated.
 
-    The queries are scaled already. PyTorch's fused kernels are slow for so few queries per sequence; two batched
-    products of contiguous matrices are not.
+    The queries must already be scaled. PyTorch's fused kernels are slow for so few queries per sequence, but two
+    batched products of contiguous matrices are fast.
     """
     sequences, beams, heads, _ = query.shape
     scores = torch.bmm(query.transpose(1, 2).reshape(sequences * heads, beams, -1), keys.transpose(1, 2))
@@ -179,47 +179,47 @@ def _attend(
 
 @runtime_checkable
 class OutputProjection(Protocol):
-    """The output projection of rows (R, D), which are in the backend's representation."""
+    """The output projection of rows (R, D) in the backend's representation."""
 
     def logits(self, hidden: Any) -> Float[Tensor, "R V"]:
         """Return all logits, in float32."""
 
     def top_k(self, hidden: Any, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return what :func:`~headway.decode.ranking.top_tokens` returns for the logits."""
+        """Return the top tokens, as :func:`~headway.decode.ranking.top_tokens` does for all logits."""
 
 
 @runtime_checkable
-class ListedProjection(Protocol):
+class ShortlistProjection(Protocol):
     """The output projection to each sequence's own shortlist (:class:`~headway.engine.shortlist.Shortlist`).
 
-    The gathered weights of a sequence have one row per token, and are padded with zeros.
+    The gathered weights of a sequence have one row for each token of its shortlist, and are padded with zeros.
     """
 
-    def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
-        """Return the weights of each sequence's tokens, which are sorted and followed by zeros."""
+    def gather(self, tokens: Int[Tensor, "B U"]) -> ShortlistWeights:
+        """Return the output weights of each sequence's tokens, which are sorted and padded with zeros."""
 
-    def top_k(self, hidden: Any, listed: ListedWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return each row's top tokens among its sequence's list, whose probabilities sum to 1."""
+    def top_k(self, hidden: Any, weights: ShortlistWeights, k: int, banned: Sequence[int], eos: int) -> NextTokens:
+        """Return the top tokens of each row within its sequence's shortlist, whose probabilities sum to 1."""
 
 
-class TorchListedProjection:
-    """The projection to shortlists by batched products in ``dtype``."""
+class TorchShortlistProjection:
+    """The output projection to each sequence's shortlist, computed by batched matrix products in ``dtype``."""
 
     def __init__(self, projection: nn.Linear, dtype: torch.dtype) -> None:
         bias: Tensor | None = projection.bias
         self._weight = projection.weight.detach().to(dtype)
         self._bias = (projection.weight.new_zeros(len(self._weight)) if bias is None else bias.detach()).float()
 
-    def gather(self, tokens: Int[Tensor, "B U"]) -> ListedWeights:
-        """Return tokens, weights and biases."""
-        return ListedWeights([tokens.unsqueeze(2), self._weight[tokens], self._bias[tokens].unsqueeze(2)])
+    def gather(self, tokens: Int[Tensor, "B U"]) -> ShortlistWeights:
+        """Return the tokens with their weights and biases."""
+        return ShortlistWeights([tokens.unsqueeze(2), self._weight[tokens], self._bias[tokens].unsqueeze(2)])
 
     def top_k(
-        self, hidden: Float[Tensor, "R D"], listed: ListedWeights, k: int, banned: Sequence[int], eos: int
+        self, hidden: Float[Tensor, "R D"], weights: ShortlistWeights, k: int, banned: Sequence[int], eos: int
     ) -> NextTokens:
-        """Return each row's top tokens among its sequence's list."""
-        listed.order()
-        tokens, weight, bias = listed.tensors
+        """Return the top tokens of each row within its sequence's shortlist."""
+        weights.compact()
+        tokens, weight, bias = weights.tensors
         rows = torch.unflatten(hidden, 0, (len(tokens), -1))
         logits = (rows @ weight.transpose(1, 2)).float() + bias.transpose(1, 2)
         ids = tokens.transpose(1, 2).expand(logits.shape)
@@ -232,17 +232,17 @@ class TorchListedProjection:
 
 
 class TorchOutputProjection:
-    """The output projection, in chunks of the vocabulary. ``linear`` makes a layer of a weight and a bias."""
+    """The output projection, computed in chunks of the vocabulary. ``linear`` makes a layer of a weight and a bias."""
 
     def __init__(
         self, projection: nn.Linear, linear: Callable[[Tensor, Tensor | None], Callable[[Tensor], Tensor]]
     ) -> None:
         self._linear = linear
         self._size, self._device = projection.weight.size(0), projection.weight.device
-        # A chunk does not stay in the cache of a GPU.
+        # On a GPU there is only one chunk, because chunks do not stay in its cache.
         chunk = self._size if self._device.type == "cuda" else _CHUNK
         self._starts = range(0, self._size, chunk)
-        bias: Tensor | None = projection.bias  # may be None, unlike what PyTorch's annotations say
+        bias: Tensor | None = projection.bias  # PyTorch's annotations do not say that it may be None
         self._chunks = [
             self._layer(projection.weight[start : start + chunk], None if bias is None else bias[start : start + chunk])
             for start in self._starts
@@ -250,7 +250,7 @@ class TorchOutputProjection:
         self._banned: dict[tuple[tuple[int, ...], int, int], Tensor | None] = {}
 
     def _layer(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded when it is ranked
+        missing = -len(weight) % _BLOCK  # rows that complete the last block; they are excluded from its ranking
         if missing:
             weight = F.pad(weight, (0, 0, 0, missing))
             bias = None if bias is None else F.pad(bias, (0, missing))
@@ -261,9 +261,9 @@ class TorchOutputProjection:
         return torch.cat([chunk(hidden).float() for chunk in self._chunks], dim=1)[:, : self._size]
 
     def top_k(self, hidden: Float[Tensor, "R D"], k: int, banned: Sequence[int], eos: int) -> NextTokens:
-        """Return what :func:`~headway.decode.ranking.top_tokens` returns, except for ties of more than ``k`` blocks."""
+        """Return the same as :func:`~headway.decode.ranking.top_tokens`, except for ties of more than ``k`` blocks."""
         banned = tuple(banned)
-        sums: list[Tensor] = []  # of exponentials, as logarithms
+        sums: list[Tensor] = []  # logarithms of sums of exponentials
         values: list[Tensor] = []
         tokens: list[Tensor] = []
         eos_logit = None
@@ -274,16 +274,16 @@ class TorchOutputProjection:
             if self._size - start < logits.size(1):
                 logits[:, self._size - start :].fill_(-math.inf)
             if excluded is not None:
-                sums.append(logits[:, excluded])  # they are not chosen, but keep their share of the probability
+                sums.append(logits[:, excluded])  # banned tokens keep their share of the probability
                 logits.index_fill_(1, excluded, -math.inf)
             blocks = torch.unflatten(logits, 1, (-1, _BLOCK))
             maxima, chosen = blocks.amax(2).topk(min(k, blocks.size(1)), dim=1)
-            chosen = chosen.sort(1).values.unsqueeze(2)  # by index: ties stay in order
+            chosen = chosen.sort(1).values.unsqueeze(2)  # sorted by index, so that ties keep their order
             values.append(blocks.gather(1, chosen.expand(-1, -1, _BLOCK)).flatten(1))
             offsets = torch.arange(start, start + _BLOCK, device=logits.device)
             tokens.append((chosen * _BLOCK + offsets).flatten(1))
-            largest = maxima[:, :1].clamp(min=_LEAST)  # a chunk without any remaining token would give NaN
-            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # half the time of exp, which calls MKL
+            largest = maxima[:, :1].clamp(min=_LEAST)  # without this, a chunk with no allowed token would give NaN
+            powers = logits.sub_(largest).mul_(_LOG2_E).exp2_()  # twice as fast as exp, which calls MKL
             sums.append(powers.sum(1, keepdim=True).log_().add_(largest))
         assert eos_logit is not None
         normalizer = torch.cat(sums, dim=1).logsumexp(1, keepdim=True)
@@ -292,7 +292,7 @@ class TorchOutputProjection:
         return NextTokens(ids, found - normalizer, eos_logit - normalizer.squeeze(1))
 
     def _logits_by_chunk(self, hidden: Float[Tensor, "R D"]) -> Iterator[tuple[int, Float[Tensor, "R _"]]]:
-        """Yield logits with their first token: chunk by chunk, or all together if they fit the cache.
+        """Yield the first token and the logits of each chunk, or of all chunks together if they fit the cache.
 
         Ranking few rows takes almost no time, so the number of calls matters.
         """

@@ -1,22 +1,24 @@
 """CPU kernels for decoding and training, written in Python and compiled by Numba when they are first called.
 
 Each PyTorch operation reads its inputs from memory, writes its result to memory and takes microseconds to start. A
-decoding step has hundreds of operations on little data, so starting them takes longer than computing. A kernel does in
-one pass what belongs together, such as a linear layer with its quantization, bias, activation, residual and norm.
+decoding step has hundreds of operations on little data, so starting them takes longer than computing. A kernel computes
+several of them in one pass, such as a linear layer with its quantization, bias, activation, residual connection and
+norm.
 
 Decoding with 8-bit weights:
 
-- :mod:`headway.kernels.int8_linear`: linear layers and layer norms; :mod:`headway.kernels.int8_gemm`: their products.
-- :mod:`headway.kernels.decode_attention`: attention of a few queries over cached keys and values in float16, made of
-  the inner loops of :mod:`headway.kernels.fp16_dot`.
+- :mod:`headway.kernels.int8_linear`: linear layers and layer norms. :mod:`headway.kernels.int8_gemm` computes their
+  matrix products.
+- :mod:`headway.kernels.decode_attention`: attention of a few queries over cached keys and values in float16. Its inner
+  loops are in :mod:`headway.kernels.fp16_dot`.
 - :mod:`headway.kernels.vocab_topk`: the k most probable tokens of an output projection.
 
 Training in float32 or bfloat16:
 
 - :mod:`headway.kernels.bf16_gemm` and :mod:`headway.kernels.bf16_attention`: linear layers and attention in bfloat16,
-  made of the tiles of :mod:`headway.kernels.bf16_tiles`.
+  built from the tiles of :mod:`headway.kernels.bf16_tiles`.
 - :mod:`headway.kernels.softmax`, :mod:`headway.kernels.dropout`, :mod:`headway.kernels.layer_norm`,
-  :mod:`headway.kernels.head_layout`: what surrounds the products, forward and backward.
+  :mod:`headway.kernels.head_layout`: the operations around the matrix products, forward and backward.
 
 These kernels are built from:
 
@@ -24,13 +26,13 @@ These kernels are built from:
 - :mod:`headway.kernels.llvm`: functions written as LLVM instructions. :mod:`headway.kernels.float_bits`,
   :mod:`headway.kernels.exp` and :mod:`headway.kernels.reductions` are such functions.
 
-Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release Python's lock, so
+Kernels take and return NumPy arrays, float32 and contiguous unless documented otherwise. They release the GIL, so
 several threads can decode at once, each with its own rows. Only products of few rows and the training kernels use
-threads themselves. The result of a row depends only on that row, bit for bit, whatever else is in the batch.
+threads themselves. The result of a row depends only on that row, bit for bit, and not on the rest of the batch.
 
-Which kernels run depends on the processor's features. ``HEADWAY_CPU_FEATURES`` narrows them, for tests and to compare
-kernels on one machine: ``none``, or a comma-separated list of features, each of which includes the features that it
-builds on. A feature that the processor lacks stays off.
+The processor's features determine which kernels run. ``HEADWAY_CPU_FEATURES`` restricts the features, for tests and to
+compare kernels on one machine. Its value is ``none`` or a comma-separated list of features, each of which includes the
+features that it builds on. A feature that the processor lacks stays off.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ from typing import Any
 from headway.errors import ConfigError
 
 __all__ = [
-    "VARIABLE",
+    "FEATURES_VARIABLE",
     "HostThreads",
     "allowed_features",
     "available",
@@ -53,14 +55,14 @@ __all__ = [
     "start_compiling",
 ]
 
-VARIABLE = "HEADWAY_CPU_FEATURES"
+FEATURES_VARIABLE = "HEADWAY_CPU_FEATURES"
 
 
 @dataclass
 class HostThreads:
-    """How kernels learn the number of threads of the library that calls them, and how they restore it.
+    """Functions that return and set the number of threads of the library that calls the kernels.
 
-    :mod:`headway.engine` sets both to PyTorch's functions. Without it, kernels use one thread.
+    :mod:`headway.engine` sets both fields to PyTorch's functions. Without it, kernels use one thread.
     """
 
     get: Callable[[], int] = lambda: 1
@@ -69,7 +71,7 @@ class HostThreads:
 
 host_threads = HostThreads()
 
-# Each feature: the flags (LLVM's names) that it consists of, and the features that it builds on.
+# For each feature: the processor flags that it requires, by LLVM's names, and the features that it builds on.
 _FEATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "avx2": (("avx2", "f16c", "fma"), ()),  # virtual machines may hide f16c and fma
     "avxvnni": (("avxvnni",), ("avx2",)),
@@ -90,11 +92,11 @@ def cpu_features() -> frozenset[str]:
 
 
 def allowed_features() -> frozenset[str]:
-    """Return the features that ``HEADWAY_CPU_FEATURES`` allows; all of them if it is not set.
+    """Return the features that ``HEADWAY_CPU_FEATURES`` allows, or all features if it is not set.
 
     Raises :class:`ConfigError` for an unknown feature.
     """
-    value = os.environ.get(VARIABLE, "").strip().lower()
+    value = os.environ.get(FEATURES_VARIABLE, "").strip().lower()
     if not value:
         return frozenset(_FEATURES)
     allowed: set[str] = set()
@@ -104,7 +106,7 @@ def allowed_features() -> frozenset[str]:
         if name not in _FEATURES:
             accepted = ", ".join(_FEATURES)
             raise ConfigError(
-                f"{VARIABLE}: unknown processor feature {name!r}; use 'none', or one or more of {accepted}, "
+                f"{FEATURES_VARIABLE}: unknown processor feature {name!r}; use 'none', or one or more of {accepted}, "
                 "separated by commas"
             )
         allowed.add(name)
@@ -122,15 +124,18 @@ def available() -> bool:
         if "avx2" not in cpu_features():
             return False
         import numba
-    except ImportError:  # Numba also raises it on versions of Python and NumPy that it does not support yet
+    except ImportError:  # Numba also raises it for versions of Python and NumPy that it does not support yet
         return False
     config: Any = numba.config  # Numba sets these names at run time
-    # The kernels contain instructions of this processor, so Numba must compile, and compile for it.
+    # The kernels contain instructions of this processor, so Numba must be enabled and must compile for it.
     return not (config.DISABLE_JIT or config.CPU_NAME or config.CPU_FEATURES)
 
 
 def start_compiling() -> None:
-    """Compile the kernels of int8 decoding in another process if the cache has none, while this one imports PyTorch."""
+    """Compile the kernels of int8 decoding in another process, unless they are cached.
+
+    Meanwhile this process can import PyTorch.
+    """
     if available():
         from headway.kernels.decode_attention import attend  # imports Numba
 

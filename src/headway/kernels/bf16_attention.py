@@ -1,15 +1,15 @@
-"""Attention of training in bfloat16, one head of one sentence at a time (Vaswani et al. 2017, equation 1), and its
-gradient.
+"""Attention and its gradient for training in bfloat16, computed one head of one sentence at a time.
 
-One head of one sentence is little work: 14 queries, 14 keys, 64 numbers each. If the products are computed for a whole
-batch, all intermediate results are rearranged, multiplied, stored and read again. Here queries, keys and values are
-read where the projections wrote them, and intermediate results stay in a first-level cache. Scores and their gradients
-are float32 until the weights are computed from them.
+The forward pass is equation 1 of Vaswani et al. 2017. A typical head of a sentence is small: 14 queries and 14 keys of
+64 elements. If products are computed for a whole batch, all intermediate results are rearranged, multiplied, stored and
+read again. Here queries, keys and values are read where the projections wrote them, and intermediate results stay in
+the first-level cache. Scores and the gradients of the weights are float32. Only the results of the softmax and of its
+gradient are rounded to bfloat16.
 
-Queries are in ``queries`` (B, T, .), and those of the first head start at column ``columns[0]``. Keys and values are in
-``memory`` (B, S, .), from ``columns[1]`` and ``columns[2]``. Both may be the same array. A head has K columns, a
-multiple of BLOCK. All these arrays are uint16, with the bits of bfloat16. Weights (B, H, T, P) are padded with zeros
-from S to P, a multiple of LANES.
+``queries`` (B, T, .) contains the queries of all heads, starting at column ``columns[0]``. ``memory`` (B, S, .)
+contains the keys, starting at column ``columns[1]``, and the values, starting at column ``columns[2]``. Both may be the
+same array. A head has K columns, a multiple of BLOCK. All these arrays are uint16, with the bits of bfloat16. Weights
+(B, H, T, P) are padded with zeros from S to P, a multiple of LANES.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SOFTMAX = types.void(_ADDRESS, _ADDRESS, types.intp, types.float32, _ADDRESS)
 def _softmax(
     builder: Builder, scores: ir.Value, mask: ir.Value, count: ir.Value, scale: ir.Value, out: ir.Value
 ) -> None:
-    """Store the softmax of ``scale`` times ``count`` scores as bfloat16, over those whose byte in ``mask`` is not 0."""
+    """Store the softmax of ``scale`` times ``count`` scores as bfloat16. Scores with a 0 in ``mask`` are left out."""
     vectors, zeros, ones = builder.udiv(count, INT64(LANES)), constant(FLOAT_VECTOR, 0.0), constant(FLOAT_VECTOR, 1.0)
 
     def is_open(i: ir.Value) -> ir.Value:
@@ -54,7 +54,7 @@ def _softmax(
         scaled = builder.fmul(builder.read(scores, FLOAT_VECTOR, i), builder.broadcast(scale))
         builder.write(scaled, scores, i)
     total = builder.broadcast(emit_exp_and_sum(builder, scores, vectors, is_open))
-    # If no score is open, the sum and all weights are zero. NaN stays.
+    # If all scores are masked, the sum and all weights are zero. NaN is kept.
     inverse = builder.fdiv(ones, builder.select(builder.fcmp_ordered("==", total, zeros), ones, total))
     with builder.loop(vectors) as i:
         weight = builder.fmul(builder.read(scores, FLOAT_VECTOR, i), inverse)
@@ -65,7 +65,7 @@ def _softmax(
 def _softmax_backward(
     builder: Builder, gradient: ir.Value, weights: ir.Value, count: ir.Value, scale: ir.Value, out: ir.Value
 ) -> None:
-    """Store (gradient - its mean by the weights) * weights * ``scale`` as bfloat16."""
+    """Store (gradient - its mean) * weights * ``scale`` as bfloat16. The mean is weighted by ``weights``."""
     vectors, total = builder.udiv(count, INT64(LANES)), builder.variable(constant(FLOAT_VECTOR, 0.0))
 
     def weight(i: ir.Value) -> ir.Value:
@@ -83,7 +83,7 @@ def _softmax_backward(
 def attention_forward(
     queries: Array, memory: Array, columns: tuple[int, int, int], mask: Array, scale: float, weights: Array, out: Array
 ) -> None:
-    """Write the weights softmax(``scale`` q k^T) and ``out`` (B, T, H K), the weighted sums of values by head.
+    """Write the weights softmax(``scale`` q k^T), and ``out`` (B, T, H K), each head's weighted sums of the values.
 
     Weights are 0 where ``mask`` (B or 1, T or 1, P) is False.
     """
@@ -100,7 +100,7 @@ def attention_backward(
     queries_gradient: Array,
     memory_gradient: Array,
 ) -> None:
-    """Write the gradients with respect to queries, keys and values, from ``gradient`` (B, T, H K) of the output.
+    """Write the gradients with respect to queries, keys and values, given the output's ``gradient`` (B, T, H K).
 
     ``queries_gradient`` and ``memory_gradient`` have the layout of ``queries`` and ``memory``.
     """
@@ -183,7 +183,7 @@ def _attend_backward(
 
 @jit_inline
 def _pack_as_columns(x: Array, first: int, panels: Array) -> None:
-    """Pack the rows of x (R, .), from column ``first`` on, as columns of panels; columns from R on are left alone."""
+    """Pack the rows of x (R, .), from column ``first`` on, as columns of panels. Columns from R on are not changed."""
     pairs, first_pair = x.view(np.uint32), first // 2
     for row in range(len(x)):
         panel, lane = panels[row // LANES], row % LANES
@@ -193,7 +193,7 @@ def _pack_as_columns(x: Array, first: int, panels: Array) -> None:
 
 @jit_inline
 def _pack_as_rows(x: Array, first: int, zeros: Array, panels: Array) -> None:
-    """Pack pairs of rows of x (R, .), from column ``first`` on; an odd last row is paired with ``zeros``."""
+    """Pack pairs of rows of x (R, .), starting at column ``first``. An odd last row is paired with ``zeros``."""
     rows, row_bytes = len(x), 2 * x.shape[1]
     for block in range(len(panels)):
         place = x.ctypes.data + 2 * (first + block * BLOCK)
@@ -206,7 +206,7 @@ def _pack_as_rows(x: Array, first: int, zeros: Array, panels: Array) -> None:
 
 @jit_inline
 def _pair_rows(x: Array, pairs: Array) -> None:
-    """Write the elements of every two rows side by side."""
+    """Interleave the elements of each two consecutive rows."""
     for pair in range(len(pairs)):
         even, odd, to = x[2 * pair].ctypes.data, x[2 * pair + 1].ctypes.data, pairs[pair].ctypes.data
         for first in range(0, pairs.shape[1], LANES):

@@ -1,17 +1,17 @@
-"""Matrix products in bfloat16 for training, on processors that multiply pairs of them (AVX-512 BF16).
+"""Matrix products in bfloat16 for training, on processors with AVX-512 BF16.
 
 PyTorch's library for these products (oneDNN) reorders its operands before each product, twice for a product of two
 transposed matrices, and it computes weight gradients in bfloat16, which are then converted to float32. Here weights are
 packed directly from float32, and gradients are summed directly in float32.
 
-Products are made of rows of pairs and panels of such pairs (:mod:`headway.kernels.bf16_tiles`), BLOCK columns each:
+Products multiply rows of pairs with panels of pairs (:mod:`headway.kernels.bf16_tiles`) of BLOCK columns each:
 
     y = x W^T + b      pairs of neighboring inputs; panels of the rows of W            :func:`pack_rows`
     dx = dy W          pairs of neighboring outputs; panels of the columns of W        :func:`pack_columns`
     dW += dy^T x       pairs of neighboring rows of both, packed when they are used    :func:`add_outer_product`
 
-Matrices are contiguous. bfloat16 matrices are arrays of uint16 with the same bits. Sums are taken in the order of the
-pairs (in ``add_outer_product`` for 256 rows at a time), whatever the number of threads.
+Matrices are contiguous. bfloat16 matrices are arrays of uint16 with the same bits. Terms are summed in the order of the
+pairs (in ``add_outer_product``, 256 rows at a time), regardless of the number of threads.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from headway.kernels.bf16_tiles import (
 from headway.kernels.float_bits import cast_like
 from headway.kernels.jit import Array, jit, jit_inline, jit_serial_and_parallel
 
-_CHUNK = 64  # rows that are multiplied with all panels before the next rows: they fit a second-level cache
-_SUMMED = 256  # rows whose pairs fit a cache
-_PANEL_PAIRS = _SUMMED // 2 + 1  # pairs from one panel to the next: panels a power of two apart share cache sets
-_SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4  # blocks of sums that fit a cache, and the minimum of them side by side
-_LINE_BYTES = BLOCK * PAIR_BYTES  # of BLOCK pairs of a panel, or of BLOCK float32 sums
+_CHUNK = 64  # rows that are multiplied with all panels at a time; they fit the second-level cache
+_SUMMED = 256  # rows that are summed at a time; their pairs fit a cache
+_PANEL_PAIRS = _SUMMED // 2 + 1  # distance of panels in pairs; panels a power of two apart would share cache sets
+_SUM_BLOCKS, _MIN_SUM_BLOCKS = 128, 4  # number of blocks of sums that fit a cache, and the minimum side by side
+_LINE_BYTES = BLOCK * PAIR_BYTES  # size of BLOCK pairs of a panel, or of BLOCK float32 sums
 _NAN = np.uint16(0x7FC0)  # the bits of every NaN after conversion
 
 
@@ -48,7 +48,7 @@ def supports_width(width: int) -> bool:
 
 
 def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
-    """Write x (R, K) times the packed ``panels``, plus ``bias`` (N,) in float32, to ``out`` (R, N). K is even."""
+    """Write x (R, K) times the packed ``panels``, plus ``bias`` (N,) in float32, to ``out`` (R, N). K must be even."""
     padded = np.zeros(len(panels) * BLOCK, dtype=np.float32)
     if bias is not None:
         padded[: len(bias)] = bias
@@ -56,7 +56,7 @@ def matmul(x: Array, panels: Array, bias: Array | None, out: Array) -> None:
 
 
 def pack_rows(weight: Array) -> Array:
-    """Pack a float32 weight (N, K) for products with rows of length K. K is even."""
+    """Pack a float32 weight (N, K) for products with rows of length K, which must be even."""
     rows, width = weight.shape
     panels = np.empty((-(-rows // BLOCK), width // 2, BLOCK), dtype=np.uint32)
     _pack_rows(weight, panels)
@@ -64,7 +64,7 @@ def pack_rows(weight: Array) -> Array:
 
 
 def pack_columns(weight: Array) -> Array:
-    """Pack a float32 weight (N, K) for products with rows of length N. N is even, K a multiple of BLOCK."""
+    """Pack a float32 weight (N, K) for products with rows of length N. N must be even, and K a multiple of BLOCK."""
     rows, width = weight.shape
     panels = np.empty((width // BLOCK, rows // 2, BLOCK), dtype=np.uint32)
     _pack_columns(weight, panels)
@@ -74,7 +74,7 @@ def pack_columns(weight: Array) -> Array:
 def add_outer_product(y: Array, x: Array, out: Array) -> None:
     """Add y^T x to ``out``, for y (R, N) and x (R, K).
 
-    ``out`` (M, K) is float32; M is at least N and a multiple of TILE_ROWS, K a multiple of BLOCK.
+    ``out`` (M, K) is float32. M must be at least N and a multiple of TILE_ROWS, and K a multiple of BLOCK.
     """
     strips = host_threads.get()  # every strip reads the whole narrower matrix
     by_rows = y.shape[1] >= x.shape[1]
@@ -105,7 +105,7 @@ def _matmul(x: Array, panels: Array, bias: Array, out: Array) -> None:
 
 @jit_inline
 def _pair(first: Any, second: Any) -> Any:
-    """Return two numbers as bfloat16, in 32 bits."""
+    """Return two numbers, rounded to bfloat16, in 32 bits."""
     half = np.uint16(0)
     low = cast_like(first, half) if first == first else _NAN
     high = cast_like(second, half) if second == second else _NAN
@@ -157,7 +157,7 @@ def _add_outer(y: Array, x: Array, out: Array, row_strips: int, column_strips: i
 
 @jit_inline
 def _pack_row_pairs(x: Array, start: int, pairs: Array) -> None:
-    """Pack pairs of rows in blocks of columns from ``start`` on; missing columns and a missing last row are zeros."""
+    """Pack pairs of rows in blocks of columns, starting at column ``start``. Missing columns and rows are zeros."""
     rows, width = x.shape
     whole = min(len(pairs), (width - start) // BLOCK)
     for pair in range(rows // 2):

@@ -1,12 +1,12 @@
-"""Products of pairs of bfloat16, in tiles that fit the processor's registers: the core of all products of training.
+"""Products of pairs of bfloat16, in tiles that fit the processor's registers: the core of all products in training.
 
-One instruction, ``vdpbf16ps`` (AVX-512 BF16), adds the products of two pairs to each of 16 float32 sums. All products
-are loops of it over pairs: a pair of a row, broadcast to all lanes, meets the pairs of 16 or 32 columns, which are
-adjacent in a *panel*. The sums of up to eight rows by two vectors stay in registers (Zen 5: 490 GFLOP/s per thread of
-at most 510).
+One instruction, ``vdpbf16ps`` (AVX-512 BF16), adds the products of two pairs to each of 16 float32 sums. All matrix
+products are loops over pairs that repeat it: a pair of a row, broadcast to all lanes, is multiplied with the pairs of
+16 or 32 columns, which are adjacent in a *panel*. The sums of up to eight rows by two vectors stay in registers (Zen 5:
+490 of at most 510 GFLOP/s per thread).
 
-Functions take addresses, counts and strides in bytes, so the pairs may be anywhere: neighbors in a row, or the pairs
-that :func:`interleave` makes of two rows.
+Functions take addresses, counts and strides in bytes, so the pairs may be anywhere in memory: neighbors in a row, or
+pairs of two rows made by :func:`interleave`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import llvmlite.binding
 from llvmlite import ir
 from numba import types
 
-from headway.kernels.float_bits import WORDS
+from headway.kernels.float_bits import INT16_VECTOR
 from headway.kernels.jit import jit
 from headway.kernels.llvm import (
     FEATURES,
@@ -58,14 +58,14 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 
 
 def has_bf16_dot() -> bool:
-    """Return whether the processor has the instruction and none that is faster (AMX), and the compiler knows bfloat."""
+    """Return whether the processor has the bfloat16 dot product but not the faster AMX, and LLVM supports bfloat."""
     compiles = llvmlite.binding.llvm_version_info[0] >= _MIN_LLVM_VERSION
     return compiles and LANES == 16 and "avx512bf16" in FEATURES and "amx-bf16" not in FEATURES
 
 
 def emit_to_bfloat16(builder: Builder, vector: ir.Value) -> ir.Value:
-    """Return the bits of the nearest bfloat16 of each lane."""
-    return builder.bitcast(builder.fptrunc(vector, _BFLOATS), WORDS)
+    """Round each lane to the nearest bfloat16, and return the bits."""
+    return builder.bitcast(builder.fptrunc(vector, _BFLOATS), INT16_VECTOR)
 
 
 def _emit_tile(
@@ -85,8 +85,8 @@ def _emit_tile(
 ) -> None:
     """Multiply ``rows`` rows with a panel of ``vectors`` vectors of columns.
 
-    With a bias, the sums start at it and are stored as bfloat16. Without one they start at zero and are stored as
-    float32, or added to what is stored already.
+    With a bias, the sums start at the bias and are stored as bfloat16. Without one, they start at zero and are stored
+    as float32, or added to the stored sums if ``accumulate`` is True.
     """
     starts = [builder.offset(x, row, row_stride) for row in range(rows)]
     ends = [builder.offset(out, row, out_stride) for row in range(rows)]
@@ -116,7 +116,7 @@ def _emit_tile(
 
 
 def _rows(vectors: int, *, has_bias: bool) -> Callable[[int, int, int, int, int, int, int, int, int], None]:
-    """Return a function that multiplies rows with a panel: in tiles of eight, and of four, two and one for the rest."""
+    """Return a function that multiplies rows with a panel, in tiles of eight rows and smaller tiles for the rest."""
 
     @intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _COUNT, _ADDRESS, _ADDRESS, _COUNT, _COUNT))
     def multiply(
@@ -176,8 +176,8 @@ def multiply_rows(
 ) -> None:
     """Store rows times one panel of BLOCK columns, plus a bias, as bfloat16.
 
-    ``pairs`` and ``rows`` are counts. A stride is in bytes: from one row to the next, or from one pair of a row to the
-    next. The other arguments are addresses.
+    ``pairs`` and ``rows`` are counts. ``row_stride`` and ``out_stride`` are the bytes from one row to the next, and
+    ``pair_stride`` the bytes from one pair of a row to the next. The other arguments are addresses.
     """
     _multiply_rows(panel, pairs, x, row_stride, pair_stride, bias, out, out_stride, rows)
 

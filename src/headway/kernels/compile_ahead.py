@@ -1,4 +1,4 @@
-"""Compiling the kernels of int8 decoding ahead of their first use: for containers and read-only installs."""
+"""Compile the kernels of int8 decoding before their first use, for containers and read-only installs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WIDTH = 8
 def compile_decoding_kernels() -> list[str]:
     """Compile all kernels of int8 decoding and return the folders that the code is cached in.
 
-    Each kernel is called once with small arrays of the types that decoding uses; code does not depend on sizes. Kernels
-    that every translation needs come first.
+    Each kernel is called once with small arrays of the types that decoding uses. The code does not depend on sizes.
+    Kernels that every translation needs come first.
     """
     rows = np.zeros((2, 3 * _WIDTH), dtype=np.float32)
     x, weight = np.zeros((2, _WIDTH), dtype=np.float32), np.zeros((_WIDTH, _WIDTH), dtype=np.float32)
@@ -46,7 +46,7 @@ def compile_decoding_kernels() -> list[str]:
 
 
 def start() -> None:
-    """Compile the kernels of int8 decoding in another process, if its code can be cached."""
+    """Compile the kernels of int8 decoding in another process, if the code can be cached."""
     if any(map(_can_write, cache_folders())):
         compile_in_background(__name__)
 

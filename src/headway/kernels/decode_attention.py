@@ -1,11 +1,11 @@
-"""Attention of a few queries over cached keys and values: the beams of a sentence over its prefixes or its source.
+"""Attention of a few queries over cached keys and values: the beams of a sentence over their prefixes or the source.
 
-Scores are dot products; the queries are scaled already. Masked cache entries are not read, so a row's sums contain the
-same numbers whatever is stored between its own entries.
+Scores are dot products, so the queries must already be scaled. Masked cache entries are not read, so the result of a
+row does not depend on what is stored between its own entries.
 
-Rows are float32 and contain, side by side, what one product computed: queries, and possibly keys and values, all heads
-of each. The cache contains keys and values as 16-bit floats by slot and head, padded with zeros to whole vectors
-(:func:`padded_width`). Each sentence has a slot.
+Rows are float32 and contain the output of one matrix product: the queries of all heads side by side, in some cases
+followed by their keys and values. The cache contains keys and values as 16-bit floats by slot and head, padded with
+zeros to whole vectors (:func:`padded_width`). Each sentence has a slot.
 
 Dimensions: B sentences, R = B * W rows (the W queries of a sentence are adjacent), P slots, H heads, C entries of a
 slot, K width of a key, U width of a value; K2 and U2 include the padding.
@@ -28,10 +28,10 @@ def padded_width(width: int) -> int:
 
 @jit
 def write_kv(rows: Array, column: int, width: int, heads: int, cache: Array, slots: Array, start: int) -> None:
-    """Write ``width`` columns per head, from ``column`` of ``rows`` on, to entries of ``cache`` from ``start`` on.
+    """Copy ``width`` columns per head of ``rows``, from ``column`` on, to the entries of ``cache`` from ``start`` on.
 
-    ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats; larger values become infinite.
-    ``slots`` (B,) are the slots of the sentences.
+    ``cache`` (P * H, C, K2) is contiguous and contains the bits of 16-bit floats. Numbers that are too large for them
+    become infinite. ``slots`` (B,) contains the slot of each sentence.
     """
     size = cache.shape[2]
     beams = len(rows) // len(slots) if len(slots) else 0
@@ -55,19 +55,19 @@ def attend(
     mask: Array,
     out: Array,
 ) -> None:
-    """Write softmax(Q K^T) V over the first ``count`` entries to ``out`` (R, H * U); rows start with the queries.
+    """Write softmax(Q K^T) V over the first ``count`` entries to ``out`` (R, H * U). ``rows`` begin with the queries.
 
     ``keys`` (P * H, >= count, K2) and ``values`` (P * H, >= count, U2) are contiguous and were written by
-    :func:`write_kv` to these ``slots``. The boolean ``mask`` (B, W or 1, >= count) is True where a query may attend; an
-    empty mask allows all entries.
+    :func:`write_kv` to these ``slots``. The boolean ``mask`` (B, W or 1, >= count) is True for entries that a query may
+    attend to. An empty mask allows all entries.
     """
     value_width = out.shape[1] // heads
     sentences = len(slots)
     beams = len(rows) // sentences if sentences else 0
-    space = count + KEYS_PER_DOT + LANES  # entries and weights of a beam, which are read by whole vectors
+    space = count + KEYS_PER_DOT + LANES  # size of a beam's entries and weights, which are read in whole vectors
     entries, num_open = np.empty(beams * space, dtype=np.int64), np.empty(beams, dtype=np.int64)
     weights, totals = np.empty(beams * space, dtype=np.float32), np.empty(beams, dtype=np.float32)
-    key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # of an entry
+    key_bytes, value_bytes = 2 * keys.shape[2], 2 * values.shape[2]  # size of an entry
     next_keys, next_values = keys.shape[1] * key_bytes, values.shape[1] * value_bytes
     for sentence in range(sentences):
         for beam in range(beams):
@@ -97,7 +97,7 @@ def attend(
 
 @jit_internal
 def _list_open(mask: Array, sentence: int, beam: int, count: int, entries: Array, first: int) -> int:
-    """Write the unmasked entries, followed by KEYS_PER_DOT - 1 copies of the last, and return their number."""
+    """Write the unmasked entries, followed by KEYS_PER_DOT - 1 copies of the last one. Return the number of entries."""
     num_open, row = 0, beam if beam < mask.shape[1] else 0
     for c in range(count):
         if not len(mask) or mask[sentence, row, c]:

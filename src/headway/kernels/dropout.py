@@ -1,11 +1,11 @@
-"""Dropout with random numbers that any thread can compute from any position on.
+"""Dropout with random numbers that any thread can compute, starting at any position.
 
 The i-th 64 random bits are those of SplitMix64 (Steele, Lea and Flood 2014) after i steps: a hash of the seed and i, so
-the dropped elements do not depend on the number of threads. Sixteen bits decide on each element. Masks are not stored:
-computing a mask from its seed again is faster than reading it.
+the dropped elements do not depend on the number of threads. Sixteen bits determine whether an element is dropped. Masks
+are not stored, because recomputing a mask from its seed is faster than reading it.
 
-Arrays are contiguous, (N,) unless documented otherwise, and float32 or uint16 (the bits of bfloat16). The arrays of one
-call have one type.
+Arrays are contiguous, (N,) unless documented otherwise, and float32 or uint16 (the bits of bfloat16). All arrays of a
+call have the same type.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_inline, jit_serial_and_parallel
 
-_CHUNK = 8192  # elements at a time, whose random bits fit a cache
-_ROWS = 64  # rows whose gradients are summed before the sums of other rows are added
+_CHUNK = 8192  # elements that are processed at a time; their random bits fit a cache
+_ROWS = 64  # rows whose gradients are summed first; then these partial sums are added
 _STEP, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _ZERO = np.float32(0)
@@ -43,7 +43,7 @@ def bias_relu_dropout(x: Array, bias: Array, out: Array, seed: int, threshold: i
 def bias_relu_dropout_backward(gradient: Array, y: Array, out: Array, threshold: int) -> Array:
     """Write the gradient with respect to x to ``out``, and return the gradient with respect to the bias.
 
-    ``y`` is the output of :func:`bias_relu_dropout`; gradients are 0 wherever it is.
+    ``y`` is the output of :func:`bias_relu_dropout`. Gradients are 0 where ``y`` is 0.
     """
     sums = np.empty((-(-len(y) // _ROWS), y.shape[1]), dtype=np.float32)
     _bias_relu_dropout_backward(gradient, y, out, sums, _scale(threshold))
@@ -57,7 +57,7 @@ def _scale(threshold: int) -> np.float32:
 
 @jit_inline
 def _random_bits(first: int, count: int, seed: Any) -> Array:
-    """Return 16 random bits for each of ``count`` elements, from word number ``first`` on."""
+    """Return 16 random bits for each of ``count`` elements, starting at word number ``first``."""
     words = np.empty(-(-count // 4), dtype=np.uint64)
     for i in range(len(words)):
         word = seed + np.uint64(first + i + 1) * _STEP
@@ -96,7 +96,7 @@ def _bias_relu_dropout(x: Array, bias: Array, out: Array, seed: Any, threshold: 
         if threshold == 0:
             for i in range(width):
                 number = to_float32(own_x[i]) + bias[i]
-                # NaN is not below zero, so damage stays visible.
+                # NaN is not below zero and is kept, so damaged values stay visible.
                 own_out[i] = cast_like(_ZERO if number <= _ZERO else number, own_out[i])  # noqa: FURB136
         else:
             first = row * width  # the index of the row's first 16 bits

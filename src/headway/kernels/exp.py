@@ -1,4 +1,4 @@
-"""Exponentials inside compiled loops. Unlike calls of the C library's functions, compilers vectorize these."""
+"""Exponentials for compiled loops. Compilers vectorize them, unlike calls of the C library's functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
     kind = x.type
     int_kind, name = (INT32, "f32") if kind == FLOAT else (INT_VECTOR, f"v{LANES}f32")
     least = constant(kind, _MIN_EXPONENT)
-    x = builder.select(builder.fcmp_ordered("<", x, least), least, x)  # NaN stays
+    x = builder.select(builder.fcmp_ordered("<", x, least), least, x)  # keeps NaN
     whole = builder.call_llvm(f"llvm.rint.{name}", kind, x)
     rest = builder.fsub(x, whole)
     power = constant(kind, _TAYLOR[0])
@@ -36,30 +36,30 @@ def _emit_exp2(builder: Builder, x: ir.Value) -> ir.Value:
 exp2 = intrinsic(types.float32(types.float32))(_emit_exp2)
 """Return 2^x for x <= 0, with a relative error of 2e-7; 2^-126 for x < -126.
 
-x is split into an integer, which becomes the bits of the exponent, and a rest of at most a half in magnitude, whose
-power of 2 is the Taylor series of exp(x log 2) up to x^6.
+x is split into an integer, which becomes the bits of the exponent, and a remainder of at most 1/2 in magnitude. The
+power of 2 of the remainder is computed as the Taylor series of exp(x log 2) up to x^6.
 """
 
 
 def emit_exp_and_sum(
-    builder: Builder, scores: ir.Value, vectors: ir.Value, is_open: Callable[[ir.Value], ir.Value]
+    builder: Builder, scores: ir.Value, num_vectors: ir.Value, unmasked: Callable[[ir.Value], ir.Value]
 ) -> ir.Value:
-    """Replace scores by exp(score - largest score), or by 0 if they are not open, and return the sum.
+    """Replace scores by exp(score - largest score), or by 0 if they are masked, and return the sum.
 
-    ``is_open`` returns the open lanes of vector number i; only they are considered for the largest score.
+    ``unmasked(i)`` returns the lanes of vector i that are not masked. Only these are considered for the largest score.
     """
     lowest, zeros = constant(INT_VECTOR, int(MIN_INT32)), constant(FLOAT_VECTOR, 0.0)
     highest, total = builder.variable(lowest), builder.variable(zeros)
     maximum = f"llvm.smax.v{LANES}i32"
-    with builder.loop(vectors) as i:
-        ordered = builder.select(is_open(i), emit_ordered_int(builder, builder.read(scores, INT_VECTOR, i)), lowest)
+    with builder.loop(num_vectors) as i:
+        ordered = builder.select(unmasked(i), emit_ordered_int(builder, builder.read(scores, INT_VECTOR, i)), lowest)
         builder.store(builder.call_llvm(maximum, INT_VECTOR, builder.load(highest), ordered), highest)
     largest = builder.call_llvm(f"llvm.vector.reduce.smax.v{LANES}i32", INT32, builder.load(highest))
     base = builder.broadcast(builder.bitcast(emit_ordered_int(builder, largest), FLOAT))
     scale = constant(FLOAT_VECTOR, float(LOG2_E))
-    with builder.loop(vectors) as i:
+    with builder.loop(num_vectors) as i:
         power = builder.fmul(builder.fsub(builder.read(scores, FLOAT_VECTOR, i), base), scale)
-        power = builder.select(is_open(i), _emit_exp2(builder, power), zeros)
+        power = builder.select(unmasked(i), _emit_exp2(builder, power), zeros)
         builder.write(power, scores, i)
         builder.add_to(total, power)
     return builder.sum_lanes(builder.load(total))
@@ -71,5 +71,5 @@ def exp_and_sum(builder: Builder, scores: ir.Value, count: ir.Value) -> ir.Value
 
     There must be space for LANES more scores, which become zeros. If all scores are -inf, the sum is NaN.
     """
-    vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
-    return emit_exp_and_sum(builder, scores, vectors, lambda i: builder.first_lanes(count, i))
+    num_vectors = builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
+    return emit_exp_and_sum(builder, scores, num_vectors, lambda i: builder.lane_mask(count, i))

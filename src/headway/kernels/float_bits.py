@@ -12,11 +12,11 @@ from numba import types
 
 from headway.kernels.llvm import FLOAT, INT16, INT32, INT_VECTOR, LANES, Builder, constant, intrinsic
 
-ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign: ordered by magnitude, NaN above all
-MIN_INT32 = np.int32(-(2**31))  # the start of a search for the largest integer
-WORDS = ir.VectorType(INT16, LANES)  # a vector of bfloat16, as bits
+ABS_MASK = np.int32(0x7FFFFFFF)  # all bits but the sign; as integers they are ordered by magnitude, with NaN largest
+MIN_INT32 = np.int32(-(2**31))  # the initial value of a search for the largest integer
+INT16_VECTOR = ir.VectorType(INT16, LANES)  # the bits of a vector of bfloat16
 _SIGN = 31  # the position of the sign bit
-_HALF = 16  # the bits of a bfloat16
+_HALF = 16  # the number of bits of a bfloat16
 _ROUNDING = 0x7FFF  # just less than half a unit in the last place of a bfloat16
 
 
@@ -39,7 +39,7 @@ def emit_ordered_int(builder: Builder, bits: ir.Value) -> ir.Value:
 
 
 ordered_int = intrinsic(types.int32(types.int32))(emit_ordered_int)
-"""Map the bits of floats to integers with the same order, NaN at both ends. The function is its own inverse."""
+"""Map the bits of floats to integers in the same order, with NaN at both ends. The function is its own inverse."""
 
 
 def emit_read_float32(builder: Builder, address: ir.Value, stored: ir.Type, index: ir.Value, kind: ir.Type) -> ir.Value:
@@ -49,7 +49,7 @@ def emit_read_float32(builder: Builder, address: ir.Value, stored: ir.Type, inde
     """
     if stored == FLOAT:
         return builder.read(address, kind, index)
-    narrow, wide = (INT16, INT32) if kind == FLOAT else (WORDS, INT_VECTOR)
+    narrow, wide = (INT16, INT32) if kind == FLOAT else (INT16_VECTOR, INT_VECTOR)
     bits = builder.zext(builder.read(address, narrow, index), wide)
     return builder.bitcast(builder.shl(bits, constant(wide, _HALF)), kind)
 
@@ -66,7 +66,7 @@ def to_float32(builder: Builder, x: ir.Value) -> ir.Value:
 def cast_like(builder: Builder, x: ir.Value, like: ir.Value) -> ir.Value:
     """Convert ``x`` to the type of ``like``: float32, or the bits of the nearest bfloat16 (ties to even).
 
-    The NaN that processors produce stays NaN.
+    NaN stays NaN if its bits are the ones that processors produce.
     """
     if like.type == FLOAT:
         return x

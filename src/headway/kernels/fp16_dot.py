@@ -4,9 +4,9 @@ A compiler turns the loop of a dot product into one vector of partial sums, and 
 products. :func:`dot_products` computes the scores of :data:`KEYS_PER_DOT` keys at once and adds the lanes of all of
 them in one tree of shuffles. :func:`weighted_sum` keeps up to eight vectors in registers while it reads all values.
 
-Keys and values are float16, which halves the memory that is read: the keys and values of a few sentences exceed the
-caches. A beam's cache entries are scattered, so each loop prefetches what is needed next: the same entries of the next
-head. All sums are float32. Widths are multiples of the vector length.
+Keys and values are float16, which halves the memory that must be read: the keys and values of only a few sentences
+exceed the caches. A beam's cache entries are scattered, so each loop prefetches the data that is needed next: the same
+entries of the next head. All sums are float32. Widths are multiples of the vector length.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 
 @intrinsic(types.void(_COUNT, _ADDRESS, _ADDRESS))
 def to_float16(builder: Builder, count: ir.Value, x: ir.Value, out: ir.Value) -> None:
-    """Convert ``count`` float32 at ``x`` to float16, and store them at ``out``, followed by zeros to whole vectors."""
+    """Convert ``count`` float32 numbers at ``x`` to float16 at ``out``, followed by zeros up to a whole vector."""
     with builder.loop(_vectors(builder, count)) as i:
-        builder.write(builder.fptrunc(builder.read_first(x, i, count), _HALVES), out, i)
+        builder.write(builder.fptrunc(builder.read_masked(x, i, count), _HALVES), out, i)
 
 
 @intrinsic(types.void(_ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS, _COUNT, _ADDRESS))
@@ -41,23 +41,23 @@ def dot_products(
     rows: ir.Value,
     stride: ir.Value,
     chosen: ir.Value,
-    ahead: ir.Value,
+    prefetch_offset: ir.Value,
     out: ir.Value,
 ) -> None:
     """Store the dot products of a query with KEYS_PER_DOT chosen rows.
 
-    ``query`` is the address of ``count`` float32, ``rows`` the address of the first row of float16,
-    ``stride`` the bytes from a row to the next, ``chosen`` the address of the indices of the rows (int64), and ``out``
-    the address of the products (float32). The data ``ahead`` bytes behind the chosen rows is prefetched for the next
-    call.
+    ``query`` is the address of ``count`` float32 numbers, ``rows`` the address of the first row of float16 numbers,
+    ``stride`` the number of bytes from one row to the next, ``chosen`` the address of the indices of the rows (int64),
+    and ``out`` the address of the products (float32). For the next call, the data ``prefetch_offset`` bytes after the
+    chosen rows is prefetched.
     """
     starts = [builder.offset(rows, builder.read(chosen, INT64, key), stride) for key in range(KEYS_PER_DOT)]
     sums = [builder.variable(_ZEROS) for _ in starts]
     with builder.loop(builder.sdiv(builder.add(stride, INT64(CACHE_LINE - 1)), INT64(CACHE_LINE))) as line:
         for start in starts:
-            builder.prefetch(builder.offset(builder.add(start, ahead), line, CACHE_LINE))
+            builder.prefetch(builder.offset(builder.add(start, prefetch_offset), line, CACHE_LINE))
     with builder.loop(_vectors(builder, count)) as i:
-        factor = builder.read_first(query, i, count)
+        factor = builder.read_masked(query, i, count)
         for total, start in zip(sums, starts, strict=True):
             _add_product(builder, total, factor, builder.read(start, _HALVES, i))
     builder.write(_sum_lanes_of_eight(builder, [builder.load(total) for total in sums]), out)
@@ -72,13 +72,14 @@ def weighted_sum(
     stride: ir.Value,
     chosen: ir.Value,
     count: ir.Value,
-    ahead: ir.Value,
+    prefetch_offset: ir.Value,
     scale: ir.Value,
     out: ir.Value,
 ) -> None:
-    """Store ``scale`` times the sum of ``count`` chosen rows, each times its weight.
+    """Store ``scale`` times the sum of ``count`` chosen rows, each multiplied by its weight.
 
-    ``out`` is the address of the first ``width`` elements of it. The other arguments are those of :func:`dot_products`.
+    The first ``width`` elements of the sum are stored at the address ``out``. For the other arguments, see
+    :func:`dot_products`.
     """
     done, vectors, factors = builder.variable(INT64(0)), _vectors(builder, width), builder.broadcast(scale)
     for size in (_MAX_SUMS, _MAX_SUMS // 2, 1):
@@ -90,16 +91,16 @@ def weighted_sum(
                 factor = builder.broadcast(builder.read(weights, FLOAT, i))
                 row = builder.offset(rows, builder.read(chosen, INT64, i), stride)
                 for place in places[:: CACHE_LINE // (2 * LANES)]:
-                    builder.prefetch(builder.offset(builder.add(row, ahead), place, 2 * LANES))
+                    builder.prefetch(builder.offset(builder.add(row, prefetch_offset), place, 2 * LANES))
                 for place, total in zip(places, sums, strict=True):
                     _add_product(builder, total, factor, builder.read(row, _HALVES, place))
             for place, total in zip(places, sums, strict=True):
-                builder.write_first(builder.fmul(builder.load(total), factors), out, place, width)
+                builder.write_masked(builder.fmul(builder.load(total), factors), out, place, width)
             builder.store(builder.add(first, INT64(size)), done)
 
 
 def _vectors(builder: Builder, count: ir.Value) -> ir.Value:
-    """Return the number of vectors that ``count`` elements fill, the last one perhaps partly."""
+    """Return the number of vectors that are needed for ``count`` elements."""
     return builder.sdiv(builder.add(count, INT64(LANES - 1)), INT64(LANES))
 
 
@@ -121,7 +122,7 @@ def _sum_lanes_of_eight(builder: Builder, vectors: list[ir.Value]) -> ir.Value:
 
     if LANES > KEYS_PER_DOT:
         vectors = [add_lanes(vector, vector, range(KEYS_PER_DOT), range(KEYS_PER_DOT, LANES)) for vector in vectors]
-    # Within the halves of a register, as `vhaddps` does.
+    # Lanes are added within the halves of a register, as `vhaddps` does.
     even, odd = (0, 2, 8, 10, 4, 6, 12, 14), (1, 3, 9, 11, 5, 7, 13, 15)
     while len(vectors) > 2:
         vectors = [add_lanes(a, b, even, odd) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]

@@ -6,29 +6,32 @@ not generate them from plain loops:
     out[r, n] = sum over k of q[r, k] * w[n, k]
 
 for a few rows r and one block of outputs n. The processor multiplies unsigned bytes with signed bytes, so rows are
-stored as u = q + 128 (:data:`INPUT_OFFSET`), and sums start at -128 * sum over k of w[n, k], which is computed ahead.
+stored as u = q + 128 (:data:`INPUT_OFFSET`), and sums start at -128 * sum over k of w[n, k], computed in advance.
 
 Weights are packed so that the data of one instruction is adjacent (:func:`pack_weight`): for each block of
-:data:`BLOCK` outputs and each group of four neighboring k, the weights of all outputs. A vector of weights meets four
-inputs of a row, broadcast to all lanes. ``vpdpbusd`` adds the four products of each output to its 32-bit sum. On
-processors without it, ``pmaddubsw`` adds two products in 16 bits, another addition makes that four, and only then
-``pmaddwd`` widens them: half the work of 16-bit inputs, whose products ``pmaddwd`` takes two at a time.
+:data:`BLOCK` outputs and each group of four neighboring k, the weights of all outputs. A vector of weights is
+multiplied with four inputs of a row, which are broadcast to all lanes. ``vpdpbusd`` adds the four products of each
+output to its 32-bit sum. On processors without it, ``pmaddubsw`` adds two products in 16 bits, another instruction adds
+two of these sums, and only then ``pmaddwd`` widens the result to 32 bits. This is half the work of 16-bit inputs, of
+which ``pmaddwd`` multiplies only two at a time.
 
-Arbitrary weights would overflow sums in 16 bits. :func:`quantize_weight` chooses the scale of each output so that no
-four weights that are added there can, whatever the inputs: 255 times the sum of those of one sign is at most 2^15 - 1.
-For weights distributed as in a trained layer this costs less than one bit of the eight on average. ``vpdpbusd`` would
-not need it, but this way all processors compute the same integers.
+With arbitrary weights, sums in 16 bits would overflow. :func:`quantize_weight` chooses the scale of each output so that
+the four products that are added in 16 bits cannot overflow for any input: 255 times the sum of their positive weights,
+and of their negative ones, is at most 2^15 - 1 in magnitude. For weights distributed as in a trained layer this costs
+less than one bit of the eight on average. ``vpdpbusd`` would not need it, but this way all processors compute the same
+integers.
 
 Sums stay in registers until all inputs of a row are processed. Then they are converted to floating point, scaled and
 shifted before they are stored. Three rows by two vectors of outputs fill the 16 registers of AVX2 and keep the two
-multiplying pipes 90 % busy (Zen 3: 39 products per cycle of 43). Vectors have 256 bits, or 512 bits with AVX-512, which
-is as busy with eight rows by two vectors (Zen 5: 880 GFLOP/s per thread).
+multiplication units 90 % busy (Zen 3: 39 of 43 products per cycle). Vectors have 256 bits, or 512 bits with AVX-512,
+which reaches the same utilization with eight rows by two vectors (Zen 5: 880 GFLOP/s per thread).
 
-While a block is multiplied, the weights of the next block are prefetched, one cache line per group and tile, so that
-they arrive as fast as they are needed: the weights of a whole model exceed the caches. Prefetching all of them at the
-start of a block would exceed the processor's queue; with 32 rows, products would take a third longer. If there are
-fewer tiles than cache lines per group, products wait for memory, so the first tile prefetches all lines (with four
-rows, the products of a whole model take 67 to 75 % of the time with one line per group).
+While a block is multiplied, the weights of the next block are prefetched, because the weights of a whole model exceed
+the caches. Each tile prefetches one cache line per group, so that the lines arrive as fast as they are needed.
+Prefetching all of them at the start of a block would exceed the processor's queue: with 32 rows, products would take a
+third longer. If there are fewer tiles than cache lines per group, products wait for memory, so the first tile
+prefetches all lines. With four rows, this reduces the time of all products of a model to 67 to 75 % of the time with
+one line per group.
 """
 
 from __future__ import annotations
@@ -61,15 +64,15 @@ from headway.kernels.llvm import (
 
 _HAS_VPDPBUSD = ("avx512vnni" if LANES == 16 else "avxvnni") in FEATURES
 _VECTORS = 2  # vectors of sums side by side
-BLOCK = _VECTORS * LANES  # outputs
+BLOCK = _VECTORS * LANES  # outputs in a block
 
 INPUT_OFFSET = np.int32(128)
 MAX_LEVEL = 127  # the largest magnitude of a quantized weight or input
 TINY_SCALE = np.float32(1e-30)  # keeps the scale of a row of zeros positive
 _FOUR = 4  # inputs in a lane
-_FOURS = 2  # fours in a group: sums in 16 bits add products of each
-_GROUP = _FOURS * _FOUR  # inputs
-_MAX_SUM = (2**15 - 1) // 255  # the largest sum of the weights of one sign that are added in 16 bits
+_FOURS = 2  # fours in a group; a 16-bit sum adds two products of each
+_GROUP = _FOURS * _FOUR  # inputs in a group
+_MAX_SUM = (2**15 - 1) // 255  # the largest sum of the weights of one sign in a 16-bit sum
 
 _BYTES, _WORDS = ir.VectorType(BYTE, 4 * LANES), ir.VectorType(INT16, 2 * LANES)
 _PMADDUBSW = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}[LANES]
@@ -78,7 +81,7 @@ _VPDPBUSD = {8: "llvm.x86.avx512.vpdpbusd.256", 16: "llvm.x86.avx512.vpdpbusd.51
 
 
 def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], Float32[Array, " N"]]:
-    """Quantize weights to integers with one scale per output, such that no sum in 16 bits overflows.
+    """Quantize weights to integers with one scale per output, chosen so that no sum in 16 bits overflows.
 
     If rounding would make the sum of a group too large, its weights are rounded towards zero. If a weight is NaN or
     infinite, the scale of its output is not finite, and the integers are undefined.
@@ -100,8 +103,8 @@ def quantize_weight(weight: Float32[Array, "N K"]) -> tuple[Int8[Array, "N K"], 
 def _largest_sums(groups: Array) -> Array:
     """Return the largest sums (2, N, groups) of weights of one sign that are added in 16 bits.
 
-    ``groups`` (2, 2, 2, N, groups) are weights by four, pair, position in the pair, output and group. One pair of each
-    four is added.
+    ``groups`` (2, 2, 2, N, groups) contains weights, indexed by four, pair, position in the pair, output and group. A
+    16-bit sum adds one pair of each four.
     """
 
     def add_pairs(x: Array) -> Array:
@@ -113,7 +116,7 @@ def _largest_sums(groups: Array) -> Array:
 
 
 def pack_weight(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours block 4"], Int32[Array, " outputs"]]:
-    """Pack weights for :func:`multiply_block`, and return them with the start values of the sums, padded with zeros."""
+    """Pack weights for :func:`multiply_block`. Return them and the initial accumulators, both padded with zeros."""
     outputs, inputs = levels.shape
     filled = np.pad(levels, ((0, -outputs % BLOCK), (0, -inputs % _GROUP)))
     blocks = filled.reshape(len(filled) // BLOCK, BLOCK, -1, _FOUR)
@@ -121,14 +124,14 @@ def pack_weight(levels: Int8[Array, "N K"]) -> tuple[Int8[Array, "blocks fours b
 
 
 def accumulator_init(levels: Int8[Array, "N K"]) -> Int32[Array, " N"]:
-    """Return the value that the sum of each output starts at."""
+    """Return the initial accumulator of each output."""
     return cast(Array, -INPUT_OFFSET * levels.sum(axis=1, dtype=np.int32))
 
 
 def pack_weight_rows(
     levels: Int8[Array, "N K"], outputs: Int64[Array, "B blocks block"]
 ) -> Int8[Array, "B blocks fours block 4"]:
-    """Pack the weights of chosen outputs as :func:`pack_weight` does, for B choices."""
+    """Pack the weights of chosen outputs like :func:`pack_weight`, for each of B choices."""
     filled = np.pad(levels, ((0, 0), (0, -levels.shape[1] % _GROUP)))
     packed = np.empty((*outputs.shape[:2], filled.shape[1] // _FOUR, BLOCK, _FOUR), dtype=np.int8)
     _pack_rows(filled.view(np.int32), outputs, packed.view(np.int32))
@@ -152,7 +155,7 @@ _ADDRESS, _COUNT = types.uintp, types.intp
 def _tile(rows: int, lines: int) -> _Tile:
     """Return the loop over all inputs for ``rows`` rows and one block, which prefetches ``lines`` lines per group.
 
-    The lines are at the address ``ahead``. The other arguments are those of :func:`multiply_block`.
+    The lines start at the address ``ahead``. For the other arguments, see :func:`multiply_block`.
     """
 
     @intrinsic(types.void(*(_ADDRESS,) * 3, _COUNT, _COUNT, *(_ADDRESS,) * 4, types.float32, _ADDRESS, _COUNT))
@@ -193,14 +196,14 @@ def _tile(rows: int, lines: int) -> _Tile:
             y = builder.sitofp(builder.load(sums[row, vector]), FLOAT_VECTOR)
             y = builder.fmul(builder.fmul(y, builder.read(scales, FLOAT_VECTOR, vector)), input_scale)
             y = builder.fadd(y, builder.read(bias, FLOAT_VECTOR, vector))
-            y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # NaN stays
+            y = builder.select(builder.fcmp_ordered("<", y, lowest), lowest, y)  # keeps NaN
             builder.write(y, builder.offset(out, row, out_stride), vector)
 
     return tile
 
 
 def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: Sequence[ir.Value]) -> ir.Value:
-    """Return ``total`` plus the products of a group: fours of inputs, broadcast to all lanes, and fours of weights."""
+    """Return ``total`` plus the products of a group of inputs ``x``, broadcast to all lanes, with the weights ``w``."""
     if _HAS_VPDPBUSD:
         for inputs, weights in zip(x, w, strict=True):
             total = builder.call_llvm(_VPDPBUSD, INT_VECTOR, total, inputs, builder.bitcast(weights, INT_VECTOR))
@@ -211,7 +214,7 @@ def _add_products(builder: Builder, total: ir.Value, x: Sequence[ir.Value], w: S
 
 
 # AVX-512 has 32 registers, and vpdpbusd needs none for sums in 16 bits.
-_MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # rows
+_MANY, _SOME = (8, 4) if _HAS_VPDPBUSD and LANES == 16 else (3, 2)  # rows in a tile
 _LINES = _GROUP * BLOCK // CACHE_LINE  # cache lines of a group's weights
 _many, _first = _tile(_MANY, 1), _tile(_MANY, _LINES)
 _some, _one = _tile(_SOME, _LINES), _tile(1, _LINES)
@@ -237,10 +240,10 @@ def multiply_block(
 
     out = max(minimum, (inputs - INPUT_OFFSET) @ weights[block]^T * scales * input_scales + bias)
 
-    Arrays are given by their addresses: ``weights`` and ``accumulator_init`` as packed, ``scales`` and ``bias``
+    Arrays are given by their addresses: packed ``weights`` and ``accumulator_init``, ``scales`` and ``bias``
     (blocks * BLOCK,) in float32, ``inputs`` (R, ``width``) in bytes, ``input_scales`` (R,) in float32, and ``out`` with
-    ``stride`` bytes from one row to the next. ``width`` is the packed weights' number of inputs; the contents of the
-    bytes beyond the inputs of the layer do not matter.
+    ``stride`` bytes from one row to the next. ``width`` is the number of inputs of the packed weights, which are padded
+    with zeros, so the inputs beyond those of the layer may have any value.
     """
     groups = width // _GROUP
     panel, place = weights + block * BLOCK * width, 4 * BLOCK * block

@@ -6,10 +6,10 @@ row: x[r] ~ q[r] * s_x[r], s_x[r] = max |x[r]| / 127. The layer computes
 
     y[r, n] = s_x[r] * s_w[n] * sum over k of q[r, k] * w[n, k] + b[n]
 
-with an exact integer sum. With one scale for a whole batch, as in ``torch.ao.quantization.quantize_dynamic``, a row
-would depend on the other rows.
+with an exact integer sum. If a whole batch had one scale, as in ``torch.ao.quantization.quantize_dynamic``, the result
+of a row would depend on the other rows.
 
-Activation, residual and norm are applied while the rows of a product are in the cache.
+The activation, residual connection and norm are applied while the rows of a product are in the cache.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from headway.kernels.int8_gemm import (
 from headway.kernels.jit import Array, SerialAndParallel, jit, jit_parallel
 
 _LEVEL = np.float32(1 / MAX_LEVEL)
-_CHUNK = 1 << 17  # inputs that are multiplied at a time: 128 KiB fit a second-level cache
+_CHUNK = 1 << 17  # inputs that are multiplied at a time; 128 KiB, which fit the second-level cache
 
 _FEW_ROWS = 32
-_MEMORY_THREADS = 8  # threads that are enough to read at the memory's full speed
+_MEMORY_THREADS = 8  # threads that suffice to use the full memory bandwidth
 _NO_RESIDUAL = np.zeros((0, 0), dtype=np.float32)
 
 
 @dataclass(frozen=True)
 class LayerNormParams:
-    """A layer norm (Ba et al. 2016) over D features."""
+    """The parameters of a layer norm (Ba et al. 2016) over D features."""
 
     weight: Float32[Array, " D"]
     bias: Float32[Array, " D"]
@@ -56,8 +56,8 @@ _NO_NORM = LayerNormParams(np.zeros(0, np.float32), np.zeros(0, np.float32), 0.0
 class QuantizedLinear:
     """y = x W^T + b with W (N, K) in integers, optionally followed by ReLU, or by a residual connection and a norm.
 
-    ``addresses`` are those of the packed weights, of the start values of the sums, of the scales and of the bias, all
-    padded to whole blocks. ``width`` is the number of inputs with padding.
+    ``addresses`` are the addresses of the packed weights, the initial accumulators, the scales and the bias, all padded
+    to whole blocks. ``width`` is the number of inputs including padding.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class QuantizedLinear:
     ) -> Float32[Array, "R N"]:
         """Return the output of the layer. ``residual`` is added before the norm."""
         if x.shape[1] != self.in_features:
-            raise ValueError(f"inputs of {x.shape[1]} features for a layer of {self.in_features}")
+            raise ValueError(f"inputs have {x.shape[1]} features, but the layer expects {self.in_features}")
         out = np.empty((len(x), self.out_features), dtype=np.float32)
         if x.size <= _CHUNK:
             self._compute(x, residual, out)
@@ -128,10 +128,10 @@ def quantize_rows(x: Float32[Array, "R K"], width: int) -> tuple[UInt8[Array, "R
 
 @jit
 def _quantize(x: Array, levels: Array, scales: Array) -> None:
-    """Compute :func:`quantize_rows`.
+    """Quantize the rows of x, as :func:`quantize_rows` documents.
 
-    The largest magnitude is found among the bits of the floats, which are ordered by magnitude, NaN above all. So the
-    scale of a row with NaN is NaN, and so is everything computed with it.
+    The largest magnitude is found by comparing the bits of the floats as integers: without the sign they are ordered by
+    magnitude, with NaN largest. So the scale of a row that contains NaN is NaN, and so are all its results.
     """
     for r in range(len(x)):
         largest = np.int32(0)
@@ -155,7 +155,7 @@ def _multiply_blocks(
     out: Array,
     last: Array,
 ) -> None:
-    """Write the product of quantized rows and a packed weight, scaled and shifted; smaller values become ``minimum``.
+    """Write the product of quantized rows and a packed weight, scaled and shifted, but at least ``minimum``.
 
     The weight's arrays are given by their addresses. The last block is written to ``last`` if it is not full.
     """
@@ -174,7 +174,7 @@ _multiply = SerialAndParallel(jit(_multiply_blocks), jit_parallel(_multiply_bloc
 
 @jit
 def _residual_norm(x: Array, residual: Array, weight: Array, bias: Array, epsilon: float) -> None:
-    """Add the residual and apply the layer norm in place; either may be empty."""
+    """Add the residual and apply the layer norm in place. Each is skipped if its arrays are empty."""
     width = x.shape[1]
     size = np.float32(width)
     for r in range(len(x)):

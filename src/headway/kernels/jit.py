@@ -1,8 +1,9 @@
 """Numba compilation: the decorators of all kernels, the threads that they run on, and the cache of compiled code.
 
 Compiled code is cached on disk, so only the first call on a machine waits for the compiler. The cache is in
-``NUMBA_CACHE_DIR`` if that is set, otherwise beside this module if that folder can be written, otherwise in the user's
-cache folder. Code beside this module is also found where it cannot be written (a container image, a read-only install).
+``NUMBA_CACHE_DIR`` if that is set, otherwise next to this module if that folder can be written, otherwise in the user's
+cache folder. Code next to this module is also found if its folder cannot be written (a container image, a read-only
+install).
 """
 
 from __future__ import annotations
@@ -43,21 +44,21 @@ _rebuild_environment: Any = environment._rebuild_env
 _launch_threads: Any = parallel._launch_threads
 _user_cache_dir: Any = appdirs.user_cache_dir
 
-# Sums may be reordered and products fused with sums, otherwise no loop would be vectorized. NaN and infinities keep
-# their meaning, because damaged weights must be noticed. No kernel is called through a C function pointer.
+# The compiler may reorder sums and fuse products with sums, because it would vectorize no loop otherwise. NaN and
+# infinities keep their meaning, so that damaged weights are noticed. No kernel is called through a C function pointer.
 _OPTIONS: dict[str, Any] = {
     "nogil": True,
     "fastmath": {"reassoc", "contract", "nsz"},
     "error_model": "numpy",
     "no_cfunc_wrapper": True,
 }
-# Only loops over `numba.prange` use threads: starting threads for an array copy costs more than the copy.
+# Only loops over `numba.prange` use threads, because starting threads for an array copy takes longer than the copy.
 _ONLY_PRANGE = {"prange": True} | dict.fromkeys(
     ("comprehension", "fusion", "inplace_binop", "numpy", "reduction", "setitem", "stencil"), False
 )
 
-# Compiled code contains the functions that it calls and depends on the processor features that were chosen, so the
-# cache is valid for one state of all kernels and one set of features.
+# Compiled code contains the functions that it calls and depends on the chosen processor features, so it is valid only
+# for one version of all kernels and one set of features.
 _SOURCES = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py"))]
 _FEATURES = ",".join(sorted(cpu_features())).encode()
 _MAX_THREADS: int = numba.config.NUMBA_NUM_THREADS  # type: ignore[attr-defined]  # set at run time
@@ -83,28 +84,28 @@ def jit_inline(function: FunctionT) -> FunctionT:
 
 
 def jit_internal(function: FunctionT) -> FunctionT:
-    """Like :func:`jit`, for a function that only compiled code calls: it is compiled without a way in from Python."""
+    """Like :func:`jit`, for a function that only compiled code calls. It cannot be called from Python."""
     return _compile(function, "internal", {"no_cpython_wrapper": True})
 
 
 def jit_parallel(function: FunctionT) -> FunctionT:
-    """Like :func:`jit`, but Numba's threads share the loops over ``numba.prange``."""
+    """Like :func:`jit`, but the loops over ``numba.prange`` are divided among Numba's threads."""
     return _compile(function, "parallel", {"parallel": _ONLY_PRANGE})
 
 
 class SerialAndParallel(Generic[P]):
-    """The two compiled forms of one function, each compiled when it is first called.
+    """The serial and the parallel form of a function, each compiled when it is first called.
 
-    A call runs the parallel form if threads are available, on as many as the library that calls kernels uses
-    (:class:`headway.kernels.HostThreads`), but at most ``max_threads``; None means no limit. Only one kernel at a time
-    uses threads: if several threads decode at once, each with its own rows, there is nothing to gain.
+    A call runs the parallel form if threads are available. It uses as many threads as the library that calls the
+    kernels (:class:`headway.kernels.HostThreads`), but at most ``max_threads``; None means no limit. Only one kernel at
+    a time uses threads: if several threads already decode at once, more threads would not help.
     """
 
     def __init__(self, serial: Callable[P, None], parallel: Callable[P, None], max_threads: int | None = None) -> None:
         self.serial, self.parallel, self.max_threads = serial, parallel, max_threads
 
     def __call__(self, *arguments: P.args, **keywords: P.kwargs) -> None:
-        """Run the function."""
+        """Run the serial or the parallel form."""
         if _both_forms:
             self.serial(*arguments, **keywords)
             self.parallel(*arguments, **keywords)
@@ -137,7 +138,7 @@ def run_serial_and_parallel() -> Iterator[None]:
 
 
 def _after_fork() -> None:
-    """Use one thread in a forked process: OpenMP aborts if its parent process had used OpenMP."""
+    """Use one thread in a forked process, because OpenMP aborts if the parent process has used OpenMP."""
     global _MAX_THREADS, _lock
     _MAX_THREADS, _lock = 1, threading.Lock()
 
@@ -150,7 +151,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 def _threads_start_fast() -> bool:
     """Return whether Numba uses OpenMP or TBB. Its own thread pool takes 200 microseconds to start a loop.
 
-    Starting OpenMP changes the number of threads of a library that uses it, too, so that is restored.
+    Starting OpenMP also changes the number of threads of a host library that uses OpenMP, so the number is restored.
     """
     before = host_threads.get()
     _launch_threads()
@@ -164,8 +165,8 @@ def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]
 
     Neither form reorders sums or fuses products with sums: the compiler does so in one form of a loop but not in
     another, and code compiled in this process may differ from code loaded from the cache. Loops that sum a row use
-    :mod:`headway.kernels.reductions`. Other compiled functions that they call have no floating-point arithmetic except
-    instructions written with :mod:`headway.kernels.llvm`.
+    :mod:`headway.kernels.reductions`. Other compiled functions that they call must not compute with floating-point
+    numbers, except by instructions written with :mod:`headway.kernels.llvm`.
     """
     exact = {"fastmath": {"nsz"}}
     return SerialAndParallel(
@@ -174,19 +175,19 @@ def jit_serial_and_parallel(function: Callable[P, None]) -> SerialAndParallel[P]
 
 
 def compile_in_background(module: str) -> None:
-    """Run ``module``, which compiles kernels, in a process of its own that fills the cache.
+    """Run ``module``, which compiles kernels, in a separate process that fills the cache.
 
     A kernel that is called meanwhile waits for the process instead of being compiled twice.
     """
     global _background
-    with contextlib.suppress(OSError):  # this process compiles what it needs itself
+    with contextlib.suppress(OSError):  # without the other process, this one compiles the kernels that it needs
         command = [sys.executable, "-m", module]
         _background = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         atexit.register(_background.kill)
 
 
 def cache_folders() -> list[Path]:
-    """Return the folders that are searched for compiled code; new code is written to the first that can be written."""
+    """Return the folders that are searched for compiled code. New code is written to the first writable folder."""
     config: Any = numba.config  # Numba sets its attributes at run time
     if config.CACHE_DIR:
         return [Path(config.CACHE_DIR) / "headway"]
@@ -194,14 +195,14 @@ def cache_folders() -> list[Path]:
 
 
 def _compile(function: FunctionT, form: str, options: dict[str, Any]) -> FunctionT:
-    """A dispatcher that compiles ``function`` as ``form`` and caches the code."""
-    function = cast(FunctionT, inspect.unwrap(function))  # without the type checks that tests wrap around functions
+    """Return a dispatcher that compiles ``function`` as ``form`` and caches the code."""
+    function = cast(FunctionT, inspect.unwrap(function))  # removes the type checks that tests add to functions
     copy = FunctionType(function.__code__, function.__globals__, function.__name__)
     copy.__qualname__ = function.__qualname__
     dispatcher: Any = numba.njit(**(_OPTIONS | options))(copy)
     dispatcher._cache = _KernelCache(copy, form, cache_folders())
-    # An exception that a signal handler raises inside the compiler may be lost in a callback, or leave a function half
-    # compiled.
+    # An exception that a signal handler raises inside the compiler could be lost in a callback, or leave a function
+    # half compiled.
     dispatcher._compile_for_args = _interrupts_postponed()(dispatcher._compile_for_args)
     return cast(FunctionT, dispatcher)
 
@@ -210,8 +211,8 @@ class _KernelCache(_Cache):
     """The compiled forms of one function on disk.
 
     Unlike Numba's own cache, it depends on the source code of all kernels and on the chosen processor features, not on
-    one file's modification time; it reads from folders that cannot be written, and continues without caching if nothing
-    can be written; and it loads code without preparing Numba's compiler first, which takes half a second.
+    one file's modification time. It reads from folders that cannot be written, and continues without caching if no
+    folder can be written. It loads code without preparing Numba's compiler first, which would take half a second.
     """
 
     def __init__(self, function: FunctionType, form: str, folders: list[Path]) -> None:
@@ -231,7 +232,7 @@ class _KernelCache(_Cache):
         return not any(Path(file._index_path).exists() for _, file in self._files)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the code compiled for a signature, or None. Wait for the process that compiles, if there is one."""
+        """Return the code compiled for a signature, or None. Wait for the background compilation if it is running."""
         rtsys.initialize(target_context)
         key = sig, target_context.codegen().magic_tuple(), self._code
         while True:
@@ -248,7 +249,7 @@ class _KernelCache(_Cache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Write code compiled for a signature to the first folder that can be written."""
+        """Write code compiled for a signature to the first writable folder."""
         if data.library.has_dynamic_globals:
             return
         for folder, file in self._files:
@@ -269,7 +270,7 @@ class _KernelCache(_Cache):
         """Do nothing: the cache is always enabled."""
 
     def flush(self) -> None:
-        """Forget all code of this function."""
+        """Delete the cached code of this function."""
         for _, file in self._files:
             file.flush()
 
@@ -277,8 +278,8 @@ class _KernelCache(_Cache):
 class _StoredEnvironment:
     """Pickles the environment of one of Numba's own functions (array creation, indexing) with this module's globals.
 
-    Only Python objects need the globals, and kernels have none. With the function's own globals, reading would import
-    its module, and with it much of the compiler, which takes 0.15 s.
+    Only code that uses Python objects needs the globals, and kernels use none. With the function's own globals, loading
+    would import the function's module and with it much of the compiler, which takes 0.15 s.
     """
 
     def __init__(self, env: Any) -> None:
@@ -290,7 +291,7 @@ class _StoredEnvironment:
 
 @contextlib.contextmanager
 def _interrupts_postponed() -> Iterator[None]:
-    """Call the handler of SIGINT (Ctrl-C) only after the block."""
+    """Delay the handler of SIGINT (Ctrl-C) until the end of the block."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

@@ -14,7 +14,7 @@ from headway.kernels.float_bits import cast_like, to_float32
 from headway.kernels.jit import Array, jit_serial_and_parallel
 from headway.kernels.reductions import dot_product, row_sum, sum_squared_deviations, weighted_deviation_dot
 
-_CHUNK = 64  # rows at a time
+_CHUNK = 64  # rows that are processed at a time
 
 
 def layer_norm_forward(x: Array, weight: Array, bias: Array, epsilon: float, out: Array, moments: Array) -> None:
@@ -26,7 +26,7 @@ def layer_norm_forward(x: Array, weight: Array, bias: Array, epsilon: float, out
 
 
 def layer_norm_backward(gradient: Array, x: Array, weight: Array, moments: Array, out: Array) -> tuple[Array, Array]:
-    """Write the gradient with respect to x (N, D) to ``out``, and return those with respect to weight and bias (D,)."""
+    """Write the gradient with respect to x (N, D) to ``out``. Return the gradients of weight (D,) and bias (D,)."""
     sums = np.empty((-(-len(x) // _CHUNK), 2, x.shape[1]), dtype=np.float32)
     _layer_norm_backward(gradient, x, weight, moments, out, sums)
     weight_gradient, bias_gradient = sums.sum(0)

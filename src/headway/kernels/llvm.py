@@ -28,7 +28,7 @@ FLOAT_VECTOR, INT_VECTOR = ir.VectorType(FLOAT, LANES), ir.VectorType(INT32, LAN
 
 
 def intrinsic(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: make a function that emits instructions callable from compiled code.
+    """Decorator for functions that emit instructions: compiled code can then call them.
 
     The function takes a :class:`Builder` and the LLVM values of the arguments, and returns the value of the result, or
     None. ``signature`` is the signature in Numba's types, or a function that returns it for the types of the arguments.
@@ -52,36 +52,36 @@ def intrinsic(signature: Any) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def constant(kind: ir.Type, value: int | float) -> ir.Value:
-    """Return a constant of type ``kind``; in all lanes if that is a vector."""
+    """Return a constant of type ``kind``. If ``kind`` is a vector, all lanes have this value."""
     return ir.Constant(kind, [value] * kind.count if isinstance(kind, ir.VectorType) else value)
 
 
 def llvm_function(builder: ir.IRBuilder, name: str, result: ir.Type, *arguments: ir.Type) -> Any:
-    """Return the declaration of a function of LLVM's, or of an instruction of the processor."""
+    """Return the declaration of one of LLVM's functions or of an instruction of the processor."""
     return _cgutils.get_or_insert_function(builder.module, ir.FunctionType(result, arguments), name)
 
 
 class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
-    """llvmlite's builder of instructions, with the operations that kernels consist of. Addresses are integers."""
+    """llvmlite's instruction builder, with the operations that kernels consist of. Addresses are integers."""
 
     def read(self, address: ir.Value, kind: ir.Type, index: ir.Value | int = 0) -> ir.Value:
         """Return element ``index`` of the array of ``kind`` at ``address``."""
         return self.load(self._pointer(address, kind, index), align=1)
 
-    def first_lanes(self, count: ir.Value, index: ir.Value) -> ir.Value:
-        """Return which lanes of vector ``index`` belong to an array of ``count`` elements, as a mask."""
+    def lane_mask(self, count: ir.Value, index: ir.Value) -> ir.Value:
+        """Return a mask of the lanes of vector ``index`` that are inside an array of ``count`` elements."""
         left = self.trunc(self.sub(count, self.mul(index, INT64(LANES))), INT32)
         return self.icmp_signed("<", ir.Constant(INT_VECTOR, list(range(LANES))), self.broadcast(left))
 
-    def read_first(self, address: ir.Value, index: ir.Value, count: ir.Value) -> ir.Value:
-        """Return vector ``index`` of an array of ``count`` float32, with zeros beyond its end."""
+    def read_masked(self, address: ir.Value, index: ir.Value, count: ir.Value) -> ir.Value:
+        """Return vector ``index`` of an array of ``count`` float32 numbers, with zeros beyond the end of the array."""
         pointer, zeros = self._pointer(address, FLOAT_VECTOR, index), constant(FLOAT_VECTOR, 0.0)
-        name, mask = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", self.first_lanes(count, index)
+        name, mask = f"llvm.masked.load.v{LANES}f32.p0v{LANES}f32", self.lane_mask(count, index)
         return self.call_llvm(name, FLOAT_VECTOR, pointer, INT32(1), mask, zeros)
 
-    def write_first(self, value: ir.Value, address: ir.Value, index: ir.Value, count: ir.Value) -> None:
-        """Store ``value`` as vector ``index`` of an array of ``count`` float32, without what is beyond its end."""
-        pointer, mask = self._pointer(address, FLOAT_VECTOR, index), self.first_lanes(count, index)
+    def write_masked(self, value: ir.Value, address: ir.Value, index: ir.Value, count: ir.Value) -> None:
+        """Store ``value`` as vector ``index`` of an array of ``count`` float32 numbers, except lanes beyond its end."""
+        pointer, mask = self._pointer(address, FLOAT_VECTOR, index), self.lane_mask(count, index)
         self.call_llvm(f"llvm.masked.store.v{LANES}f32.p0v{LANES}f32", ir.VoidType(), value, pointer, INT32(1), mask)
 
     def write(self, value: ir.Value, address: ir.Value, index: ir.Value | int = 0) -> None:
@@ -99,7 +99,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
 
     @contextlib.contextmanager
     def loop(self, count: ir.Value) -> Iterator[ir.Value]:
-        """Emit the instructions of the block as a loop; the value is the index."""
+        """Emit the instructions of the block as a loop with ``count`` iterations. The yielded value is the index."""
         with _cgutils.for_range(self, count) as loop:
             yield loop.index
 
@@ -114,7 +114,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.store(self.fadd(self.load(variable), value), variable)
 
     def call_llvm(self, name: str, result: ir.Type, *arguments: ir.Value) -> ir.Value:
-        """Call a function of LLVM's, or an instruction of the processor."""
+        """Call one of LLVM's functions or an instruction of the processor."""
         function = llvm_function(self, name, result, *(argument.type for argument in arguments))
         return self.call(function, list(arguments))
 
@@ -124,11 +124,11 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return self.shuffle_vector(self.insert_element(undefined, value, INT32(0)), undefined, constant(INT_VECTOR, 0))
 
     def shuffle(self, a: ir.Value, b: ir.Value, lanes: list[int]) -> ir.Value:
-        """Return a vector of these lanes of two vectors, which are numbered one after the other."""
+        """Return a vector of the given lanes of ``a`` and ``b``. The lanes of ``b`` are numbered after all of ``a``."""
         return self.shuffle_vector(a, b, ir.Constant(ir.VectorType(INT32, len(lanes)), lanes))
 
     def sum_lanes(self, vector: ir.Value) -> ir.Value:
-        """Return the sum of all lanes: of the two halves, then of the halves of the result, and so on."""
+        """Return the sum of all lanes: the two halves are added, then the halves of the result, and so on."""
         lanes = LANES
         while lanes > 1:
             lanes //= 2

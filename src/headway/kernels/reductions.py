@@ -1,10 +1,10 @@
 """Sums over the elements of a row, in a fixed order.
 
-A compiler that may reorder sums vectorizes a loop, but chooses the number of vectors anew wherever the loop is
-compiled: with and without threads, in a process that compiles and in one that loads cached code. Here each lane of one
+A compiler that may reorder sums vectorizes a loop, but may choose a different number of vectors each time it compiles
+the loop: with or without threads, in a process that compiles or in one that loads cached code. Here each lane of one
 vector has its own sum, a tree of shuffles adds the lanes, and the elements that fill no vector are added last.
 
-Functions take the address of a row, and with it one element (``like``) for its type: float32, or uint16 with the bits
+Functions take the address of a row and, to determine its type, one element (``like``): float32, or uint16 with the bits
 of a bfloat16. Sums are float32.
 """
 
@@ -25,8 +25,8 @@ _Broadcast = Callable[[ir.Value], ir.Value]
 def _emit_sum(builder: Builder, count: ir.Value, term: Callable[[_Read, _Broadcast], ir.Value]) -> ir.Value:
     """Return the sum of ``count`` terms.
 
-    ``term`` returns one term, or a vector of terms. It takes two functions: one reads an element, or a vector of
-    elements, and the other returns a number, or a vector of it.
+    ``term`` returns one term, or a vector of terms. Its arguments are two functions: one reads an element, or a vector
+    of elements, and the other returns a number, or a vector that repeats it.
     """
     vectors = builder.udiv(count, INT64(LANES))
     whole = builder.mul(vectors, INT64(LANES))

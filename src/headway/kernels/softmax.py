@@ -17,13 +17,13 @@ from headway.kernels.llvm import LANES
 from headway.kernels.reductions import dot_product
 
 _MINUS_INFINITY = np.float32(-np.inf)
-_CHUNK = 64  # rows at a time
+_CHUNK = 64  # rows that are processed at a time
 
 
 def masked_softmax_(scores: Array, mask: Array, scale: float = 1.0) -> None:
     """Replace contiguous scores (B, H, T, S) by softmax(``scale`` * scores) over S.
 
-    Weights are 0 where ``mask`` (B or 1, T or 1, S) is False, also in rows that are False throughout.
+    Weights are 0 where ``mask`` (B or 1, T or 1, S) is False, even in rows in which no position is True.
     """
     _softmax(scores, mask, np.float32(scale))
 

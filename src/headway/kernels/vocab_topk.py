@@ -16,7 +16,7 @@ from headway.kernels.float_bits import MIN_INT32, bits_to_float, float_to_bits, 
 from headway.kernels.int8_gemm import BLOCK, multiply_block
 from headway.kernels.jit import Array, jit, jit_internal
 
-_CHUNK = max(128, BLOCK)  # tokens, whose logits take 128 KiB for 256 rows
+_CHUNK = max(128, BLOCK)  # tokens whose logits are computed at a time; 128 KiB for 256 rows
 _LEAST = np.float32(-3.4e38)
 _MINUS_INFINITY = np.float32(-np.inf)
 
@@ -26,16 +26,16 @@ def topk_projection(
     levels: Array,
     input_scales: Array,
     layer: Any,
-    vocabulary: int,
+    vocab_size: int,
     banned: Array,
     eos: int,
     log_probs: Array,
     tokens: Array,
     eos_log_probs: Array,
 ) -> None:
-    """Find the top k tokens of each row times a packed weight, and their log-probabilities, best first.
+    """Find each row's top k tokens under a packed output projection, and their log-probabilities, best first.
 
-    ``levels`` and ``input_scales`` are R quantized rows, and ``layer`` the addresses of the weight's arrays
+    ``levels`` and ``input_scales`` are R quantized rows. ``layer`` contains the addresses of the weight's arrays
     (:class:`~headway.kernels.int8_linear.QuantizedLinear`). The results are written to ``log_probs`` and ``tokens``
     (R, k), and the log-probabilities of ``eos`` to ``eos_log_probs`` (R,). ``banned`` tokens are never chosen but keep
     their share of the probability. If fewer than k tokens are left, the rest have log-probability -inf. If a logit is
@@ -48,8 +48,8 @@ def topk_projection(
     for row in range(rows):
         largest[row], totals[row], eos_log_probs[row] = _LEAST, np.float32(0), _MINUS_INFINITY
     inputs, own_scales, out = levels.ctypes.data, input_scales.ctypes.data, logits.ctypes.data
-    for start in range(0, vocabulary, _CHUNK):
-        size = min(_CHUNK, vocabulary - start)
+    for start in range(0, vocab_size, _CHUNK):
+        size = min(_CHUNK, vocab_size - start)
         for column in range(0, size, BLOCK):
             place, block = out + 4 * column, (start + column) // BLOCK
             multiply_block(
@@ -71,7 +71,7 @@ def topk_projection_per_sentence(
     levels: Array,
     input_scales: Array,
     layers: Any,
-    listed: Array,
+    slot_tokens: Array,
     slots: Array,
     banned: Array,
     eos: int,
@@ -81,15 +81,16 @@ def topk_projection_per_sentence(
 ) -> None:
     """Like :func:`topk_projection`, but each sentence has its own tokens and weights.
 
-    ``listed`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros, and the arrays of ``layers``
-    (P, blocks, ...) are in the same order. ``slots`` (B,) is the slot of each sentence, whose rows are neighbors.
+    ``slot_tokens`` (P, blocks, BLOCK) contains the sorted tokens of P slots, padded with zeros. The arrays of
+    ``layers`` (P, blocks, ...) are in the same order. ``slots`` (B,) is the slot of each sentence. The rows of a
+    sentence are adjacent.
     """
     weights, accumulator_init, scales, bias = layers
     beams = len(levels) // max(1, len(slots))
     excluded = np.empty(len(banned), dtype=np.int64)
     for sentence in range(len(slots)):
         slot = slots[sentence]
-        own = listed[slot].reshape(-1)
+        own = slot_tokens[slot].reshape(-1)
         size, num_excluded, eos_place = 0, 0, -1
         while size < len(own) and own[size] > 0:
             if own[size] == eos:
@@ -116,13 +117,13 @@ def topk_projection_per_sentence(
 @jit
 def topk_logits(logits: Array, banned: Array, eos: int, log_probs: Array, tokens: Array, eos_log_probs: Array) -> None:
     """Like :func:`topk_projection`, for given logits (R, V)."""
-    rows, vocabulary = logits.shape
+    rows, vocab_size = logits.shape
     for row in range(rows):
         largest, total = _LEAST, np.float32(0)
-        for start in range(0, vocabulary, _CHUNK):
-            end = min(start + _CHUNK, vocabulary)
+        for start in range(0, vocab_size, _CHUNK):
+            end = min(start + _CHUNK, vocab_size)
             largest, total = _add_chunk(logits, row, start, end, 0, largest, total, banned, log_probs, tokens)
-        eos_log_probs[row] = logits[row, eos] if 0 <= eos < vocabulary else _MINUS_INFINITY
+        eos_log_probs[row] = logits[row, eos] if 0 <= eos < vocab_size else _MINUS_INFINITY
         _normalize(row, largest, total, log_probs, eos_log_probs)
 
 
@@ -142,7 +143,7 @@ def _add_chunk(
     """Add the columns from ``first`` to ``end`` of a row of logits, which belong to the tokens ``offset`` + column.
 
     Return the largest logit so far and the sum of exponentials relative to it. The top k so far are in ``tokens``, and
-    their logits in ``log_probs``; the first token starts them.
+    their logits in ``log_probs``. Both are initialized when the first token is added.
     """
     last = log_probs.shape[1] - 1
     if first + offset == 0:
@@ -176,7 +177,7 @@ def _add_chunk(
 
 @jit_internal
 def _normalize(row: int, largest: np.float32, total: np.float32, log_probs: Array, eos_log_probs: Array) -> None:
-    """Turn logits into log-probabilities; rounding must not make that of a nearly certain token positive."""
+    """Convert logits to log-probabilities, which are at most 0 even after rounding."""
     normalizer = largest + np.log(total)
     for c in range(log_probs.shape[1]):
         difference = log_probs[row, c] - normalizer

@@ -13,14 +13,15 @@ queries and keys from the encoder; the paper does not, and neither do we.
 
 A query that may attend to no key yields zeros, not NaN.
 
-Variants, all off by default: other score functions than the scaled product (:mod:`headway.nn.scores`), a hidden layer
+Variants, all off by default: score functions other than the scaled product (:mod:`headway.nn.scores`), a hidden layer
 in the projections of queries and keys, rotary positions (:mod:`headway.nn.positions`), and restricted self-attention
 (section 4), which considers "only a neighborhood of size r in the input sequence centered around the respective output
 position". A window (before, after) is such a neighborhood of r = before + 1 + after positions.
 
-Attention weights can be observed, or replaced, while a model computes: each layer passes its weights through
-:func:`observed`. Nothing happens there unless the calling thread is inside :func:`observe_attention` or
-:func:`record_attention`: threads that share a model do not see each other's passes, as they would through module hooks.
+Attention weights can be observed or replaced while a model computes: each layer passes its weights through
+:func:`apply_observers`, which does nothing unless the calling thread is inside :func:`observe_attention` or
+:func:`record_attention`. Observers belong to one thread, so threads that share a model do not see each other's passes,
+as they would with module hooks.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def scaled_dot_product_attention(
     value: Float[Tensor, "*b S U"],
     mask: Bool[Tensor, "..."] | None = None,
 ) -> Float[Tensor, "*b T U"]:
-    """Return softmax(Q K^T / sqrt(d_k)) V (equation 1): each query's mean of the values, weighted by its match with the
-    keys.
+    """Return softmax(Q K^T / sqrt(d_k)) V (equation 1): for each query, the mean of the values, weighted by how well
+    the query matches the keys.
 
     ``mask`` is boolean, broadcasts to (..., T, S), and True means "may attend".
     """
@@ -84,8 +85,8 @@ def scaled_dot_product_attention(
 class KeysValues:
     """Projected keys and values of all heads: computed once for a memory, or kept between decoding steps.
 
-    Keys are already rotated to their positions if positions are rotary, and prepared for the score function. Prepared
-    keys may have another width than queries (:meth:`headway.nn.scores.ScoreFunction.prepare`).
+    Keys are already rotated to their positions if positions are rotary, and prepared for the score function. The width
+    of prepared keys may differ from the width of queries (:meth:`headway.nn.scores.ScoreFunction.prepare`).
     """
 
     keys: Float[Tensor, "B H S K"]
@@ -102,14 +103,14 @@ class MultiHeadAttention(nn.Module):
         num_heads: Number of heads.
         d_key: Width of a head's queries and keys. Default: d_model / num_heads, as in the paper.
         d_value: Width of a head's values. Default: d_model / num_heads.
-        dropout: Dropout probability on the weights; the paper has none there.
-        bias: Add a bias to each projection, as most implementations do. The paper writes them without one.
-        score: Score function. Those with weights have separate ones for each head.
+        dropout: Dropout probability on the attention weights. The paper has no dropout there.
+        bias: Whether each projection has a bias, as in most implementations. The paper's projections have none.
+        score: Score function. If it has weights, each head has its own.
         qk_projection: "hidden" replaces the linear projections of queries and of keys by W_2 max(0, W_1 x + b_1) + b_2,
             whose hidden layer is as wide as the queries of all heads.
-        rotary: Rotate queries and keys to their positions in self-attention. Cross-attention is never rotary.
-        window: In self-attention, how many positions before and after its own a position may attend to. None means all.
-            Cross-attention is never restricted.
+        rotary: Whether self-attention rotates queries and keys to their positions. Cross-attention is never rotary.
+        window: Number of positions before and after its own that a position may attend to in self-attention. None means
+            all. Cross-attention is never restricted.
     """
 
     def __init__(
@@ -136,8 +137,8 @@ class MultiHeadAttention(nn.Module):
         self.d_key = d_key or d_model // num_heads
         self.d_value = d_value or d_model // num_heads
         self.widths = (num_heads * self.d_key, num_heads * self.d_key, num_heads * self.d_value)
-        # One matrix for queries, keys and values, so that self-attention needs one product. The state dict has the
-        # three parts under their own names.
+        # One matrix for queries, keys and values, so that self-attention needs only one product. The state dict stores
+        # the three parts under separate names.
         self.projection = nn.Linear(d_model, sum(self.widths), bias=bias)
         self.output = nn.Linear(num_heads * self.d_value, d_model, bias=bias)
         self.score = None if score == "scaled_dot" else make_score(score, self.d_key, num_heads)
@@ -152,7 +153,7 @@ class MultiHeadAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw Xavier-uniform matrices (Glorot and Bengio 2010), each by its own shape, and zero the biases."""
+        """Initialize each matrix Xavier-uniform for its own shape (Glorot and Bengio 2010), and all biases to zero."""
         outer = [layer for layer in (self.output, self.query_outer, self.key_outer) if layer is not None]
         for weight in (*torch.split(self.projection.weight, list(self.widths)), *(layer.weight for layer in outer)):
             nn.init.xavier_uniform_(weight)
@@ -162,7 +163,7 @@ class MultiHeadAttention(nn.Module):
 
     @property
     def is_positional(self) -> bool:
-        """Whether the weights of a query depend on its position in the sequence in other ways than by ``mask``."""
+        """Whether a query's attention weights depend on its position in the sequence, apart from the mask."""
         return self.rotary is not None or self.window is not None
 
     def forward(
@@ -174,7 +175,7 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """Attend from x to itself, or to ``memory`` if given. ``mask`` broadcasts to (B, T, S)."""
         if memory is None:
-            return self.attend(*self.project(x), within_window(mask, self.window, x))
+            return self.attend(*self.project(x), restrict_to_window(mask, self.window, x))
         return self.attend(self.queries(x), self.keys_values(memory), mask)
 
     def project(
@@ -182,8 +183,8 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Tensor, "B H T K"], KeysValues]:
         """Return the queries, keys and values of one sequence.
 
-        The sequence begins at position 0, or each row at its own of ``positions``, as in a decoding step. Rotary
-        positions must cover those already: ``rotary.reserve(longest + 1)``.
+        The sequence begins at position 0, or row b at ``positions[b]``, as in a decoding step. In that case, call
+        ``rotary.reserve(largest position + 1)`` first if positions are rotary.
         """
         query, key, value = torch.split(self.projection(x), list(self.widths), dim=-1)
         query, key = self._heads(_transformed(query, self.query_outer)), self._heads(_transformed(key, self.key_outer))
@@ -209,7 +210,7 @@ class MultiHeadAttention(nn.Module):
         """Attend from projected queries to keys and values, concatenate the heads and project them."""
         mask = None if mask is None else for_all_heads(mask)
         score = None if self.score is None else self.score.compare
-        weights = observed(self, attention_weights(query, kv.keys, mask, score))
+        weights = apply_observers(self, attention_weights(query, kv.keys, mask, score))
         return self.join(self.dropout(weights) @ kv.values)
 
     def join(self, heads: Float[Tensor, "B H T U"]) -> Float[Tensor, "B T D"]:
@@ -228,10 +229,10 @@ class MultiHeadAttention(nn.Module):
         return key if self.score is None else self.score.prepare(key)
 
 
-def within_window(
+def restrict_to_window(
     mask: Bool[Tensor, "..."] | None, window: tuple[int, int] | None, x: Float[Tensor, "B T D"]
 ) -> Bool[Tensor, "..."] | None:
-    """Return ``mask`` without the keys that are outside the window of each position of ``x``."""
+    """Return ``mask`` restricted to the keys inside the window around each position of ``x``."""
     if window is None:
         return mask
     positions = torch.arange(x.size(1), device=x.device)
@@ -241,12 +242,12 @@ def within_window(
 
 
 def for_all_heads(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
-    """Insert the dimension of heads, H, into a mask that broadcasts to (B, T, S)."""
+    """Insert the head dimension H into a mask that broadcasts to (B, T, S)."""
     return (mask if mask.dim() > 1 else mask.unsqueeze(0)).unsqueeze(-3)
 
 
 def _transformed(x: Float[Tensor, "B T _"], outer: nn.Linear | None) -> Float[Tensor, "B T _"]:
-    """Return ``x``, or ``outer`` of its ReLU if there is a hidden layer."""
+    """Return ``x``, or ``outer(relu(x))`` if there is a hidden layer."""
     return x if outer is None else outer(F.relu(x))
 
 
@@ -254,7 +255,7 @@ _PARTS = ("query", "key", "value")
 
 
 def _split_projection(module: nn.Module, state: dict[str, Any], prefix: str, _metadata: object) -> None:
-    """Store query, key and value under their own names: the names of a state dict are an API."""
+    """Store query, key and value under separate names, because the names in a state dict are an API."""
     assert isinstance(module, MultiHeadAttention)
     for kind in ("weight", "bias"):
         joined = state.pop(f"{prefix}projection.{kind}", None)
@@ -266,7 +267,7 @@ def _split_projection(module: nn.Module, state: dict[str, Any], prefix: str, _me
 def _join_projection(
     module: nn.Module, state: dict[str, Any], prefix: str, _metadata: object, _strict: object, *_lists: object
 ) -> None:
-    """Invert :func:`_split_projection`. PyTorch reports names that are missing."""
+    """Invert :func:`_split_projection`. PyTorch reports missing names."""
     for kind in ("weight", "bias"):
         names = [f"{prefix}{name}.{kind}" for name in _PARTS]
         if all(name in state for name in names):
@@ -275,17 +276,17 @@ def _join_projection(
 
 AttentionObserver = Callable[[nn.Module, Tensor], Tensor | None]
 
-# The observers of each thread, by its identifier. Not a context variable: torch.compile can trace a check of whether a
-# dictionary is empty.
+# The observers of each thread, keyed by thread identifier. This is a dictionary rather than a context variable, because
+# torch.compile can trace the check for an empty dictionary.
 _observers: dict[int, tuple[AttentionObserver, ...]] = {}
 
 
 @contextmanager
 def observe_attention(observer: AttentionObserver) -> Iterator[None]:
-    """Call ``observer`` with each attention layer that computes in this thread inside the context, and its weights.
+    """Inside the context, call ``observer(layer, weights)`` whenever an attention layer computes in this thread.
 
-    The weights are (B, H, T, S). If the observer returns a tensor, the layer uses it instead. Observers nest: an inner
-    one receives what the outer ones return.
+    The weights are (B, H, T, S). If the observer returns a tensor, the layer uses it instead of its own weights.
+    Observers can be nested: an inner observer receives the weights that the outer observers return.
     """
     thread = get_ident()
     outer = _observers.get(thread, ())
@@ -300,7 +301,7 @@ def observe_attention(observer: AttentionObserver) -> Iterator[None]:
 
 @contextmanager
 def record_attention(layer: nn.Module) -> Iterator[list[Float[Tensor, "B H T S"]]]:
-    """Append the weights of ``layer`` to the yielded list each time that it computes in this thread."""
+    """Append the weights of ``layer`` to the yielded list each time the layer computes in this thread."""
     seen: list[Tensor] = []
 
     def record(module: nn.Module, weights: Tensor) -> None:
@@ -312,12 +313,12 @@ def record_attention(layer: nn.Module) -> Iterator[list[Float[Tensor, "B H T S"]
 
 
 def attention_is_observed() -> bool:
-    """Return whether this thread observes attention."""
+    """Return whether an observer is active in this thread."""
     return bool(_observers) and get_ident() in _observers
 
 
-def observed(layer: nn.Module, weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
-    """Show ``weights`` to the observers of this thread, and return the weights that ``layer`` must use."""
+def apply_observers(layer: nn.Module, weights: Float[Tensor, "B H T S"]) -> Float[Tensor, "B H T S"]:
+    """Pass ``weights`` to the observers of this thread, and return the weights that ``layer`` must use."""
     if not _observers:
         return weights
     for observer in _observers.get(get_ident(), ()):

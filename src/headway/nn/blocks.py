@@ -1,4 +1,4 @@
-"""The blocks that encoder and decoder are stacked from (Vaswani et al. 2017, figure 1, sections 3.1 and 3.3).
+"""The blocks of the encoder and decoder stacks (Vaswani et al. 2017, figure 1, sections 3.1 and 3.3).
 
 An encoder block is self-attention, then feed-forward. A decoder block is masked self-attention, then attention over the
 encoder's memory (queries from the decoder, keys and values from the memory), then feed-forward. Some expositions put
@@ -8,10 +8,10 @@ Around each sub-layer there is a residual connection, dropout on the sub-layer's
 of two orders, or without the norm:
 
     post-norm   LayerNorm(x + Dropout(Sublayer(x)))     the paper, section 3.1 with 5.4
-    pre-norm    x + Dropout(Sublayer(LayerNorm(x)))     Wang et al. 2019, Xiong et al. 2020; a norm ends the stack
+    pre-norm    x + Dropout(Sublayer(LayerNorm(x)))     Wang et al. 2019, Xiong et al. 2020; a norm follows the stack
     none        x + Dropout(Sublayer(x))
 
-Each can also go without its residual connection, "x +", for experiments on what it is good for.
+The residual connection, "x +", can also be left out, for experiments on its effect.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ NormPlacement = Annotated[
 
 
 class BlockConfig(Config):
-    """The sizes and options of encoder and decoder blocks, inherited by the config of each model made of them."""
+    """The sizes and options of encoder and decoder blocks. The configs of models with such blocks inherit them."""
 
     d_model: ModelWidth
     num_heads: NumHeads
@@ -83,30 +83,30 @@ class BlockConfig(Config):
         "bilinear form (general), one hidden layer of tanh (additive) or ReLU (feed_forward), or their cosine.",
     )
     qk_projection: Projection = Field(
-        "linear", description="Projections of queries and keys: linear (paper), or with one hidden layer of ReLU."
+        "linear", description="Projections of queries and keys: linear (paper), or with one hidden ReLU layer."
     )
     positions: Positions = Field(
         "sinusoidal",
-        description="Encoding of positions: added to embeddings (sinusoidal, learned), by rotating the queries and "
-        "keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none.",
+        description="Encoding of positions: vectors added to embeddings (sinusoidal, learned), rotation of the queries "
+        "and keys of self-attention (rotary; dot-product and cosine scores then depend on distances only), or none.",
     )
     encoder_window: int | None = Field(
         None,
         ge=1,
-        description="Restricted self-attention (paper, section 4): each position of the encoder attends to this many "
-        "positions, r, centered around itself: r // 2 before and (r - 1) // 2 after it. Default: to all positions.",
+        description="Number of positions, r, that each encoder position attends to (restricted self-attention; paper, "
+        "section 4), centered on itself: r // 2 before and (r - 1) // 2 after it. Default: all positions.",
     )
     decoder_window: int | None = Field(
         None,
         ge=1,
-        description="Each position of the decoder attends to this many of the latest target positions, itself "
-        "included; decoding stores no others. Default: to all target positions up to itself.",
+        description="Number of latest target positions, including itself, that each decoder position attends to. "
+        "Decoding stores no other positions. Default: all target positions up to itself.",
     )
 
     @model_validator(mode="before")
     @classmethod
     def _rename_old_options(cls, data: Any) -> Any:
-        """Accept the former names of arguments, which this class had as ``BlockOptions``."""
+        """Accept the argument names that this class had when it was called ``BlockOptions``."""
         if isinstance(data, dict) and "projection" in data:
             data = {"qk_projection": data["projection"], **data}
             del data["projection"]
@@ -125,8 +125,8 @@ class BlockConfig(Config):
         width = self.d_key or self.d_model // self.num_heads
         if self.positions == "rotary" and width % 2:
             raise ValueError(
-                f"positions = 'rotary' rotates pairs of units, but a head's queries and keys have {width}; set d_key "
-                "to an even number (by default it is d_model / num_heads)"
+                f"positions = 'rotary' rotates pairs of units, but the queries and keys of a head have {width} units; "
+                "set d_key to an even number (by default it is d_model / num_heads)"
             )
         return self
 
@@ -162,10 +162,10 @@ def _residual(config: BlockConfig) -> PostNorm | PreNorm | NoNorm:
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 at each position separately (equation 2), or with GELU or SiLU for ReLU.
+    """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 at each position separately (equation 2). GELU or SiLU can replace ReLU.
 
-    It equals two convolutions of kernel size 1 over the sequence. ``dropout`` acts on the inner layer; the paper has
-    none there.
+    It equals two convolutions of kernel size 1 over the sequence. ``dropout`` is applied to the inner layer; the paper
+    has no dropout there.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Transform each position."""
+        """Apply the feed-forward network to each position."""
         transformed: Tensor = self.outer(self.dropout(self.activation(self.inner(x))))
         return transformed
 
@@ -202,7 +202,7 @@ class GatedFeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*b D"]) -> Float[Tensor, "*b D"]:
-        """Transform each position."""
+        """Apply the feed-forward network to each position."""
         transformed: Tensor = self.outer(self.dropout(self.activation(self.gate(x)) * self.inner(x)))
         return transformed
 
@@ -216,7 +216,7 @@ def linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 class _NormedResidual(nn.Module):
-    """The parts of a residual connection with a norm."""
+    """Base class of residual connections with a norm."""
 
     def __init__(self, d_model: int, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
@@ -226,26 +226,26 @@ class _NormedResidual(nn.Module):
 
 
 class PostNorm(_NormedResidual):
-    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; "x +" only if ``residual``."""
+    """LayerNorm(x + Dropout(Sublayer(x))), the paper's residual connection; without "x +" if ``residual`` is False."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``sublayer``."""
+        """Apply ``sublayer`` to x, then dropout, the residual connection and the norm."""
         y = self.dropout(sublayer(x))
         normed: Tensor = self.norm(x + y if self.residual else y)
         return normed
 
 
 class PreNorm(_NormedResidual):
-    """x + Dropout(Sublayer(LayerNorm(x))), which leaves the residual path untouched; "x +" only if ``residual``."""
+    """x + Dropout(Sublayer(LayerNorm(x))): the residual path is not normalized. No "x +" if ``residual`` is False."""
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``sublayer``."""
+        """Apply the norm, ``sublayer`` and dropout to x, then the residual connection."""
         y: Tensor = self.dropout(sublayer(self.norm(x)))
         return x + y if self.residual else y
 
 
 class NoNorm(nn.Module):
-    """x + Dropout(Sublayer(x)); "x +" only if ``residual``."""
+    """x + Dropout(Sublayer(x)), without "x +" if ``residual`` is False."""
 
     def __init__(self, dropout: float, *, residual: bool = True) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ class NoNorm(nn.Module):
         self.residual = residual
 
     def forward(self, x: Float[Tensor, "B T D"], sublayer: Callable[[Tensor], Tensor]) -> Float[Tensor, "B T D"]:
-        """Apply ``sublayer``."""
+        """Apply ``sublayer`` to x, then dropout and the residual connection."""
         y: Tensor = self.dropout(sublayer(x))
         return x + y if self.residual else y
 
@@ -300,9 +300,9 @@ class DecoderBlock(nn.Module):
         return transformed
 
     def step(self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache, layer: int) -> Float[Tensor, "B W D"]:
-        """Decode one more position of each beam; the earlier ones are in ``prefix``, which has advanced already.
+        """Decode one more position of each beam. ``prefix`` contains the earlier positions, and has advanced already.
 
-        The beams of a sequence are query positions of one batch entry.
+        The beams of a sequence are the query positions of one batch entry.
         """
 
         def attend_to_prefix(x: Tensor) -> Tensor:
@@ -326,7 +326,7 @@ class DecoderBlock(nn.Module):
 
 
 class _Stack(nn.Module):
-    """Blocks one after the other. A norm ends pre-norm blocks, because their outputs are not normalized."""
+    """Blocks applied one after the other. A norm follows pre-norm blocks, because their outputs are not normalized."""
 
     def __init__(self, blocks: Sequence[nn.Module], config: BlockConfig) -> None:
         super().__init__()
@@ -337,7 +337,8 @@ class _Stack(nn.Module):
     def run(self, x: Float[Tensor, "B T D"], *context: Tensor | None) -> Float[Tensor, "B T D"]:
         """Call each block with x and ``context``. Training may skip whole blocks (LayerDrop; Fan et al. 2020).
 
-        The draws are from the CPU's generator, so that they follow from the step's seed and never wait for a GPU.
+        Random numbers come from the CPU generator, so that they depend only on the step's seed and never wait for a
+        GPU.
         """
         drops = self.training and self.layer_dropout > 0
         for block in self.blocks:
@@ -348,7 +349,7 @@ class _Stack(nn.Module):
 
 
 class EncoderStack(_Stack):
-    """N encoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
+    """N encoder blocks (6 in the paper), with a final norm if the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, config: BlockConfig) -> None:
         super().__init__([EncoderBlock(config) for _ in range(num_layers)], config)
@@ -359,7 +360,7 @@ class EncoderStack(_Stack):
 
 
 class DecoderStack(_Stack):
-    """N decoder blocks (the paper: 6), with a final norm if the blocks are pre-norm."""
+    """N decoder blocks (6 in the paper), with a final norm if the blocks are pre-norm."""
 
     def __init__(self, num_layers: int, config: BlockConfig) -> None:
         super().__init__([DecoderBlock(config) for _ in range(num_layers)], config)
@@ -376,18 +377,18 @@ class DecoderStack(_Stack):
         return self.run(x, memory, mask, memory_mask)
 
     def keys_values(self, memory: Float[Tensor, "B S D"]) -> list[KeysValues]:
-        """Return the memory's keys and values for each block."""
+        """Return the keys and values of the memory for each block."""
         return [block.cross_attention.keys_values(memory) for block in self._blocks()]
 
     def caches(self, memory: list[KeysValues]) -> tuple[KVCache, KVCache]:
-        """Return empty caches for :meth:`step`: of the prefixes, and of memories like the given one."""
+        """Return two empty caches for :meth:`step`: one for prefixes, one for memories shaped like ``memory``."""
         layers = [LayerSpec(each.keys.size(1), each.keys.size(3), each.values.size(3)) for each in memory]
         dtype, device = memory[0].keys.dtype, memory[0].keys.device
         prefix = KVCache(layers, dtype=dtype, device=device, window=self.window)
         return prefix, KVCache(layers, dtype=dtype, device=device)
 
     def step(self, x: Float[Tensor, "B W D"], prefix: KVCache, memory: KVCache) -> Float[Tensor, "B W D"]:
-        """Return the hidden states of one more position of each beam, which ``prefix`` then contains."""
+        """Append one more position of each beam to ``prefix``, and return the hidden states of these positions."""
         prefix.advance()
         for layer, block in enumerate(self._blocks()):
             x = block.step(x, prefix, memory, layer)

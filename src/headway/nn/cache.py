@@ -1,14 +1,14 @@
 """The key/value cache of step-by-step decoding.
 
-A decoder that predicts one token at a time would compute the keys and values of the whole prefix, and of the encoder's
-memory, again at every step. They do not change, so a :class:`KVCache` stores them: one cache holds the prefixes, which
-grow by one position per step, another one the memory, which is written once per sequence. Keys are stored as attention
-reads them: rotated to their positions if those are rotary, and prepared for the score function.
+Without a cache, a decoder that predicts one token at a time would recompute the keys and values of the whole prefix,
+and of the encoder's memory, at every step. They do not change, so a :class:`KVCache` stores them. One cache contains
+the prefixes, which grow by one position per step; another one contains the memory, which is written once per sequence.
+Keys are stored as attention reads them: rotated if positions are rotary, and prepared for the score function.
 
-Each sequence owns a slot of the buffers, and its beams share the entries of that slot. Reordering the beams, as beam
-search does at every step, moves no key and no value: it only changes which entries each beam may attend to. All beams
-of a sequence then attend in one product, (W, K) x (K, C). Sequences enter and leave without copying the others; entries
-that no beam can reach any more are dropped now and then, when there are enough of them to pay for the copy.
+Each sequence has a slot in the buffers, and its beams share the entries of the slot. Reordering the beams, as beam
+search does at every step, moves no keys or values: it only changes which entries each beam may attend to. All beams of
+a sequence attend in one matrix product, (W, K) x (K, C). Sequences are added and removed without copying the others.
+Entries that no beam can reach any more are dropped from time to time, when there are enough of them to be worth a copy.
 
 Dimensions: B sequences, W beams, R = B * W rows (the beams of a sequence are neighbors), H key/value heads, C entries,
 K width of a key, U width of a value, P slots (at least B).
@@ -24,14 +24,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-_GROWTH = 32  # steps by which the buffers grow
+_GROWTH = 32  # decoding steps for which space is added when the buffers are full
 _MIN_ENTRIES = 32  # caches with fewer entries are not searched for unused ones
 _WASTE = 1.5  # unused entries are dropped when there are this many times as many entries as the longest prefix needs
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """The shape of one layer's keys and values; the widths are per head, with any padding that a kernel needs."""
+    """The shape of one layer's keys and values. Widths are per head and include any padding that a kernel needs."""
 
     kv_heads: int
     key_width: int
@@ -45,19 +45,19 @@ class KVCache:
     use ``keys``, ``values``, ``slots`` and ``filled`` directly.
 
     Args:
-        layers: The shape of each layer.
-        dtype: Of keys and values.
-        device: Where they are stored.
-        window: How many of its newest entries a beam may attend to; None means all. Older entries are dropped, so that
+        layers: Shape of the keys and values of each layer.
+        dtype: Data type of keys and values.
+        device: Device of keys and values.
+        window: Number of newest entries that a beam may attend to. None means all. Older entries are dropped, so that
             the number of stored entries depends on the window and not on the length.
 
     Attributes:
-        keys: For each layer (P * H, >= C, K).
-        values: For each layer (P * H, >= C, U).
-        slots: The slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
-        lengths: Positions of each sequence so far. All its beams have the same number.
-        max_length: The largest of the lengths.
-        visible: Which entries each beam may attend to; no entry from ``filled`` on.
+        keys: One tensor (P * H, >= C, K) for each layer.
+        values: One tensor (P * H, >= C, U) for each layer.
+        slots: Slot of each sequence. The heads of slot p are ``p * H`` to ``p * H + H - 1``.
+        lengths: Number of positions of each sequence so far, the same for all its beams.
+        max_length: Largest element of ``lengths``.
+        visible: Mask of the entries that each beam may attend to, False from entry ``filled`` on.
         filled: C, the number of entries in use.
         is_full: Whether every beam may attend to every entry, so that no mask is needed.
     """
@@ -80,30 +80,30 @@ class KVCache:
 
     @property
     def num_sequences(self) -> int:
-        """B."""
+        """The number of sequences, B."""
         return self.visible.size(0)
 
     @property
     def beams(self) -> int:
-        """W."""
+        """The number of beams of each sequence, W."""
         return self.visible.size(1)
 
     @property
     def mask(self) -> Bool[Tensor, "B W C"] | None:
-        """Which entries each beam may attend to; None if all of them."""
+        """The mask of the entries that each beam may attend to, or None if every beam may attend to all of them."""
         return None if self.is_full else self.visible[:, :, : self.filled]
 
     def admit(self, lengths: Sequence[int], *, beams: int) -> None:
-        """Add a sequence for each of ``lengths``, behind the others.
+        """Append one sequence for each of ``lengths``.
 
-        Each starts with as many entries as its length, which all of its beams may attend to and :meth:`write` fills in.
-        Sequences that are decoded together have equally many ``beams``.
+        A sequence of length n starts with n entries, which all its beams may attend to and which :meth:`write` fills
+        in. All sequences of a cache have the same number of ``beams``.
         """
         before, count, longest = self.num_sequences, len(lengths), max(lengths, default=0)
         if not before:
             self.filled, self.is_full = 0, True
             self.visible = self.visible.new_empty(0, beams, 0)
-        assert beams == self.beams, "sequences that are decoded together have equally many beams"
+        assert beams == self.beams, "all sequences of a cache must have the same number of beams"
         old, self.filled = self.filled, max(self.filled, longest)
         self._reserve(before + count, self.filled, old)
         for x, heads in self._buffers():
@@ -155,15 +155,16 @@ class KVCache:
         return stored
 
     def entries(self, layer: int) -> tuple[Float[Tensor, "BH C K"], Float[Tensor, "BH C U"]]:
-        """Keys and values of a layer, sequence by sequence and head by head."""
+        """Return the keys and values of a layer, ordered by sequence and then by head."""
         self._order()
         rows = self.num_sequences * self.layers[layer].kv_heads
         return self.keys[layer][:rows, : self.filled], self.values[layer][:rows, : self.filled]
 
     def select(self, rows: Int[Tensor, " R2"], sequences: Int[Tensor, " B2"] | None = None) -> None:
-        """Make row i continue the old row ``rows[i]`` of its sequence, and keep only ``sequences``; None keeps all.
+        """Reorder the rows: row i continues the old row ``rows[i]``, which belongs to the same sequence.
 
-        Rows stay grouped by sequence, equally many for each; their number may change.
+        Only ``sequences`` are kept; None keeps all. Rows must stay grouped by sequence, with the same number of rows
+        for each sequence. This number may differ from the old one.
         """
         count = self.num_sequences if sequences is None else len(sequences)
         beams = len(rows) // max(1, count)
@@ -176,7 +177,7 @@ class KVCache:
             self._drop_unused()
 
     def _buffers(self) -> Iterator[tuple[Tensor, int]]:
-        """Each buffer with its number of heads."""
+        """Yield each buffer and its number of heads."""
         for layer, keys, values in zip(self.layers, self.keys, self.values, strict=True):
             yield keys, layer.kv_heads
             yield values, layer.kv_heads
@@ -188,7 +189,7 @@ class KVCache:
         self.slots, self._in_order = torch.arange(count, device=self.slots.device), True
 
     def _order(self) -> None:
-        """Give sequence b the slot b, moving only the sequences that have another one."""
+        """Move sequence b to slot b, for all b, copying only the sequences that are in another slot."""
         if self._in_order:
             return
         count = self.num_sequences
@@ -200,7 +201,7 @@ class KVCache:
         self._number_slots(count)
 
     def _reserve(self, slots: int, entries: int, used: int) -> None:
-        """Make room for so many slots and entries, copying the first ``used`` entries if the buffers must grow."""
+        """Make room for ``slots`` slots of ``entries`` entries. Buffers that must grow keep their ``used`` entries."""
         self._order()
         missing = entries - self.visible.size(2)
         if missing > 0:
@@ -216,7 +217,7 @@ class KVCache:
         self._replace(grown)
 
     def _drop_unused(self) -> None:
-        """Drop the entries that no beam may attend to, if that pays for the copy."""
+        """Drop the entries that no beam may attend to, if there are enough of them to be worth a copy."""
         needed = self.max_length if self.window is None else min(self.max_length, self.window)
         if needed * _WASTE > self.filled:
             return
@@ -224,7 +225,7 @@ class KVCache:
         used = visible.any(1)
         width = int(used.sum(1).max()) if used.numel() else 0
         if width * _WASTE <= self.filled:
-            # A stable sort moves each sequence's used entries to the front, in their order.
+            # A stable sort moves each sequence's used entries to the front without changing their order.
             order = (~used).to(torch.uint8).argsort(dim=1, stable=True)[:, :width]
             room = _GROWTH * self.beams
             self.visible = F.pad(visible.gather(2, order.unsqueeze(1).expand(-1, self.beams, -1)), (0, room))

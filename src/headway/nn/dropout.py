@@ -1,8 +1,8 @@
 """Dropout (Srivastava et al. 2014), placed as in Vaswani et al. 2017, section 5.4.
 
-Each dropout draws one number from PyTorch's global generator, the seed of its mask. The mask is a function of that seed
-alone: the i-th element is dropped if the i-th 16 bits of SplitMix64 (Steele, Lea and Flood 2014) are below ``p`` *
-2^16. So the mask does not depend on the number of threads, and it can be computed again instead of being stored.
+Each call draws one number from PyTorch's global generator, the seed of its mask. The mask depends only on this seed:
+the i-th element is dropped if the i-th 16 bits of SplitMix64 (Steele, Lea and Flood 2014) are below ``p`` * 2^16. So
+the mask does not depend on the number of threads, and it can be recomputed instead of being stored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from headway.errors import ConfigError
 
-_LEVELS = 2**16  # of the 16 bits that decide on an element
+_LEVELS = 2**16  # number of values of the 16 random bits of an element
 
 # The constants of SplitMix64, as int64: PyTorch multiplies int64 modulo 2^64.
 _GAMMA = 0x9E3779B97F4A7C15 - 2**64
 _MIX = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
-_SIGN_BITS = 0x8000800080008000 - 2**64  # of the four 16-bit numbers in a word
+_SIGN_BITS = 0x8000800080008000 - 2**64  # the sign bits of the four 16-bit numbers in a word
 
 
 class Dropout(nn.Module):
@@ -39,11 +39,11 @@ class Dropout(nn.Module):
 
     @property
     def threshold(self) -> int:
-        """``p`` * 2^16: 16-bit numbers below it drop their element."""
+        """``p`` * 2^16. An element is dropped if its 16-bit random number is below this."""
         return min(round(self.p * _LEVELS), _LEVELS - 1)
 
     def forward(self, x: Float[Tensor, "*b"]) -> Float[Tensor, "*b"]:
-        """Return ``x`` in evaluation mode and ``x`` with elements dropped in training mode."""
+        """Return ``x`` with elements dropped in training mode, and ``x`` itself in evaluation mode."""
         if not self.training or not self.p:
             return x
         keep = keep_mask(x, self.threshold, draw_seed())
@@ -56,16 +56,16 @@ def draw_seed() -> Int[Tensor, ""]:
 
 
 def keep_mask(x: Float[Tensor, "*b"], threshold: int, seed: Int[Tensor, ""]) -> Bool[Tensor, "*b"]:
-    """Return a mask of x's shape, True with probability 1 - ``threshold`` / 2^16: the elements to keep.
+    """Return a mask of the elements of x to keep. Each element is True with probability 1 - ``threshold`` / 2^16.
 
-    Each word of SplitMix64 decides on four elements, its lowest 16 bits on the first.
+    Each word of SplitMix64 determines four elements, the first one by its lowest 16 bits.
     """
     words = -(-x.numel() // 4)
     state = torch.arange(1, words + 1, device=x.device) * _GAMMA + seed
     word = (state ^ _shift_right(state, 30)) * _MIX[0]
     word = (word ^ _shift_right(word, 27)) * _MIX[1]
     word = word ^ _shift_right(word, 31)
-    # PyTorch compares signed numbers: with their sign bits flipped they are ordered as the unsigned ones are.
+    # PyTorch compares signed numbers. Flipping their sign bits gives them the order of the unsigned numbers.
     bits = (word ^ _SIGN_BITS).view(torch.int16)[: x.numel()].view(x.shape)
     return bits >= threshold - _LEVELS // 2
 

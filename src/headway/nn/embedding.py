@@ -19,8 +19,8 @@ from headway.errors import ConfigError
 Tie = Annotated[
     Literal["all", "target", "none"],
     Field(
-        description="Which matrices are one: both embeddings and the output projection (all), target embedding and "
-        "output projection (target), or none."
+        description="Which matrices share their weights: both embeddings and the output projection (all), target "
+        "embedding and output projection (target), or none."
     ),
 ]
 
@@ -33,7 +33,7 @@ def pad_sequences(sequences: Sequence[Sequence[int]], pad: int, device: torch.de
 
 
 class TokenEmbedding(nn.Module):
-    """A table of V vectors of width D. A lookup multiplies them by sqrt(d_model) unless ``scaled`` is False.
+    """A table of V vectors of width D. Looked-up vectors are multiplied by sqrt(d_model) unless ``scaled`` is False.
 
     The table is initialized from a normal distribution with standard deviation d_model^-0.5, as in the authors'
     tensor2tensor. Scaled embeddings then have unit variance, and so do the initial logits of a tied output projection.
@@ -61,15 +61,15 @@ def token_embeddings(
     """
     if tie == "all" and source_vocab_size != target_vocab_size:
         raise ConfigError(
-            f"tie = 'all' needs one vocabulary for both sides, but source has {source_vocab_size} and target "
-            f"{target_vocab_size} tokens; share one, or set tie to 'target' or 'none'"
+            f"tie = 'all' needs one vocabulary for both sides, but the source has {source_vocab_size} and the target "
+            f"{target_vocab_size} tokens; use a joint vocabulary, or set tie to 'target' or 'none'"
         )
     source = TokenEmbedding(source_vocab_size, width, scaled=scaled)
     return source, source if tie == "all" else TokenEmbedding(target_vocab_size, width, scaled=scaled)
 
 
 def output_projection(tie: Tie, target: TokenEmbedding, width: int, *, bias: bool) -> nn.Linear:
-    """Return the projection from states of ``width`` to logits: the target embeddings, or a new matrix if untied."""
+    """Return the projection from states of ``width`` to logits. Its weight is the target embedding unless untied."""
     projection = nn.Linear(width, len(target.weight), bias=bias)
     if bias:
         nn.init.zeros_(projection.bias)

@@ -30,7 +30,7 @@ def label_smoothed_cross_entropy(
 ) -> Float[Tensor, " N"]:
     """Return H(q, p) in nats for each of N positions, computed in float32 (float64 for float64).
 
-    ``prior`` must sum to one; None is the uniform distribution.
+    ``prior`` must sum to one. None means the uniform distribution.
     """
     logits = _at_least_float32(logits)
     log_normalizer = logits.logsumexp(-1)
@@ -65,7 +65,7 @@ def projected_cross_entropy(
 ) -> Float[Tensor, ""]:
     """Return the sum of :func:`label_smoothed_cross_entropy` over the logits ``hidden`` W^T.
 
-    :func:`headway.engine.loss.projected_cross_entropy` computes it without storing all logits.
+    :func:`headway.engine.loss.projected_cross_entropy` computes the same sum without storing all logits.
     """
     return label_smoothed_cross_entropy(F.linear(hidden, weight), targets, smoothing, prior).sum()
 

@@ -1,7 +1,7 @@
 """Pooling: reduce the encoder's vectors of all positions to one vector for the whole sequence, for a classifier.
 
-    mean, max     of each component, over the positions that are not padding
-    mean_max      both, concatenated (Howard and Ruder 2018, section 3.3, without their last state)
+    mean, max     mean or maximum of each component over the positions that are not padding
+    mean_max      mean and maximum, concatenated (Howard and Ruder 2018, section 3.3, without their last state)
     first, last   one position: the symbol prepended to the text (Devlin et al. 2019), or the last that is not padding
     attention     the mean weighted by softmax(u^T tanh(W x_s + b)) over the positions s
                   (Yang et al. 2016, equations 5 to 7)
@@ -19,13 +19,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from headway.nn.attention import masked_softmax, observed
+from headway.nn.attention import apply_observers, masked_softmax
 
 PoolingKind = Literal["mean", "max", "mean_max", "first", "last", "attention"]
 
 
 class Pooling(nn.Module):
-    """Pooling without weights; ``width`` is P."""
+    """Pooling without learned weights. ``width`` is the pooled width P."""
 
     def __init__(self, kind: Literal["mean", "max", "mean_max", "first", "last"], d_model: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Pooling(nn.Module):
         return self.kind
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B P"]:
-        """Return one vector per row."""
+        """Return one pooled vector per row."""
         match self.kind:
             case "mean":
                 return _mean(x, mask)
@@ -52,7 +52,7 @@ class Pooling(nn.Module):
 
 
 class AttentionPooling(nn.Module):
-    """A weighted mean; the weights are a softmax over each position's match with a learned query, the vector u.
+    """A mean weighted by a softmax over the positions' scores with a learned query, the vector u.
 
     :func:`~headway.nn.attention.observe_attention` observes or replaces the (B, 1, 1, S) weights.
     """
@@ -67,10 +67,10 @@ class AttentionPooling(nn.Module):
         nn.init.zeros_(self.inner.bias)
 
     def forward(self, x: Float[Tensor, "B S D"], mask: Bool[Tensor, "B S"] | None = None) -> Float[Tensor, "B D"]:
-        """Return one vector per row."""
+        """Return one pooled vector per row."""
         scores = self.question(torch.tanh(self.inner(x))).squeeze(2)
         weights = scores.softmax(1) if mask is None else masked_softmax(scores, mask)
-        weights = observed(self, weights[:, None, None])
+        weights = apply_observers(self, weights[:, None, None])
         pooled: Tensor = (weights.squeeze(1) @ x).squeeze(1)
         return pooled
 

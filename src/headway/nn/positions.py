@@ -42,7 +42,7 @@ def sinusoids(
 
     ``interleaved`` puts sines in even and cosines in odd dimensions, as the paper does. Otherwise all sines come first
     (tensor2tensor, Marian). ``last_exponent`` spaces the exponents from 0 to 1 inclusive (tensor2tensor: i / (d/2 -
-    1)); the paper's exponents end at 1 - 2/d. With an odd d_model there is one sine more than cosines.
+    1)); the paper's exponents end at 1 - 2/d. If d_model is odd, there is one more sine than cosine.
     """
     sines = (d_model + 1) // 2
     steps = torch.arange(sines, dtype=torch.float64)
@@ -59,7 +59,7 @@ def sinusoids(
 
 
 class _GrowingTable(nn.Module):
-    """A row per position, computed by ``rows``. It is no weight, and grows when a longer sequence is read."""
+    """A table with one row per position, computed by ``rows``. It is not a weight, and grows for longer sequences."""
 
     table: Tensor
 
@@ -76,9 +76,9 @@ class _GrowingTable(nn.Module):
 
 
 class SinusoidalPositions(_GrowingTable):
-    """Add sinusoidal encodings to embeddings. There are no weights and no maximum length.
+    """Add sinusoidal encodings to embeddings, without weights and without a maximum length.
 
-    The options are those of :func:`sinusoids`.
+    For the options, see :func:`sinusoids`.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class SinusoidalPositions(_GrowingTable):
 
 
 class LearnedPositions(nn.Module):
-    """Add a learned vector per position below ``max_length``; beyond it, :class:`LengthError` is raised."""
+    """Add a learned vector to each position. A sequence longer than ``max_length`` raises :class:`LengthError`."""
 
     def __init__(self, d_model: int, max_length: int) -> None:
         super().__init__()
@@ -158,9 +158,9 @@ def make_positions(
     offset: int = 0,
     last_exponent: bool = False,
 ) -> SinusoidalPositions | LearnedPositions | NoPositions:
-    """Return what adds positions to embeddings. Rotary positions are added to none; attention rotates by them.
+    """Return the module that adds positions to embeddings. It adds nothing if positions are rotary or none.
 
-    ``max_length`` is for learned positions. The other options are those of :func:`sinusoids`.
+    ``max_length`` is used only by learned positions. For the other options, see :func:`sinusoids`.
     """
     if kind == "learned":
         return LearnedPositions(d_model, max_length)
@@ -170,7 +170,7 @@ def make_positions(
 
 
 class RotaryPositions(_GrowingTable):
-    """Rotate queries or keys by their positions; their ``width`` must be even.
+    """Rotate queries or keys, whose ``width`` must be even, by their positions.
 
     There are no weights and no maximum length. The rotation is computed in float32 and rounded once.
     """
@@ -178,7 +178,7 @@ class RotaryPositions(_GrowingTable):
     def __init__(self, width: int) -> None:
         if width % 2:
             raise ConfigError(
-                f"rotary positions turn pairs of units, but a head's queries and keys have {width}; "
+                f"rotary positions rotate pairs of units, but the queries and keys of a head have {width} units; "
                 "choose an even d_key (by default it is d_model / num_heads)"
             )
         super().__init__(partial(_rotations, width))

@@ -57,7 +57,7 @@ class RecurrentLayer(nn.Module):
         return (zeros,) * self.num_states
 
     def forward(self, x: Float[Tensor, "R T _"], state: LayerState) -> tuple[Float[Tensor, "R T D"], LayerState]:
-        """Return h after each step, and the state after the last."""
+        """Return h after each step, and the state after the last step."""
         outputs = []
         for gates in self.gates(x).unbind(1):
             state = self.step(gates, state)
@@ -104,7 +104,7 @@ class RecurrentEncoder(nn.Module):
     """Layers that read the source forward and, if ``bidirectional``, also backward, with half of the units each.
 
     The halves are concatenated, so a state has width D. The backward layers read each sentence reversed within its own
-    length. Padding therefore stays at the end, where it changes nothing, and the host does not need the lengths.
+    length. Padding therefore stays at the end, where it has no effect, and lengths are not copied to the host.
     """
 
     def __init__(

@@ -9,11 +9,11 @@ There is one class for each way in which a decoder reads the source:
     BahdanauDecoder      c_t = attend(h_{t-1}) in place of z       Bahdanau et al. 2015
     LuongDecoder         c_t = attend(h_t), after the step         Luong et al. 2015
 
-Here attend(q) is the mean of the encoder's states z_1 .. z_S, weighted by the softmax of the scores of q with each.
+Here attend(q) is the mean of the encoder's states z_1 .. z_S, weighted by the softmax of their scores with q.
 
 All three depart from the papers in two ways. First, every layer's initial state is tanh(V z), and an LSTM's initial
 cell is V' z. Sutskever et al. and Luong et al. copy the encoder's states instead, Bahdanau et al. use only the backward
-half of z, and Cho et al. map twice, tanh(V' tanh(V z)), and use tanh(V z) as z. Second, the GRU's gates are cuDNN's
+half of z, and Cho et al. map twice, tanh(V' tanh(V z)), and use tanh(V z) as z. Second, the GRU's gates follow cuDNN
 (:mod:`headway.nn.recurrent`). Each class documents its other departures.
 
 Dimensions: B sentences, R rows being decoded (the beams of a sentence are neighbors), S source and T target positions,
@@ -32,7 +32,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from headway.nn.attention import observed
+from headway.nn.attention import apply_observers
 from headway.nn.blocks import linear
 from headway.nn.dropout import Dropout
 from headway.nn.recurrent import Cell, Encoded, LayerState, RecurrentLayer, layers_of
@@ -56,7 +56,7 @@ class RecurrentMemory:
         self.score_bias = self.score_bias[sentences]
 
     def join(self, other: RecurrentMemory) -> None:
-        """Append other sentences, which may have other lengths."""
+        """Append the sentences of ``other``, whose lengths may differ."""
         width = max(self.states.size(1), other.states.size(1))
         both = [(one, width - one.states.size(1)) for one in (self, other)]
         self.states = torch.cat([F.pad(one.states, (0, 0, 0, more)) for one, more in both])
@@ -68,18 +68,19 @@ class RecurrentMemory:
 class RecurrentState:
     """The state of decoding: the memories of all sentences, and each row's layer states and fed-back output.
 
-    ``fed`` has width 0 if no output is fed back. ``weights`` are the attention weights at the newest position, or None.
+    ``fed_output`` has width 0 if no output is fed back. ``weights`` are the attention weights at the newest position,
+    or None.
     """
 
     memory: RecurrentMemory
     layers: tuple[LayerState, ...]
-    fed: Float[Tensor, "R _"]
+    fed_output: Float[Tensor, "R _"]
     weights: Float[Tensor, "R S"] | None = None
 
     @property
     def beams(self) -> int:
         """Return the number of rows of each sequence."""
-        return self.fed.size(0) // max(1, len(self.memory.states))
+        return self.fed_output.size(0) // max(1, len(self.memory.states))
 
     def select(self, rows: Int[Tensor, " R2"], sentences: Int[Tensor, " B2"] | None = None) -> None:
         """Reorder the rows: row i continues the old row ``rows[i]``. Only the memories of ``sentences`` are kept.
@@ -87,7 +88,7 @@ class RecurrentState:
         None keeps all memories. Rows must stay grouped by sentence, with equally many rows per sentence.
         """
         self.layers = tuple(tuple(part[rows] for part in layer) for layer in self.layers)
-        self.fed = self.fed[rows]
+        self.fed_output = self.fed_output[rows]
         if sentences is not None:
             self.memory.select(sentences)
 
@@ -98,7 +99,7 @@ class RecurrentState:
             tuple(torch.cat(parts) for parts in zip(mine, theirs, strict=True))
             for mine, theirs in zip(self.layers, other.layers, strict=True)
         )
-        self.fed = torch.cat([self.fed, other.fed])
+        self.fed_output = torch.cat([self.fed_output, other.fed_output])
 
 
 class RecurrentAttention(nn.Module):
@@ -113,7 +114,7 @@ class RecurrentAttention(nn.Module):
         self.score: ScoreFunction = make_score(score, d_model, hidden=score_hidden)
 
     def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
-        """Return the memory that decoding keeps of the sentences."""
+        """Return the memory of the encoded sentences."""
         bias = torch.zeros(encoded.mask.shape, dtype=encoded.states.dtype, device=encoded.mask.device)
         bias = bias.masked_fill_(~encoded.mask, -math.inf)[:, None, None]
         return RecurrentMemory(encoded.states, self.score.prepare(encoded.states.unsqueeze(1)), bias)
@@ -123,7 +124,7 @@ class RecurrentAttention(nn.Module):
     ) -> tuple[Float[Tensor, "R T D"], Float[Tensor, "B 1 _ S"]]:
         """Return the context and the weights of each query. A sentence's rows are query positions over its memory."""
         queries = query.reshape(memory.states.size(0), 1, -1, query.size(-1))
-        weights = observed(self, (self.score.compare(queries, memory.keys) + memory.score_bias).softmax(-1))
+        weights = apply_observers(self, (self.score.compare(queries, memory.keys) + memory.score_bias).softmax(-1))
         return (weights.squeeze(1) @ memory.states).view(query.shape), weights
 
 
@@ -135,12 +136,12 @@ class Maxout(nn.Module):
         self.linear = linear(d_input, 2 * d_output)
 
     def forward(self, x: Float[Tensor, "*b _"]) -> Float[Tensor, "*b _"]:
-        """Map each vector."""
+        """Return the maximum of the two maps for each vector."""
         return torch.maximum(*self.linear(x).chunk(2, -1))
 
 
 class Decoder(nn.Module):
-    """The recurrent layers, and the map V from z to their initial states; subclasses define input and output.
+    """The recurrent layers, and the map V from z to their initial states. Subclasses define the input and the output.
 
     A call reads the embeddings of the next T tokens of each row (a whole target, or one token) and advances the state
     past them. Its output has width ``d_output``.
@@ -158,7 +159,7 @@ class Decoder(nn.Module):
         self.d_fed = 0
 
     def encode_memory(self, encoded: Encoded) -> RecurrentMemory:
-        """Return the memory that decoding keeps of the sentences: without attention only z."""
+        """Return the memory of the encoded sentences: without attention, only z."""
         z = encoded.vector.unsqueeze(1)
         return RecurrentMemory(z, z[:, None, :, :0], z.new_zeros(len(z), 1, 1, 1))
 
@@ -313,9 +314,9 @@ class LuongDecoder(AttentionDecoder):
             return out
         layer, outs = layers_of(self.layers)[0], []
         for of_y in layer.gates(y).unbind(1):
-            h = self.step(layer.gates(state.fed, of_y), state)
+            h = self.step(layer.gates(state.fed_output, of_y), state)
             out, weights = self._attend(h.unsqueeze(1), state.memory)
-            state.fed = out.squeeze(1)
+            state.fed_output = out.squeeze(1)
             outs.append(out)
         state.weights = weights.flatten(0, 2)
         return torch.cat(outs, 1)

@@ -1,20 +1,20 @@
-"""Score functions: how well a query and a key match, before mask and softmax.
+"""Score functions, which measure how well a query and a key match, before mask and softmax.
 
     scaled_dot     q . k / sqrt(K)                      Vaswani et al. 2017, equation 1
     dot            q . k                                Luong et al. 2015, section 3.1
     general        q^T W k                              Luong et al. 2015, section 3.1
     additive       v^T tanh(W q + U k)                  Bahdanau et al. 2015, appendix A.1.2
-    feed_forward   v^T max(0, W q + U k + b)            the paper's feed-forward layer (equation 2) of [q; k]
-    cosine         g q . k / (|q| |k|)                  Henry et al. 2020; g, one over a temperature, is learned
+    feed_forward   v^T max(0, W q + U k + b)            the paper's feed-forward layer (equation 2) applied to [q; k]
+    cosine         g q . k / (|q| |k|)                  Henry et al. 2020; g, an inverse temperature, is learned
 
-Every parameter is per head. The two functions with a hidden layer need no bias on their result, because adding a
+Each head has its own parameters. The two functions with a hidden layer need no bias on their result, because adding a
 constant to all scores does not change the softmax. If query and key come from learned linear projections without a
-bias, ``general`` computes nothing that ``dot`` could not; it is for vectors without such projections, as in recurrent
-models.
+bias, ``general`` can compute nothing that ``dot`` cannot. It is meant for vectors without such projections, as in
+recurrent models.
 
 A score function has two steps: :meth:`ScoreFunction.prepare` computes what depends only on the keys, and
-:meth:`ScoreFunction.compare` compares queries with prepared keys. Keys are therefore prepared only once while queries
-arrive one after the other. Calling the module does both.
+:meth:`ScoreFunction.compare` compares queries with prepared keys. Keys are therefore prepared only once if queries
+arrive one after the other. Calling the module performs both steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.utils.checkpoint import checkpoint
 ScoreKind = Literal["scaled_dot", "dot", "additive", "general", "cosine", "feed_forward"]
 
 _HIDDEN = 64  # maximum default width of a hidden layer, which is stored for each (T, S) pair
-_LARGEST = 1 << 24  # maximum numbers of a hidden layer in memory at a time; 64 MiB in float32
+_LARGEST = 1 << 24  # maximum number of hidden units in memory at a time; 64 MiB in float32
 _SCALE = 10.0  # initial scale of a cosine: a temperature of 0.1 (Liu et al. 2022)
 
 
@@ -57,7 +57,7 @@ def make_score(kind: ScoreKind, width: int, num_heads: int = 1, *, hidden: int |
 
 
 class ScoreFunction(nn.Module):
-    """A score function; the module's docstring lists them."""
+    """Base class of the score functions that the module's docstring lists."""
 
     def forward(self, query: Float[Tensor, "B H T K"], key: Float[Tensor, "B H S K"]) -> Float[Tensor, "B H T S"]:
         """Return the score of every query with every key."""
@@ -114,7 +114,7 @@ def _normalized(x: Float[Tensor, "*b K"]) -> Float[Tensor, "*b K"]:
 
 
 class _AdditiveScore(ScoreFunction):
-    """v^T tanh(W q + U k), whose hidden layer has (B, H, T, S, hidden) numbers.
+    """v^T tanh(W q + U k), whose hidden layer has (B, H, T, S, hidden) elements.
 
     If that is too large, the queries are processed in parts, and the hidden layer is recomputed for the gradient.
     """

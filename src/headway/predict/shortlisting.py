@@ -51,9 +51,9 @@ def learn_shortlist(
         source_size=bundle.source_tokenizer.vocab_size,
         target_size=bundle.target_tokenizer.vocab_size,
         joint=bundle.source_tokenizer.fingerprint == bundle.target_tokenizer.fingerprint,
-        vocabularies=_vocabularies(bundle),
-        each=each,
-        always=always,
+        vocabulary_fingerprints=_vocabularies(bundle),
+        targets_per_source=each,
+        num_always=always,
     )
 
 
@@ -61,7 +61,7 @@ def write_shortlist(shortlist: Shortlist, folder: Path) -> None:
     """Write a shortlist into a model folder."""
     with atomic_write(folder / SHORTLIST) as aside:
         arrays = {"always": shortlist.always, "table": shortlist.table}
-        save_file(arrays, aside, {"vocabularies": shortlist.vocabularies})
+        save_file(arrays, aside, {"vocabularies": shortlist.vocabulary_fingerprints})
 
 
 def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
@@ -79,7 +79,7 @@ def read_shortlist(bundle: AnyBundle, folder: Path) -> Shortlist | None:
             found = Shortlist(always, table, (file.metadata() or {})["vocabularies"])
     except (SafetensorError, ConfigError, KeyError, TypeError, ValueError, OSError) as error:
         raise BundleError(f"{path}: not a shortlist, or damaged ({error}); learn it again") from None
-    if found.vocabularies != _vocabularies(bundle):
+    if found.vocabulary_fingerprints != _vocabularies(bundle):
         raise BundleError(f"{path}: made for a model of other vocabularies; learn it again")
     return found
 
