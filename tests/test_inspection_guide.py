@@ -12,7 +12,7 @@ import pytest
 
 from headway.cli import app
 from headway.inspection.capture import Kind
-from headway.inspection.results import DRAWN_TOKENS, MAX_NUMBERS, Inspection
+from headway.inspection.results import MAX_DRAWN_TOKENS, MAX_WEIGHTS, Inspection
 from headway.predict import Translator
 from headway.predict.classifier import Classifier
 
@@ -57,5 +57,5 @@ def test_its_python_runs(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_its_limits_and_kinds_are_the_codes() -> None:
     assert re.findall(r"^\| `(\w+)` \|", GUIDE, re.MULTILINE) == list(get_args(Kind))
-    assert f"Over {DRAWN_TOKENS} tokens" in GUIDE
-    assert f"than {MAX_NUMBERS // 1_000_000} million weights" in GUIDE
+    assert f"Over {MAX_DRAWN_TOKENS} tokens" in GUIDE
+    assert f"than {MAX_WEIGHTS // 1_000_000} million weights" in GUIDE

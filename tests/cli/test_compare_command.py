@@ -32,7 +32,11 @@ def test_files_are_compared_as_the_functions_compare_their_lines(files: dict[str
                 "--samples", 200, "--trials", 300)  # fmt: skip
     assert ended.code == 0, ended
     table = compare_translations(
-        {str(files["bad"]): WORSE, str(files["good"]): REFERENCES}, REFERENCES, samples=200, trials=300, differences=5
+        {str(files["bad"]): WORSE, str(files["good"]): REFERENCES},
+        REFERENCES,
+        samples=200,
+        trials=300,
+        max_differences=5,
     )
     assert json.loads(ended.out) == json.loads(json.dumps(asdict(table)))
 
@@ -77,7 +81,7 @@ def test_models_translate_the_source(
     from headway.decode import DecodingOptions
 
     texts = [each.text for each in translator.translate(TEXTS, DecodingOptions(beam_size=2))]
-    expected = compare_translations({str(tmp_path / "one"): texts, str(source): TEXTS}, TEXTS, differences=5)
+    expected = compare_translations({str(tmp_path / "one"): texts, str(source): TEXTS}, TEXTS, max_differences=5)
     assert json.loads(ended.out) == json.loads(json.dumps(asdict(expected)))
 
 
@@ -89,7 +93,7 @@ def test_classifiers_and_files_of_labels(tmp_path: Path, make_classifier: Callab
     assert ended.code == 0, ended
     found = [each.label for each in load_classifier(tmp_path / "one", device="cpu").classify(TEXTS)]
     expected = compare_labels(
-        {str(labels): ["Haus", "Baum", "Haus"], str(tmp_path / "one"): found}, ["Haus"] * 3, differences=5
+        {str(labels): ["Haus", "Baum", "Haus"], str(tmp_path / "one"): found}, ["Haus"] * 3, max_differences=5
     )
     assert json.loads(ended.out) == json.loads(json.dumps(asdict(expected)))
     assert "p (mcnemar)" in run("compare", labels, tmp_path / "one", "--data", data).out

@@ -155,7 +155,7 @@ class TestErrors:
     def test_lengths(self) -> None:
         with pytest.raises(DataError, match="2 predicted labels but 1 references"):
             evaluate_classes(["cat", "cat"], ["cat"], LABELS)
-        with pytest.raises(DataError, match="2 confidences of 1 texts"):
+        with pytest.raises(DataError, match="2 confidences for 1 texts"):
             evaluate_classes(["cat"], ["cat"], LABELS, confidences=[0.1, 0.2])
 
     def test_nothing(self) -> None:

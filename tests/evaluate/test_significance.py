@@ -94,7 +94,7 @@ class TestTranslations:
         baseline, references = corpus(50, 0.5, 1)
         better, _ = corpus(50, 0.1, 2)
         table = compare_translations(
-            {"old": baseline, "new": better, "same": baseline}, references, samples=100, trials=100, differences=3
+            {"old": baseline, "new": better, "same": baseline}, references, samples=100, trials=100, max_differences=3
         )
         assert table.systems == ("old", "new", "same")
         assert [(row.metric, row.system) for row in table.rows] == [
@@ -131,7 +131,7 @@ class TestLabels:
         wrong = ["b", "a"]
         old = truth[:40] + wrong * 10
         new = truth[:56] + wrong * 2
-        table = compare_labels({"old": old, "new": new}, truth, samples=200, differences=100)
+        table = compare_labels({"old": old, "new": new}, truth, samples=200, max_differences=100)
         before, after = table.rows
         assert (before.value, after.value) == pytest.approx((100 * 40 / 60, 100 * 56 / 60))
         assert after.delta is not None

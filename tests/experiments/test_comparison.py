@@ -7,14 +7,14 @@ from matplotlib.figure import Figure
 
 from headway.experiments.comparison import (
     Difference,
+    ci_half_width,
     column,
     difference,
-    interval,
-    interval_half_width,
     judge_equivalent,
     judge_greater,
+    mean_ci,
     mean_with_spread,
-    median_interval,
+    median_ci,
     strip_plot,
     student_t,
 )
@@ -34,7 +34,7 @@ def test_difference_by_hand() -> None:
 
 
 def test_the_interval_of_a_mean_by_hand() -> None:
-    found = interval([1.0, 2.0, 3.0])  # standard error sqrt(1/3), t for 2 degrees of freedom 4.303
+    found = mean_ci([1.0, 2.0, 3.0])  # standard error sqrt(1/3), t for 2 degrees of freedom 4.303
     assert found.value == 2
     assert found.high - 2 == pytest.approx(4.303 / math.sqrt(3), abs=1e-3)
     assert 2 - found.low == pytest.approx(found.high - 2)
@@ -43,8 +43,8 @@ def test_the_interval_of_a_mean_by_hand() -> None:
 def test_the_interval_of_a_median_leaves_out_what_is_far_off() -> None:
     # Of 25 values 12.5 are expected below the median, give or take 1.96 sqrt(25) / 2 = 4.9: the 8th to the 18th.
     values = [float(number) for number in range(24)] + [1e9]
-    assert median_interval(values) == Difference(12.0, 7.0, 17.0)
-    assert median_interval([3.0, 1.0, 2.0]) == Difference(2.0, 1.0, 3.0)
+    assert median_ci(values) == Difference(12.0, 7.0, 17.0)
+    assert median_ci([3.0, 1.0, 2.0]) == Difference(2.0, 1.0, 3.0)
 
 
 def test_more_comparisons_widen_the_interval() -> None:
@@ -55,7 +55,7 @@ def test_more_comparisons_widen_the_interval() -> None:
 def test_one_seed_decides_nothing() -> None:
     found = difference([100.0], [0.0])
     assert judge_greater(found, "x").outcome == judge_equivalent(found, "x", within=1e9).outcome == "inconclusive"
-    assert interval_half_width([1.0]) == math.inf
+    assert ci_half_width([1.0]) == math.inf
     assert "one seed" in str(found)
 
 
@@ -70,7 +70,7 @@ def test_one_seed_decides_nothing() -> None:
     ],
 )
 def test_judge_greater(low: float, high: float, outcome: str) -> None:
-    verdict = judge_greater(Difference((low + high) / 2, low, high), "it", than=2.0, noticeable=0.5)
+    verdict = judge_greater(Difference((low + high) / 2, low, high), "it", threshold=2.0, margin=0.5)
     assert verdict.outcome == outcome
     assert verdict.reason.startswith("it: ")
     assert ("real, but the interval is below 2.5" in verdict.reason) == ((low, high) == (2.1, 2.4))

@@ -7,7 +7,7 @@ import pytest
 
 from headway.errors import ConfigError
 from headway.experiments import corpus as module
-from headway.experiments.corpus import JOINED, draw_sentence, experiment_corpus, join_by, join_randomly
+from headway.experiments.corpus import MAX_JOINED, draw_sentence, experiment_corpus, join_every, join_randomly
 from headway.experiments.experiment import Settings
 
 PAIRS = [(f"s{number}", f"t{number}") for number in range(600)]
@@ -47,14 +47,14 @@ def test_joined_rows_hold_every_sentence_once_in_order() -> None:
 
 
 def test_joined_by_holds_the_same_sentences_at_every_length() -> None:
-    assert join_by(PAIRS[:5], 2) == [("s0 s1", "t0 t1"), ("s2 s3", "t2 t3"), ("s4", "t4")]
-    assert join_by(PAIRS, 1) == PAIRS
+    assert join_every(PAIRS[:5], 2) == [("s0 s1", "t0 t1"), ("s2 s3", "t2 t3"), ("s4", "t4")]
+    assert join_every(PAIRS, 1) == PAIRS
 
 
 def test_the_quick_corpora(tmp_path: Path) -> None:
     plain, rows = experiment_corpus(settings(tmp_path)), experiment_corpus(settings(tmp_path), join=True)
     single, several = (list(each.sentences(each.train)) for each in (plain, rows))
-    assert len(single) > len(several) > len(single) / JOINED
+    assert len(single) > len(several) > len(single) / MAX_JOINED
     assert plain.test == rows.test
     assert experiment_corpus(settings(tmp_path)) == plain  # and nothing is written again
     assert plain.recipe()["data"]["folder"] == str(plain.folder)

@@ -16,18 +16,18 @@ from pictures import assert_legible
 
 from headway.errors import BundleError
 from headway.experiments import layer_costs, load_experiment, no_peeking
-from headway.experiments.experiment import Numbers, Settings, plain
+from headway.experiments.experiment import Numbers, Settings, to_json_values
 from headway.experiments.figures import figure_style
 from headway.experiments.layer_measurements import (
     KINDS,
     WINDOW,
-    formula,
+    count_multiplications,
     graph_depth,
     make_layer,
-    multiplications,
     path_length,
-    round_times,
     saved_activation_bytes,
+    table1_ops,
+    time_layers,
 )
 from headway.nn.attention import attention_weights
 
@@ -173,7 +173,7 @@ def test_a_range_of_equal_numbers_is_one_number() -> None:
 class TestLayers:
     def test_multiplications(self) -> None:
         """By hand for n = 3 and d = 4: two products of 3 x 4 x 3, two of 3 x 4 x 4, and so on."""
-        found = {kind: multiplications(kind, 3, 4) for kind in KINDS}
+        found = {kind: count_multiplications(kind, 3, 4) for kind in KINDS}
         assert found == {
             "self-attention": 2 * 3 * 3 * 4,
             "whole self-attention": 2 * 3 * 3 * 4 + 4 * 3 * 4 * 4,
@@ -181,7 +181,7 @@ class TestLayers:
             "convolution": 3 * 3 * 4 * 4,
             "restricted self-attention": 2 * 3 * WINDOW * 4,
         }
-        assert formula("recurrent", 3, 4) == 3 * 16
+        assert table1_ops("recurrent", 3, 4) == 3 * 16
 
     @pytest.mark.parametrize("n", [2, 9, 20])
     def test_paths(self, n: int) -> None:
@@ -224,7 +224,7 @@ class TestLayers:
 
         layers = {"one": Layer(4, 4), "other": Layer(4, 4)}
         name_of = {layer: name for name, layer in layers.items()}
-        times = round_times(layers, torch.randn(1, 5, 4), rounds=3)
+        times = time_layers(layers, torch.randn(1, 5, 4), rounds=3)
         assert turns == ["one", "other"] * 4  # the first round is a warm-up
         assert {name: len(each) for name, each in times.items()} == {"one": 3, "other": 3}
         assert all(0 < each < 1e4 for values in times.values() for each in values)
@@ -249,7 +249,7 @@ class TestDecoding:
 
     def test_a_given_model(self, quick_settings: Settings, measured: dict[str, Numbers]) -> None:
         (folder,) = (path.parent for path in quick_settings.work.glob("runs/corpus-seed1-*/*/config.json"))
-        numbers = plain(load_experiment("step-by-step").measure(replace(quick_settings, model=folder)))
+        numbers = to_json_values(load_experiment("step-by-step").measure(replace(quick_settings, model=folder)))
         assert numbers["found"] == [measured["step-by-step"]["found"][0]]
 
     def test_no_model(self, quick_settings: Settings, tmp_path: Path) -> None:

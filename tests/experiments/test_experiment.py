@@ -27,8 +27,8 @@ from headway.experiments.experiment import (
     Numbers,
     Settings,
     Verdict,
-    plain,
     run_experiment,
+    to_json_values,
 )
 from headway.experiments.figures import figure_style, label, panels, shared_legend
 from headway.experiments.report import write_report
@@ -103,7 +103,7 @@ class TestRunning:
         assert again.verdicts[0].outcome == "inconclusive"
         assert (again.date, again.command, again.numbers) == (first.date, "first", first.numbers)
         assert (tmp_path / "stub.svg").is_file()
-        assert "stub: taking the numbers of" in lines[0]
+        assert "stub: reusing the numbers of" in lines[0]
 
     def test_other_files_measure_again_wherever_they_lie(self, settings: Settings, tmp_path: Path) -> None:
         stub, out = Stub(), tmp_path / "out"
@@ -174,9 +174,9 @@ class TestRunning:
 
     def test_plain_values(self) -> None:
         given = {1: (np.float64(1.5), torch.tensor([1, 2])), "b": [float("inf"), None, True, np.int64(3)]}
-        assert plain(given) == {"1": [1.5, [1, 2]], "b": [None, None, True, 3]}
-        with pytest.raises(TypeError, match="object: numbers are what JSON holds"):
-            plain(object())
+        assert to_json_values(given) == {"1": [1.5, [1, 2]], "b": [None, None, True, 3]}
+        with pytest.raises(TypeError, match="object: cannot be stored as JSON"):
+            to_json_values(object())
 
 
 class TestCode:

@@ -18,11 +18,11 @@ from headway.experiments.experiment import Settings
 from headway.experiments.label_smoothing import identity_error
 from headway.experiments.training import (
     encode_pairs,
-    load_model,
+    greedy_translate,
+    load_bundle_on_device,
     measure_bleu,
     resolve_recipe,
     train_variant,
-    translate_greedily,
     vocabulary_size,
 )
 from headway.experiments.what_heads_see import remove_head
@@ -42,15 +42,15 @@ def quick(tmp_path: Path) -> Settings:
 
 
 def test_a_variant_is_trained_once(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = experiment_corpus(quick)
-    first = train_variant(quick, text, 1, SHORT)
-    assert (first.folder / "config.json").is_file()
+    corpus = experiment_corpus(quick)
+    first = train_variant(quick, corpus, 1, SHORT)
+    assert (first.model_folder / "config.json").is_file()
     assert first.loss > 0
     assert first.seconds > 0
-    other = train_variant(quick, text, 2, SHORT)
-    assert other.run != first.run
+    other = train_variant(quick, corpus, 2, SHORT)
+    assert other.run_folder != first.run_folder
     monkeypatch.delattr(training, "train")  # trained models need none
-    assert train_variant(quick, text, 1, SHORT) == first
+    assert train_variant(quick, corpus, 1, SHORT) == first
     joined = experiment_corpus(quick, join=True)
     with pytest.raises(NameError):
         train_variant(quick, joined, 1, SHORT)  # different text, so a different run
@@ -65,19 +65,19 @@ def test_an_interrupted_training_stops_the_experiment(quick: Settings, monkeypat
 
 
 def test_a_training_that_diverges_says_so_and_leaves_its_tokenizer(quick: Settings) -> None:
-    text = experiment_corpus(quick)
+    corpus = experiment_corpus(quick)
     wild: dict[str, dict[str, Any]] = {"optimizer": {"learning_rate": 1e30}, "training": {"steps": 30}}
     with pytest.warns(UserWarning, match="will probably diverge"), pytest.raises(DivergenceError):
-        train_variant(quick, text, 1, wild)
-    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
-    assert vocabulary_size(quick, text, 1, wild) == len(words) + 4  # padding, unknown, begin and end
+        train_variant(quick, corpus, 1, wild)
+    words = {word for pair in corpus.sentences(corpus.train) for side in pair for word in side.split()}
+    assert vocabulary_size(quick, corpus, 1, wild) == len(words) + 4  # padding, unknown, begin and end
 
 
 def test_changes_are_what_differs(quick: Settings) -> None:
-    text = experiment_corpus(quick)
+    corpus = experiment_corpus(quick)
     common, changed = (
-        resolve_recipe(quick, text, 1).as_dict(),
-        resolve_recipe(quick, text, 1, {"model": {"num_heads": 1}}).as_dict(),
+        resolve_recipe(quick, corpus, 1).as_dict(),
+        resolve_recipe(quick, corpus, 1, {"model": {"num_heads": 1}}).as_dict(),
     )
     assert common["model"].pop("num_heads") == 4
     assert changed["model"].pop("num_heads") == 1
@@ -107,7 +107,7 @@ def test_translations_are_those_of_greedy_search(make_translator: Callable[..., 
     for text in sources:
         limit = len([*translator.bundle.source_tokenizer.encode(text), EOS]) * 3 // 2 + 10
         expected.append(translator.translate(text, DecodingOptions(beam_size=1, max_length=limit)).text)
-    assert translate_greedily(translator.bundle, sources) == expected
+    assert greedy_translate(translator.bundle, sources) == expected
     assert len(set(expected)) > 1
 
 
@@ -119,27 +119,27 @@ def test_encoded_pairs_end_in_the_end_symbol(make_translator: Callable[..., Tran
 
 
 def test_loaded_models_are_ready(quick: Settings) -> None:
-    bundle = load_model(train_variant(quick, experiment_corpus(quick), 1, SHORT).folder)
+    bundle = load_bundle_on_device(train_variant(quick, experiment_corpus(quick), 1, SHORT).model_folder)
     assert not bundle.model.training
 
 
 def test_scores_are_kept_by_pairs_and_model(quick: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = experiment_corpus(quick)
-    trained = train_variant(quick, text, 1, SHORT)
+    corpus = experiment_corpus(quick)
+    trained = train_variant(quick, corpus, 1, SHORT)
     asked: list[int] = []
 
     def translate(_: object, sources: list[str]) -> list[str]:
         asked.append(len(sources))
-        return [target for _, target in text.test[: len(sources)]]
+        return [target for _, target in corpus.test[: len(sources)]]
 
-    monkeypatch.setattr(training, "translate_greedily", translate)
+    monkeypatch.setattr(training, "greedy_translate", translate)
     for _ in range(2):
-        assert measure_bleu(quick, trained, text.test[:5]) == pytest.approx(100)
-        assert measure_bleu(quick, trained, text.test[1:6]) < 100  # the same number, but different ones
+        assert measure_bleu(quick, trained, corpus.test[:5]) == pytest.approx(100)
+        assert measure_bleu(quick, trained, corpus.test[1:6]) < 100  # the same number, but different ones
     assert asked == [5, 5]
-    (trained.folder / "model.safetensors").write_bytes(b"other weights")
-    monkeypatch.setattr(training, "load_model", lambda _: None)
-    measure_bleu(quick, trained, text.test[:5])
+    (trained.model_folder / "model.safetensors").write_bytes(b"other weights")
+    monkeypatch.setattr(training, "load_bundle_on_device", lambda _: None)
+    measure_bleu(quick, trained, corpus.test[:5])
     assert asked == [5, 5, 5]
 
 
@@ -152,7 +152,7 @@ def test_sentences_stand_in_the_models_frame(make_translator: Callable[..., Tran
     assert source == [7, *bundle.source_tokenizer.encode("das Haus"), 8, EOS]
     assert target == [9, *bundle.target_tokenizer.encode("ein Baum"), EOS]
     sources = ["das rote Haus", "der Baum"]
-    assert translate_greedily(bundle, sources) == [
+    assert greedy_translate(bundle, sources) == [
         each.text
         for each in Translator(bundle, device="cpu", guard=False).translate(sources, DecodingOptions(beam_size=1))
     ]

@@ -28,10 +28,10 @@ from headway.experiments import (
     what_heads_see,
 )
 from headway.experiments.corpus import experiment_corpus
-from headway.experiments.experiment import Numbers, Settings, plain
+from headway.experiments.experiment import Numbers, Settings, to_json_values
 from headway.experiments.figures import figure_style
 from headway.experiments.length_sweep import COUNTS
-from headway.experiments.training import Trained, vocabulary_size
+from headway.experiments.training import TrainedRun, vocabulary_size
 
 pytest_plugins = ["quick_form"]  # the fixtures of that file
 
@@ -195,7 +195,7 @@ CERTAIN = {("attention-scores", 0), ("restricted-attention", 0), ("label-smoothi
 
 
 def outcomes(name: str, numbers: Numbers) -> list[str]:
-    return [verdict.outcome for verdict in load_experiment(name).judge(plain(numbers))]
+    return [verdict.outcome for verdict in load_experiment(name).judge(to_json_values(numbers))]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -269,7 +269,7 @@ def test_one_head_is_compared_with_the_best_other_setting() -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_the_figure_names_all_that_it_shows(name: str) -> None:
     experiment = load_experiment(name)
-    numbers = plain(MAKERS[name]())
+    numbers = to_json_values(MAKERS[name]())
     with figure_style():
         picture = experiment.draw(numbers)
         picture.savefig(BytesIO(), format="svg")  # computes the position of every text
@@ -329,8 +329,8 @@ def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[
     assert set(weights) == set(sentence_length.NAMES)
     attention, inner, norm = 4 * 32 * (32 + 1), 32 * 64 + 64 + 64 * 32 + 32, 2 * 32
     blocks = 3 * attention + 2 * inner + 5 * norm
-    text = experiment_corpus(quick_settings)
-    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
+    corpus = experiment_corpus(quick_settings)
+    words = {word for pair in corpus.sentences(corpus.train) for side in pair for word in side.split()}
     assert weights[sentence_length.TRANSFORMER] == blocks + 32 * (len(words) + 4)  # four special tokens
     rows = measured["sentence-length"]["tables"]["Size of the models"]
     assert {row["model"]: row["weights"] for row in rows} == weights
@@ -342,18 +342,18 @@ def test_sizes_are_those_of_the_models(quick_settings: Settings, measured: dict[
 def test_only_divergence_counts_as_a_failed_training(
     quick_settings: Settings, monkeypatch: pytest.MonkeyPatch, error: TrainingError, counted: bool
 ) -> None:
-    def fail(*_: object) -> Trained:
+    def fail(*_: object) -> TrainedRun:
         raise error
 
-    text = experiment_corpus(quick_settings)
-    words = {word for pair in text.sentences(text.train) for side in pair for word in side.split()}
-    size = vocabulary_size(quick_settings, text, 1)
+    corpus = experiment_corpus(quick_settings)
+    words = {word for pair in corpus.sentences(corpus.train) for side in pair for word in side.split()}
+    size = vocabulary_size(quick_settings, corpus, 1)
     assert size == len(words) + 4
     monkeypatch.setattr(warmup_depth, "train_variant", fail)
     monkeypatch.setattr(warmup_depth, "vocabulary_size", lambda *_: size)
     if counted:
-        found = warmup_depth._train(quick_settings, text, 1, "post", warmup_depth.COLD)
+        found = warmup_depth._train(quick_settings, corpus, 1, "post", warmup_depth.COLD)
         assert found == {"loss": math.log(size), "failed": 1, "curve": []}
     else:
         with pytest.raises(TrainingError, match="out of memory"):
-            warmup_depth._train(quick_settings, text, 1, "post", warmup_depth.COLD)
+            warmup_depth._train(quick_settings, corpus, 1, "post", warmup_depth.COLD)

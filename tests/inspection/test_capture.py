@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from headway.engine.accelerate import accelerate
-from headway.inspection.capture import attention_modules, capture, numbers_in
+from headway.inspection.capture import attention_modules, capture, count_attention_weights
 from headway.models.classifier import ClassifierConfig, EncoderClassifier
 from headway.models.recurrent import RecurrentConfig, RecurrentModel
 from headway.models.transformer import Transformer, TransformerConfig
@@ -133,7 +133,7 @@ def test_a_part_alone_is_what_it_is_or_unknown() -> None:
         attention(torch.randn(1, 5, 8))
     (only,) = seen.maps
     assert (only.kind, only.layer, only.weights.shape) == (None, 1, (1, 2, 5, 5))
-    assert numbers_in(attention, 5) == 2 * 5 * 5
+    assert count_attention_weights(attention, 5) == 2 * 5 * 5
 
 
 @pytest.mark.parametrize("make", MODELS)
@@ -143,7 +143,7 @@ def test_how_much_will_pass_is_known_before(make: object) -> None:
     with capture(model) as seen:
         logits(model)
     expected = sum(each.weights[0].numel() for each in seen.maps)
-    assert numbers_in(model, SOURCE.size(1), TARGET.size(1)) == expected
+    assert count_attention_weights(model, SOURCE.size(1), TARGET.size(1)) == expected
 
 
 def test_other_models_are_not_recorded() -> None:

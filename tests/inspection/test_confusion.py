@@ -58,6 +58,6 @@ def test_another_kind_of_file(tmp_path: Path) -> None:
 def test_names_without_a_font_cause_one_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("headway.inspection.picture_files.font_manager.findSystemFonts", list)
     drawn = evaluate_classes(["\U00013000", "b"], ["\U00013000", "b"], ["\U00013000", "b"], bootstrap=0)
-    with pytest.warns(UserWarning, match="no font installed here draws '\U00013000'") as told:
+    with pytest.warns(UserWarning, match="no installed font contains '\U00013000'") as told:
         save(figure(drawn), tmp_path / "matrix.png")
     assert len(told) == 1

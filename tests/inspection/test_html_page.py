@@ -16,14 +16,14 @@ import torch
 from headway.errors import ConfigError
 from headway.inspection.html_page import render_html
 from headway.inspection.results import (
-    DRAWN_TOKENS,
+    MAX_DRAWN_TOKENS,
     AttentionMap,
     Inspection,
     LabelAttribution,
     PredictedToken,
     TokenProbability,
 )
-from headway.inspection.visible_tokens import is_right_to_left, visible
+from headway.inspection.visible_tokens import is_right_to_left, make_visible
 
 HOSTILE = '</script><script>alert("x")</script><!--<img src=x onerror=alert(1)>&lt;\u2028]]>'
 
@@ -69,7 +69,7 @@ class Reader(HTMLParser):
         for name, value in attrs:
             if name == "id":
                 self.ids.append(value or "")
-            if name in ("aria-labeledby", "aria-describedby", "for"):
+            if name in ("aria-labelledby", "aria-describedby", "for"):
                 self.references += (value or "").split()
         if tag == "script":
             self.scripts.append("")
@@ -159,7 +159,7 @@ class TestNumbers:
         data = Reader(render_html(seen)).data
         assert [kind["id"] for kind in data["kinds"]] == ["cross", "encoder", "decoder"]
         for kind in data["kinds"]:
-            for packed, each in zip(kind["maps"], seen.of_kind(kind["id"]), strict=True):
+            for packed, each in zip(kind["maps"], seen.maps_of_kind(kind["id"]), strict=True):
                 numbers = np.frombuffer(base64.b64decode(packed["weights"]), "<u2").reshape(each.weights.shape)
                 np.testing.assert_allclose(numbers / 65535, each.weights.numpy(), rtol=0, atol=0.51 / 65535)
                 assert (packed["layer"], packed["heads"]) == (each.layer, list(each.heads))
@@ -169,7 +169,7 @@ class TestNumbers:
         assert data["steps"][0]["probability"] == pytest.approx(0.6065, abs=1e-4)  # e^-0.5
         assert data["logProbability"] == -1.5
         assert data["alignment"] == [[1, 0], [2, 1]]
-        assert data["sides"]["input"] == ["<bos>", "red", visible(HOSTILE)]
+        assert data["sides"]["input"] == ["<bos>", "red", make_visible(HOSTILE)]
 
     def test_what_is_shown_first(self) -> None:
         seen = inspection()
@@ -179,13 +179,13 @@ class TestNumbers:
             render_html(seen, "cross", 3)
 
     def test_a_text_too_long_to_draw_says_so_and_shows_the_rest(self) -> None:
-        seen = inspection(("a",) * (DRAWN_TOKENS + 1), heads=1)
+        seen = inspection(("a",) * (MAX_DRAWN_TOKENS + 1), heads=1)
         data = Reader(render_html(seen)).data
         assert data["kinds"] == []
         assert "201 tokens" in data["omitted"]
         assert ".json" in data["omitted"]
         assert len(data["steps"]) == 3
-        assert Reader(render_html(inspection(("a",) * DRAWN_TOKENS, heads=1))).data["omitted"] is None
+        assert Reader(render_html(inspection(("a",) * MAX_DRAWN_TOKENS, heads=1))).data["omitted"] is None
 
     def test_a_model_without_attention(self) -> None:
         bare = replace(inspection(), maps=(), alignment=(), alignment_layer=None)
@@ -232,7 +232,7 @@ class TestLegible:
         ],
     )
     def test_what_has_no_shape_gets_one(self, token: str, shown: str) -> None:
-        assert visible(token) == shown
+        assert make_visible(token) == shown
 
     def test_direction(self) -> None:
         assert is_right_to_left("שלום world, מה שלומך")

@@ -91,26 +91,29 @@ def test_more_attention_than_can_be_kept(
     length = len(inspect(classifier, TEXT).source_tokens)
     # Two layers with two heads, and pooling with one query.
     numbers = 4 * length**2 + length * (options.get("pooling") == "attention")
-    monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers)
+    monkeypatch.setattr("headway.inspection.results.MAX_WEIGHTS", numbers)
     inspect(classifier, TEXT)
-    monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers - 1)
+    monkeypatch.setattr("headway.inspection.results.MAX_WEIGHTS", numbers - 1)
     monkeypatch.setattr(classifier.bundle.model, "forward", lambda *_: pytest.fail("it was computed"))
-    with pytest.raises(LengthError, match=rf"all attention of a text of {length} tokens is {numbers:,} numbers"):
+    with pytest.raises(LengthError, match=rf"the attention over {length} tokens has {numbers:,} weights"):
         inspect(classifier, TEXT)
 
 
 def test_a_head_is_of_each_kind_that_has_so_many(make_classifier: Make) -> None:
     seen = inspect(make_classifier(pooling="attention"), TEXT)
-    assert [(each.kind, each.heads) for each in seen.only(head=2).maps] == [("encoder", (2,))]
-    assert [(each.kind, each.heads) for each in seen.only(head=-1).maps] == [("encoder", (2,)), ("pooling", (1,))]
+    assert [(each.kind, each.heads) for each in seen.filter_maps(head=2).maps] == [("encoder", (2,))]
+    assert [(each.kind, each.heads) for each in seen.filter_maps(head=-1).maps] == [
+        ("encoder", (2,)),
+        ("pooling", (1,)),
+    ]
     with pytest.raises(ConfigError, match="head 3: expected 1 to 2"):
-        seen.only(head=3)
+        seen.filter_maps(head=3)
 
 
 def test_refusals(make_classifier: Make, make_translator: Callable[..., Translator]) -> None:
     with pytest.raises(DataError, match="the text is empty"):
         inspect(make_classifier(), "  ")
-    with pytest.raises(ConfigError, match="a classifier has no languages to choose; leave --to"):
+    with pytest.raises(ConfigError, match="a classifier has no languages to choose; leave out --to"):
         inspect(make_classifier(), TEXT, target_language="en")
     with pytest.raises(ConfigError, match="alternatives = 3: a classifier predicts no tokens, and the probabilities"):
         inspect(make_classifier(), TEXT, alternatives=3)

@@ -19,8 +19,8 @@ from matplotlib.text import Text
 
 from headway.errors import ConfigError, LengthError
 from headway.inspection.attention_plots import figure
-from headway.inspection.picture_files import families, save
-from headway.inspection.results import DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution, PredictedToken
+from headway.inspection.picture_files import font_families, save
+from headway.inspection.results import MAX_DRAWN_TOKENS, AttentionMap, Inspection, LabelAttribution, PredictedToken
 
 SOURCE = ("das", " Haus", "<eos>")
 
@@ -81,7 +81,7 @@ class TestOverview:
         assert title(picture) == "Cross-attention: all layers and heads\nruns/best"
         named = [axes.get_title(loc="left") for axes in panels(picture)]
         assert named == [f"layer {layer}, head {head}" for layer in (1, 2) for head in (1, 2)]
-        maps = [weights for each in seen.of_kind("cross") for weights in each.weights]
+        maps = [weights for each in seen.maps_of_kind("cross") for weights in each.weights]
         for axes, weights in zip(panels(picture), maps, strict=True):
             np.testing.assert_array_equal(heat(axes), weights.numpy())
             assert axes.images[0].get_clim() == (0, 1)
@@ -114,7 +114,7 @@ class TestLarge:
         what = "mean of 2 heads" if head is None else f"head {head}"
         assert title(picture) == f"Cross-attention, layer {layer} of 2, {what}\nruns/best"
         large, bars = panels(picture)
-        weights = seen.of_kind("cross")[layer - 1].weights
+        weights = seen.maps_of_kind("cross")[layer - 1].weights
         np.testing.assert_array_equal(heat(large), (weights.mean(0) if head is None else weights[head - 1]).numpy())
         assert widths(bars) == pytest.approx([0.904837, 0.496585, 1.0], abs=1e-5)  # e^log P
         assert bars.get_xlabel() == "P(token | source,\ntokens before)"
@@ -144,7 +144,7 @@ class TestOthers:
         assert title(picture) == "Classification\nm"
         assert widths(found) == [0.9, 0.1]
         assert labels(found)[0] == ["good", "bad"]
-        assert told.get_title(loc="left") == "What speaks for “good”"
+        assert told.get_title(loc="left") == "Attribution for “good”"
         assert widths(told) == [1.0, -0.5, 0.0]
         assert told.patches[0].get_facecolor() != told.patches[1].get_facecolor()
         assert widths(pooled) == pytest.approx([0.7, 0.2, 0.1])
@@ -190,15 +190,15 @@ class TestFile:
             save(figure(seen), tmp_path / "heads.gif")
 
     def test_a_text_too_long_to_draw(self, seen: Inspection, tmp_path: Path) -> None:
-        long = replace(seen, source_tokens=("a",) * (DRAWN_TOKENS + 1))
-        with pytest.raises(LengthError, match=r"a text of 201 tokens is too long to draw: .*write \.json"):
+        long = replace(seen, source_tokens=("a",) * (MAX_DRAWN_TOKENS + 1))
+        with pytest.raises(LengthError, match=r"a text of 201 tokens is too long to draw: .*write a \.json"):
             save(figure(long), tmp_path / "heads.png")
         assert list(tmp_path.iterdir()) == []
 
 
 class TestFonts:
     def test_most_scripts_need_no_other_font(self) -> None:
-        assert families("Grüße, Привет, Γειά, שלום, سلام ␣↵⇥∅◌") == ["DejaVu Sans"]
+        assert font_families("Grüße, Привет, Γειά, שלום, سلام ␣↵⇥∅◌") == ["DejaVu Sans"]
 
     def test_what_no_font_draws_is_said_once_and_drawn_all_the_same(
         self, seen: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -209,7 +209,7 @@ class TestFonts:
             warnings.simplefilter("always")
             save(figure(strange, layer=1), tmp_path / "heads.png")
         assert len(told) == 1
-        assert "no font installed here draws '\U00013000'" in str(told[0].message)
+        assert "no installed font contains '\U00013000'" in str(told[0].message)
         assert caplog.records == []
         assert (tmp_path / "heads.png").is_file()
 
@@ -222,4 +222,4 @@ class TestFonts:
         monkeypatch.setattr(
             "headway.inspection.picture_files.font_manager.findSystemFonts", lambda: [str(broken), str(other)]
         )
-        assert families("a\ue000") == ["DejaVu Sans", "STIXNonUnicode"]
+        assert font_families("a\ue000") == ["DejaVu Sans", "STIXNonUnicode"]

@@ -136,7 +136,7 @@ class TestMaps:
             seen.select_map()
         for layer, head in ((1, None), (None, 99), (1, 1)):
             with pytest.raises(ConfigError, match=r"(layer|head) \d+: this model has no attention"):
-                seen.only(layer=layer, head=head)
+                seen.filter_maps(layer=layer, head=head)
 
     def test_choosing(self, translator: Translator) -> None:
         seen = inspect_translation(translator, TEXT, "ein")
@@ -144,21 +144,21 @@ class TestMaps:
         one = seen.select_map("encoder", -2, 3)
         assert (one.kind, one.layer, one.heads) == ("encoder", 1, (3,))
         assert torch.equal(one.weights[0], seen.maps[0].weights[2])
-        assert [(each.kind, each.layer, each.heads) for each in seen.only(None, -1, -1).maps] == [
+        assert [(each.kind, each.layer, each.heads) for each in seen.filter_maps(None, -1, -1).maps] == [
             ("encoder", 2, (4,)),
             ("decoder", 3, (4,)),
             ("cross", 3, (4,)),
         ]
-        assert [(each.kind, each.layer) for each in seen.only(layer=3).maps] == [("decoder", 3), ("cross", 3)]
+        assert [(each.kind, each.layer) for each in seen.filter_maps(layer=3).maps] == [("decoder", 3), ("cross", 3)]
         with pytest.raises(ConfigError, match="layer -4: expected 1 to 3"):
-            seen.only(layer=-4)
-        assert [each.layer for each in seen.only("cross").maps] == [1, 2, 3]
+            seen.filter_maps(layer=-4)
+        assert [each.layer for each in seen.filter_maps("cross").maps] == [1, 2, 3]
         with pytest.raises(ConfigError, match="layer 4: expected 1 to 3, or from the end -1 to -3"):
             seen.select_map("cross", 4)
         with pytest.raises(ConfigError, match="head 0: expected 1 to 4"):
-            seen.only(head=0)
+            seen.filter_maps(head=0)
         with pytest.raises(ConfigError, match="no such attention; it has cross, encoder, decoder"):
-            seen.of_kind("pooling")
+            seen.maps_of_kind("pooling")
 
 
 def test_language_codes_are_shown_and_not_aligned(make_translator: MakeTranslator) -> None:
@@ -245,13 +245,13 @@ class TestRefusals:
     def test_more_attention_than_can_be_kept(self, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
         seen = inspect_translation(translator, TEXT, "ein Baum")
         numbers = sum(each.weights.numel() for each in seen.maps)
-        monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers)
+        monkeypatch.setattr("headway.inspection.results.MAX_WEIGHTS", numbers)
         inspect_translation(translator, TEXT, "ein Baum")
-        monkeypatch.setattr("headway.inspection.results.MAX_NUMBERS", numbers - 1)
+        monkeypatch.setattr("headway.inspection.results.MAX_WEIGHTS", numbers - 1)
         with monkeypatch.context() as patch:
             patch.setattr(translator.bundle.model, "hidden", lambda *_: pytest.fail("it was computed"))
             message = (
-                rf"{len(seen.source_tokens)} source and {len(seen.steps)} target tokens is {numbers:,} numbers, more"
+                rf"{len(seen.source_tokens)} source and {len(seen.steps)} target tokens has {numbers:,} weights, more"
             )
             with pytest.raises(LengthError, match=message):
                 inspect_translation(translator, TEXT, "ein Baum")

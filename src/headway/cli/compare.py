@@ -66,7 +66,7 @@ def compare(
         raise ConfigError("expected two or more different systems to compare")
     of_models = {"--source": source, "--to": to, "--from": from_, "--precision": precision != "float32",
                  "--workers": workers > 1, "a search option": chosen_options() != DecodingOptions()}  # fmt: skip
-    tests = {"samples": samples, "seed": test_seed, "differences": differences}
+    tests = {"samples": samples, "seed": test_seed, "max_differences": differences}
     given = [name for name, value in of_models.items() if value]
     if data is not None:
         if wrong := [*given, *["--metric"] * bool(metric)]:

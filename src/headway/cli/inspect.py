@@ -63,7 +63,7 @@ def inspect(
     )
     if to_stdout:
         with output_file(None) as file:
-            file.write(seen.only(kind, layer, head).as_json() + "\n")
+            file.write(seen.filter_maps(kind, layer, head).as_json() + "\n")
         return
     write(seen, output, kind=kind, layer=layer, head=head)
     print(f"written: {output}", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Scores: texts or labels in, numbers with signatures and confidence intervals out.
+"""Scores of translations and labels, with signatures and confidence intervals.
 
 translation.py       BLEU, chrF, TER, exact match, token accuracy
 classification.py    accuracy, macro F1, calibration error, scores of each class, the confusion matrix
 significance.py      comparison of systems: paired bootstrap, approximate randomization, McNemar's test
-bootstrap.py         scores and their confidence intervals
+bootstrap.py         the score type, and confidence intervals by bootstrap
 """
 
 from headway.evaluate.bootstrap import Score

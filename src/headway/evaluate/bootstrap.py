@@ -2,8 +2,8 @@
 
 A metric consists of (1) a row of counts for each example and (2) a function of the summed rows. The bootstrap (Koehn,
 "Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004) scores test sets drawn from the
-examples with replacement. The rows are weighted by how often each example was drawn, so nothing is counted twice. The
-draws equal sacreBLEU's for the same seed.
+examples with replacement. Each row is weighted by how often its example was drawn, so the counts are computed only
+once. With the same seed, the drawn test sets equal those of sacreBLEU.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jaxtyping import Float, Int
 
 from headway.errors import ConfigError, DataError
 
-DEFAULT_SEED = 12345  # sacreBLEU's
-MIN_SAMPLES = 40  # fewer samples leave none outside the middle 95 %
+DEFAULT_SEED = 12345  # the default of sacreBLEU
+MIN_SAMPLES = 40  # with fewer samples, none lies outside the middle 95 %
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Score:
 
     Attributes:
         name: The metric, as it is written in papers.
-        value: Between 0 and 100. Lower is better for TER, which may exceed 100, and for the calibration error.
+        value: The score, from 0 to 100. Lower is better for TER, which may exceed 100, and for the calibration error.
         signature: The settings that the value depends on, as ``key:value|key:value``.
         low: Lower end of the 95 % bootstrap confidence interval; None without a bootstrap.
         high: Upper end of the interval.
@@ -50,7 +50,7 @@ def check_bootstrap(samples: int) -> None:
 
 
 def check_texts(hypotheses: Sequence[str], references: Sequence[str], what: str) -> None:
-    """Raise DataError unless there is one reference for each hypothesis; ``what`` names the hypotheses."""
+    """Raise DataError unless there is one reference for each hypothesis; ``what`` names the hypotheses in messages."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise DataError(f"{what} and references: got one string; expected a list of strings, one for each sentence")
     if len(hypotheses) != len(references):
@@ -62,11 +62,11 @@ def check_texts(hypotheses: Sequence[str], references: Sequence[str], what: str)
         raise DataError(f"no {what} to score; expected at least one sentence")
 
 
-def draws(sentences: int, samples: int, seed: int) -> Iterator[Int[np.ndarray, " N"]]:
-    """Yield, for each sample, how often each sentence is drawn. Memory does not grow with ``samples``."""
+def bootstrap_counts(num_sentences: int, num_samples: int, seed: int) -> Iterator[Int[np.ndarray, " N"]]:
+    """Yield, for each sample, how often each sentence is drawn. Memory does not grow with ``num_samples``."""
     generator = np.random.default_rng(seed)
-    for _ in range(samples):
-        yield np.bincount(generator.integers(sentences, size=sentences), minlength=sentences)
+    for _ in range(num_samples):
+        yield np.bincount(generator.integers(num_sentences, size=num_sentences), minlength=num_sentences)
 
 
 def middle_95(values: Float[np.ndarray, " N"]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
-"""Classification metrics: labels in, scores out.
+"""Classification metrics, with signatures and confidence intervals.
 
-With n_tp the number of texts of class t that were labeled p (the confusion matrix, true labels in rows):
+Let n_tp be the number of texts of class t that were labeled p (the confusion matrix, with true labels in rows):
 
     accuracy    sum_c n_cc / n
     precision   of class c: n_cc / sum_t n_tc       recall   n_cc / sum_p n_cp
@@ -24,7 +24,7 @@ from jaxtyping import Float, Int
 from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import DataError
-from headway.evaluate.bootstrap import DEFAULT_SEED, Score, check_bootstrap, check_texts, draws, middle_95
+from headway.evaluate.bootstrap import DEFAULT_SEED, Score, bootstrap_counts, check_bootstrap, check_texts, middle_95
 
 CALIBRATION_BINS = 15
 _MAX_MATRIX_CLASSES = 12  # with more classes, only the most frequent confusions are listed
@@ -84,12 +84,12 @@ def evaluate_classes(
 
     Raises:
         ConfigError: ``bootstrap`` is too small.
-        DataError: There are no labels, their numbers differ, or a label is not in ``labels``.
+        DataError: There are no labels, the numbers of labels or confidences differ, or a label is not in ``labels``.
     """
     check_bootstrap(bootstrap)
     check_texts(predicted, truth, "predicted labels")
     if confidences is not None and len(confidences) != len(truth):
-        raise DataError(f"{len(confidences):,} confidences of {len(truth):,} texts; expected one for each")
+        raise DataError(f"{len(confidences):,} confidences for {len(truth):,} texts; expected one for each")
     true, taken = _numbers(truth, labels, "true"), _numbers(predicted, labels, "predicted")
     right = (true == taken).astype(np.float64)
     size = len(labels)
@@ -115,7 +115,7 @@ def _scores(
     metrics: Sequence[tuple[str, str, _Value]], texts: int, classes: int, bootstrap: int, seed: int
 ) -> Iterator[Score]:
     sampled = [
-        [value(weights.astype(np.float64)) for *_, value in metrics] for weights in draws(texts, bootstrap, seed)
+        [value(row.astype(np.float64)) for *_, value in metrics] for row in bootstrap_counts(texts, bootstrap, seed)
     ]
     drawn = f"bs:{bootstrap}|seed:{seed}|" if bootstrap else ""
     for place, (name, setting, value) in enumerate(metrics):
@@ -154,7 +154,7 @@ def _calibration_error(
     confidences: Float[np.ndarray, " N"], right: Float[np.ndarray, " N"], weights: Float[np.ndarray, " N"]
 ) -> float:
     bins = np.ceil(confidences * CALIBRATION_BINS).astype(np.int64)
-    # |B| / n |accuracy - confidence| of a bin equals |its sum of (right - confidence)| / n.
+    # For each bin, |B| / n |accuracy - confidence| equals |sum of (right - confidence)| / n.
     gaps = np.bincount(bins, weights * (right - confidences), CALIBRATION_BINS + 1)
     return float(100 * np.abs(gaps).sum() / weights.sum())
 
@@ -183,7 +183,7 @@ def confusion_table(report: ClassificationReport) -> str:
         if count and taken != truth
     ]
     if not wrong:
-        return "no text was taken for another class"
+        return "no text was assigned to a wrong class"
     wrong.sort(key=lambda each: -each[0])
     return _aligned(
         [["true", "predicted", "texts"], *([truth, taken, f"{n:,}"] for n, truth, taken in wrong[:_MAX_CONFUSIONS])]
@@ -195,7 +195,7 @@ def _shown(label: str) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> str:
-    """Align the columns: the first to the left, the numbers after it to the right."""
+    """Align the columns: the first to the left, all others to the right."""
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return "\n".join(
         "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])

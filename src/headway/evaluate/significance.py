@@ -1,22 +1,26 @@
 """Is one system better than another on the same test set, or could the difference be chance?
 
 Paired bootstrap (Koehn, "Statistical Significance Tests for Machine Translation Evaluation", EMNLP 2004, section 4)
-    Both systems are scored on test sets drawn from the sentences with replacement. With d the differences of the
-    scores, the interval is the middle 95 % of d. The p-value is the share of draws with |d - mean(d)| >= |delta|: d
-    centered at zero shows what chance does (Efron and Tibshirani, 1993, chapter 16).
+    Both systems are scored on test sets drawn from the sentences with replacement. Let d be the differences of these
+    scores, and delta the difference on the original test set. The interval is the middle 95 % of d. The p-value is the
+    share of draws with |d - mean(d)| >= |delta|, because d centered at zero shows how much the difference varies by
+    chance (Efron and Tibshirani, 1993, chapter 16).
 Approximate randomization (Riezler and Maxwell, "On Some Pitfalls in Automatic Evaluation and Significance Testing for
 MT", ACL 2005 workshop)
-    If the systems are equally good, swapping their outputs for a sentence changes nothing. Each trial swaps each
-    sentence with probability 1/2; the p-value is the share of trials whose difference is at least |delta|.
+    If the systems are equally good, their outputs for a sentence are interchangeable. Each trial swaps the outputs for
+    each sentence with probability 1/2. The p-value is the share of trials in which the absolute difference is at least
+    |delta|.
 McNemar's test (McNemar, 1947), for labels
-    Of the texts that exactly one of two classifiers labels correctly, half should belong to each. The p-value is the
-    exact two-sided binomial probability.
+    If two classifiers are equally good, each should be the correct one for half of the texts that exactly one of them
+    labels correctly. The p-value is the exact two-sided binomial probability.
 
-All p-values are two-sided. Both simulations add one to numerator and denominator. sacreBLEU has the first two tests,
-but they are not used here, for three reasons. It gives two identical systems p = 1/(samples + 1), that is, calls them
-different: its randomization counts only differences strictly greater than the observed one, and its bootstrap takes the
-absolute value before it centers. Here identical systems get p = 1; a test shows both. It returns no interval of the
-difference, only one of each system's score. And it has no exact match, token accuracy or labels.
+All p-values are two-sided. Both simulations add one to numerator and denominator.
+
+sacreBLEU has the first two tests, but they are not used here, for three reasons. First, sacreBLEU gives two identical
+systems p = 1/(samples + 1), so it calls them different: its randomization counts only differences strictly greater than
+the observed one, and its bootstrap takes absolute values before centering. Here identical systems get p = 1. Second,
+sacreBLEU returns a confidence interval for the score of each system, but none for the difference. Third, it does not
+support exact match, token accuracy or labels.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from jaxtyping import Float
 
 from headway import __version__
 from headway.errors import ConfigError, DataError
-from headway.evaluate.bootstrap import DEFAULT_SEED, MIN_SAMPLES, check_texts, draws, middle_95
+from headway.evaluate.bootstrap import DEFAULT_SEED, MIN_SAMPLES, bootstrap_counts, check_texts, middle_95
 from headway.evaluate.translation import Metric, find_metric, sentence_chrf
 
 _Counts = Float[np.ndarray, "N C"]
@@ -39,7 +43,7 @@ _Value = Callable[[Float[np.ndarray, " C"]], float]
 
 @dataclass(frozen=True)
 class Comparison:
-    """How much better or worse one system is than another on the same test set.
+    """The difference between two systems on the same test set.
 
     Attributes:
         name: The metric, as it is written in papers.
@@ -94,7 +98,7 @@ class OutputDifference:
 
     Attributes:
         number: Number of the sentence, counted from 1.
-        reference: Its reference translation or true label.
+        reference: The reference translation or the true label.
         outputs: The output of each system, in the order of :attr:`ComparisonTable.systems`.
         scores: Sentence-level chrF2 of each output; for labels 100 if the label is correct, otherwise 0.
     """
@@ -133,18 +137,18 @@ def compare_translations(
     samples: int = 1000,
     trials: int = 10_000,
     seed: int = DEFAULT_SEED,
-    differences: int = 10,
+    max_differences: int = 10,
 ) -> ComparisonTable:
-    """Compare translations of two or more systems: scores, paired bootstrap, approximate randomization.
+    """Compare translations of two or more systems by scores, paired bootstrap and approximate randomization.
 
     Args:
-        systems: The translations of each system, by its name. Every system is compared with the first one.
+        systems: The translations of each system, by the system's name. The first system is the baseline.
         references: One reference for each sentence.
         metrics: Names from :data:`~headway.evaluate.METRICS`.
         samples: Number of bootstrap samples.
         trials: Number of trials of approximate randomization.
-        seed: Random seed of both.
-        differences: Maximum number of sentences in :attr:`ComparisonTable.differences`.
+        seed: Random seed of bootstrap and randomization.
+        max_differences: Maximum number of sentences in :attr:`ComparisonTable.differences`.
 
     Raises:
         ConfigError: Fewer than two systems, an unknown metric, or too few samples or trials.
@@ -165,7 +169,7 @@ def compare_translations(
             swapped = _randomization(baseline, counts, metric.value, trials, seed)
             p_values = {"bootstrap": p_value, "randomization": swapped}
             rows.append(ComparisonRow(name, metric.name, value, signature, value - first, low, high, p_values))
-    return ComparisonTable(names, tuple(rows), _most_different(systems, references, sentence_chrf, differences))
+    return ComparisonTable(names, tuple(rows), _most_different(systems, references, sentence_chrf, max_differences))
 
 
 def compare_labels(
@@ -174,16 +178,16 @@ def compare_labels(
     *,
     samples: int = 1000,
     seed: int = DEFAULT_SEED,
-    differences: int = 10,
+    max_differences: int = 10,
 ) -> ComparisonTable:
-    """Compare the labels that two or more classifiers predict: accuracy, paired bootstrap, McNemar's test.
+    """Compare the labels that two or more classifiers predict by accuracy, paired bootstrap and McNemar's test.
 
     Args:
-        systems: The predicted labels of each system, by its name. Every system is compared with the first one.
+        systems: The predicted labels of each system, by the system's name. The first system is the baseline.
         truth: The true label of each text.
         samples: Number of bootstrap samples.
         seed: Random seed of the bootstrap.
-        differences: Maximum number of texts in :attr:`ComparisonTable.differences`.
+        max_differences: Maximum number of texts in :attr:`ComparisonTable.differences`.
 
     Raises:
         ConfigError: Fewer than two systems, or too few samples.
@@ -200,7 +204,7 @@ def compare_labels(
         p_values = {"bootstrap": p_value, "mcnemar": mcnemar(baseline, right)}
         value, delta = 100 * sum(right) / len(truth), 100 * (sum(right) - sum(baseline)) / len(truth)
         rows.append(ComparisonRow(name, "accuracy", value, signature, delta, low, high, p_values))
-    differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), differences)
+    differ = _most_different(systems, truth, lambda label, true: 100.0 * (label == true), max_differences)
     return ComparisonTable(names, tuple(rows), differ)
 
 
@@ -265,8 +269,9 @@ def _paired_counts(
 def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:
     """Return the exact two-sided p-value of McNemar's test.
 
-    With b and c the texts that only the baseline, or only the system, labels correctly, and X binomial with b + c
-    draws of probability 1/2, it is min(1, 2 P(X <= min(b, c))).
+    Let b be the number of texts that only the baseline labels correctly, and c the number that only the system labels
+    correctly. The p-value is min(1, 2 P(X <= min(b, c))), where X is binomially distributed: b + c draws with
+    probability 1/2.
 
     Args:
         baseline: Whether the baseline labels each text correctly.
@@ -276,7 +281,7 @@ def mcnemar(baseline: Sequence[bool], system: Sequence[bool]) -> float:
     only_system = sum(b and not a for a, b in zip(baseline, system, strict=True))
     n, fewer = only_baseline + only_system, min(only_baseline, only_system)
     tail = sum(math.comb(n, k) for k in range(fewer + 1))
-    p_value: float = 2 * tail / (1 << n)  # integers of any size, so nothing overflows
+    p_value: float = 2 * tail / (1 << n)  # Python integers do not overflow
     return min(1.0, p_value)
 
 
@@ -302,8 +307,8 @@ def _bootstrap(
 ) -> tuple[float, float, float]:
     """Return the p-value and the confidence interval of the difference."""
     delta = value(system.sum(axis=0)) - value(baseline.sum(axis=0))
-    drawn = [value(weights @ system) - value(weights @ baseline) for weights in draws(len(system), samples, seed)]
-    found = np.array(drawn)
+    weighted = bootstrap_counts(len(system), samples, seed)
+    found = np.array([value(weights @ system) - value(weights @ baseline) for weights in weighted])
     as_far = np.abs(found - found.mean()) >= abs(delta)
     return (int(as_far.sum()) + 1) / (samples + 1), *middle_95(found)
 
@@ -317,7 +322,7 @@ def _randomization(baseline: _Counts, system: _Counts, value: _Value, trials: in
     for _ in range(trials):
         swapped = start + generator.integers(2, size=len(change)) @ change
         # Sums of counts are exact, so equal assignments give equal differences. Swapping all sentences only changes the
-        # sign, up to rounding, for which 1e-9 allows.
+        # sign. The tolerance of 1e-9 allows for rounding.
         as_far += abs(value(total - swapped) - value(swapped)) >= delta - 1e-9
     return (as_far + 1) / (trials + 1)
 
@@ -328,7 +333,7 @@ def _most_different(
     found = []
     for number, (reference, *texts) in enumerate(zip(references, *systems.values(), strict=True), start=1):
         if len(set(texts)) > 1:
-            scores = {text: score(text, reference) for text in set(texts)}  # chrF is slow
+            scores = {text: score(text, reference) for text in set(texts)}  # equal texts are scored once: chrF is slow
             found.append(OutputDifference(number, reference, tuple(texts), tuple(scores[text] for text in texts)))
     found.sort(key=lambda difference: -difference.spread)
     return tuple(found[:count])

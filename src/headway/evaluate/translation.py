@@ -1,8 +1,8 @@
-"""Translation metrics: texts in, scores with signatures and confidence intervals out.
+"""Translation metrics, with signatures and confidence intervals.
 
 BLEU (Papineni et al., 2002), chrF (Popović, 2015) and TER (Snover et al., 2006) are computed by sacreBLEU (Post, 2018),
 so that they can be compared with published scores. The signature lists every setting that a score depends on. Exact
-match and token accuracy are our own and are defined below.
+match and token accuracy are our own metrics, defined below.
 
 Each metric is a function of a *sum over sentences* (of n-gram counts, edits or matches). So a metric here consists of
 (1) a row of counts for each sentence and (2) a function of the summed rows, and the bootstrap of
@@ -27,7 +27,7 @@ from sacrebleu.metrics.ter import TER
 from headway import __version__
 from headway.config import spelling_hint
 from headway.errors import ConfigError
-from headway.evaluate.bootstrap import DEFAULT_SEED, Score, check_bootstrap, check_texts, draws, middle_95
+from headway.evaluate.bootstrap import DEFAULT_SEED, Score, bootstrap_counts, check_bootstrap, check_texts, middle_95
 
 METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy")
 
@@ -40,18 +40,18 @@ def bleu(
     lowercase: bool = False,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """BLEU: the geometric mean of the n-gram precisions, n = 1 to 4, times a brevity penalty.
+    """Compute BLEU: the geometric mean of the n-gram precisions, n = 1 to 4, times a brevity penalty.
 
-    BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), with c and r the number of tokens of hypotheses and
-    references and p_n the share of the hypotheses' n-grams that also occur in their references, with clipped counts
-    (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokens, case-sensitive
-    unless ``lowercase``, exponential smoothing of zero precisions.
+    BLEU = 100 · min(1, exp(1 - r/c)) · (p_1 p_2 p_3 p_4)^(1/4), where c and r are the numbers of tokens in hypotheses
+    and references, and p_n is the share of the hypotheses' n-grams that also occur in their references, with clipped
+    counts (Papineni et al., 2002, section 2.3). The settings are sacreBLEU's defaults: mteval-v13a tokenization,
+    case-sensitive unless ``lowercase`` is set, and exponential smoothing of zero precisions.
 
     Args:
         hypotheses: Detokenized translations.
-        references: One reference for each.
+        references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
-        lowercase: Ignore case.
+        lowercase: Whether to ignore case.
         seed: Random seed of the bootstrap.
     """
     return _score(_SacreBleu("BLEU", BLEU(lowercase=lowercase)), hypotheses, references, bootstrap, seed)
@@ -66,16 +66,16 @@ def chrf(
     word_order: int = 0,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """chrF2: the F-score of character n-grams, n = 1 to 6, with recall weighted twice as much as precision.
+    """Compute chrF2: the F-score of character n-grams, n = 1 to 6, with recall weighted twice as much as precision.
 
-    chrF = 100 · (1 + β²) · P · R / (β² · P + R), β = 2, with P and R the mean precision and recall over the orders n;
-    white space is ignored (Popović, 2015). ``word_order=2`` adds n-grams of up to two words: chrF++ (Popović, 2017).
+    chrF = 100 · (1 + β²) · P · R / (β² · P + R), β = 2, where P and R are the mean precision and recall over the orders
+    n. White space is ignored (Popović, 2015). ``word_order=2`` adds n-grams of up to two words: chrF++ (Popović, 2017).
 
     Args:
         hypotheses: Detokenized translations.
-        references: One reference for each.
+        references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
-        lowercase: Ignore case.
+        lowercase: Whether to ignore case.
         word_order: Maximum length of word n-grams; 0 for none.
         seed: Random seed of the bootstrap.
     """
@@ -91,16 +91,16 @@ def ter(
     lowercase: bool = True,
     seed: int = DEFAULT_SEED,
 ) -> Score:
-    """TER: edits that turn the hypotheses into the references, per 100 reference words. Lower is better.
+    """Compute TER: edits that turn the hypotheses into the references, per 100 reference words. Lower is better.
 
     An edit inserts, deletes or substitutes a word, or moves a run of words (Snover et al., 2006). Case is ignored by
-    default, as in the original program and in sacreBLEU. Slow, because sacreBLEU searches for the moves in Python.
+    default, as in the original program and in sacreBLEU. TER is slow, because sacreBLEU searches for moves in Python.
 
     Args:
         hypotheses: Detokenized translations.
-        references: One reference for each.
+        references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
-        lowercase: Ignore case.
+        lowercase: Whether to ignore case.
         seed: Random seed of the bootstrap.
     """
     return _score(_SacreBleu("TER", TER(case_sensitive=not lowercase)), hypotheses, references, bootstrap, seed)
@@ -109,11 +109,11 @@ def ter(
 def exact_match(
     hypotheses: Sequence[str], references: Sequence[str], *, bootstrap: int = 0, seed: int = DEFAULT_SEED
 ) -> Score:
-    """Exact match: the percentage of hypotheses that equal their reference, character for character.
+    """Compute exact match: the percentage of hypotheses that equal their reference, character for character.
 
     Args:
         hypotheses: The outputs.
-        references: One reference for each.
+        references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         seed: Random seed of the bootstrap.
     """
@@ -123,15 +123,15 @@ def exact_match(
 def token_accuracy(
     hypotheses: Sequence[str], references: Sequence[str], *, bootstrap: int = 0, seed: int = DEFAULT_SEED
 ) -> Score:
-    """Token accuracy: the percentage of positions at which hypothesis and reference have the same token.
+    """Compute token accuracy: the percentage of positions at which hypothesis and reference have the same token.
 
     Tokens are separated by white space. The number of positions of a pair is the number of tokens of the longer text,
-    so a missing or an extra token is an error, and a token dropped early shifts all that follow. Accuracy = 100 ·
+    so a missing or an extra token is an error, and a missing token shifts all tokens after it. Accuracy = 100 ·
     Σ matches / Σ positions over the test set, and 100 if there are no positions at all (every text is blank).
 
     Args:
         hypotheses: The outputs.
-        references: One reference for each.
+        references: One reference for each hypothesis.
         bootstrap: Number of bootstrap samples for the confidence interval; 0 for no interval.
         seed: Random seed of the bootstrap.
     """
@@ -149,20 +149,20 @@ def evaluate(
     """Score ``hypotheses`` by each of ``metrics`` (names from :data:`METRICS`), with confidence intervals.
 
     Raises:
-        ConfigError: A metric is unknown, or ``bootstrap`` too small.
-        DataError: There are no sentences, or not one reference for each hypothesis.
+        ConfigError: A metric is unknown, or ``bootstrap`` is too small.
+        DataError: There are no sentences, or the numbers of hypotheses and references differ.
     """
     chosen = [find_metric(name) for name in metrics]
     return [_score(metric, hypotheses, references, bootstrap, seed) for metric in chosen]
 
 
 def sentence_chrf(hypothesis: str, reference: str) -> float:
-    """chrF2 of one sentence against another, from 0 to 100; see :func:`chrf`."""
+    """Return the chrF2 score of one sentence, from 0 to 100; see :func:`chrf`."""
     return float(CHRF().sentence_score(hypothesis, [reference]).score)
 
 
 class _SacreBleu:
-    """A metric of sacreBLEU. The two functions that we need are private there, so tests compare the results."""
+    """A metric of sacreBLEU. It calls two private functions of sacreBLEU, so tests check their results."""
 
     def __init__(self, name: str, metric: SacreBleuMetric) -> None:
         self.name = name
@@ -236,6 +236,6 @@ def _score(metric: Metric, hypotheses: Sequence[str], references: Sequence[str],
     value = metric.value(counts.sum(axis=0))
     low = high = None
     if bootstrap:
-        sampled = [metric.value(weights @ counts) for weights in draws(len(references), bootstrap, seed)]
+        sampled = [metric.value(weights @ counts) for weights in bootstrap_counts(len(references), bootstrap, seed)]
         low, high = middle_95(np.array(sampled))
     return Score(metric.name, value, metric.signature(bootstrap, seed), low, high)

@@ -1,7 +1,7 @@
 """Experiments that measure the claims of the paper and of its explainers: ``headway experiment NAME|all``.
 
-Each experiment is one file with the name of the experiment. ``experiment.py`` defines and runs experiments,
-``figures.py`` gives figures their common style, and ``report.py`` writes the HTML report.
+Each experiment is one file, named after the experiment. ``experiment.py`` defines and runs experiments, ``figures.py``
+gives figures a common style, and ``report.py`` writes the HTML report.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = (
     "warmup-depth",
     "what-heads-see",
 )
-"""Names in the order of the report."""
+"""The names of all experiments, in the order of the report."""
 
 
 _OLD_NAMES = {"compatibility": "attention-scores"}

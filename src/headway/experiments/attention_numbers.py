@@ -1,22 +1,23 @@
-"""Attention in numbers: one small worked example, and the conclusions that explainers draw from it.
+"""Attention in numbers: a small worked example, and the conclusions that explainers draw from it.
 
     Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V                  (Vaswani et al. 2017, equation 1)
 
-A well-known notebook lets three vectors attend to themselves (Q = K = V = X). It calls a result "mostly of itself"
-whose own weight is .2992, while another's is .5329. These two weights are enough to rebuild the example. Weights add up
-to 1, so the third is .1679, and the logarithms of neighboring ratios, ln(.5329 / .2992) and ln(.2992 / .1679), are both
-.577. That fixes the three scores after their division by sqrt(d_k), up to a common term, but not d_k. As .577 is 1 /
-sqrt(3), one possibility is d_k = 3 with scores that differ by 1.
+A well-known notebook applies self-attention to three vectors (Q = K = V = X). It describes one result as "mostly of
+itself", although the vector's own weight is .2992 and another vector's weight is .5329. These two weights are enough to
+reconstruct the example. Weights add up to 1, so the third is .1679, and the logarithms of neighboring ratios,
+ln(.5329 / .2992) and ln(.2992 / .1679), are both .577. This determines the three scaled scores up to a common constant,
+but not d_k. Since .577 is 1 / sqrt(3), one possibility is d_k = 3 with scores that differ by 1.
 
-The example here is a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot products with each: a.a =
-2, a.b = 3, a.c = 1. Divided by sqrt(3), exponentiated and divided by their sum, they are .2992, .5329 and .1679.
+The example here is a = (1, 1, 0), b = (2, 1, 0), c = (0, 1, 1). The scores of a are its dot products with the three
+vectors: a.a = 2, a.b = 3, a.c = 1. Divided by sqrt(3), exponentiated and divided by their sum, they become the weights
+.2992, .5329 and .1679.
 
-Beyond the example, vectors are drawn from N(0, 1). How often does a vector attend mostly to itself? Without
-projections, its score with itself is its squared length, which grows with d_k faster than its scores with others. With
-independent random projections of query and key, as at the start of training, it has no such advantage.
+In addition, random vectors drawn from N(0, 1) show how often a vector attends mostly to itself. Without projections,
+the score of a vector with itself is its squared length, which grows faster with d_k than its scores with other vectors.
+With independent random projections of query and key, as at the start of training, a vector has no such advantage.
 
-A longer key multiplies its score: a positive score grows, a negative one falls further. The mean weight over all
-queries may grow nevertheless: exp() is convex, so the two need not cancel.
+Lengthening a key multiplies its scores: positive scores grow, and negative ones fall further. The mean weight over all
+queries may still grow, because exp() is convex and the two effects need not cancel.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ EXAMPLE = torch.tensor([[1.0, 1.0, 0.0], [2.0, 1.0, 0.0], [0.0, 1.0, 1.0]], dtyp
 NAMES = ("a", "b", "c")
 WIDTHS = (2, 4, 8, 16, 32, 64, 128)
 LENGTHS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0)
-KEYS, WIDTH = 8, 16  # keys per random example; WIDTH is the default d_k
+NUM_KEYS, WIDTH = 8, 16  # number of keys per random example, and default d_k
 
 TITLE = "Attention in numbers"
 CLAIMS = (
@@ -50,7 +51,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Compute the example, and answer three questions with random vectors."""
+    """Compute the example, and test three claims with random vectors."""
     scores = EXAMPLE @ EXAMPLE.T
     weights = attention_weights(EXAMPLE, EXAMPLE)
     results = scaled_dot_product_attention(EXAMPLE, EXAMPLE, EXAMPLE)
@@ -81,10 +82,10 @@ def _single_key_error(generator: torch.Generator, repeats: int) -> float:
 
 
 def _own_shares(generator: torch.Generator, repeats: int) -> dict[str, float]:
-    """Return, by kind and d_k, the share of KEYS random vectors whose own weight is above one half."""
+    """Return, by kind and d_k, the share of random vectors whose weight on themselves is above one half."""
     shares = {}
     for width in WIDTHS:
-        x = torch.randn(repeats, KEYS, width, generator=generator, dtype=torch.float64)
+        x = torch.randn(repeats, NUM_KEYS, width, generator=generator, dtype=torch.float64)
         query, key = (_projected(x, generator) for _ in range(2))
         for kind, weights in {
             "no projections": attention_weights(x, x),
@@ -102,9 +103,9 @@ def _projected(x: Float[Tensor, "N S K"], generator: torch.Generator) -> Float[T
 
 
 def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
-    """Return the mean weight of one key as its length is multiplied, by the sign of the query's score."""
+    """Return the mean weight of one key for each length in LENGTHS, by the sign of the query's score."""
     query = torch.randn(repeats, 1, WIDTH, generator=generator, dtype=torch.float64)
-    key = torch.randn(repeats, KEYS, WIDTH, generator=generator, dtype=torch.float64)
+    key = torch.randn(repeats, NUM_KEYS, WIDTH, generator=generator, dtype=torch.float64)
     agrees = (query[:, 0] * key[:, 0]).sum(-1) > 0
     weights = []
     for length in LENGTHS:
@@ -120,7 +121,7 @@ def _growth(generator: torch.Generator, repeats: int) -> dict[str, list[float]]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by exactness, by the own weight, and by the mean weight as a key grows."""
+    """Judge the claims by the error with one key, a vector's weight on itself, and the mean weight of a growing key."""
     error = numbers["single_key_error"]
     reason = (
         f"largest difference between result and value: {error:.2g}. The softmax of a single number is 1, whatever "
@@ -132,7 +133,7 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     if own > 0.5:
         words = "its own weight is above one half"
     elif own < max(others):
-        words = f"another vector has the largest weight, and {1 - own:.0%} of the result is not its own"
+        words = f"another vector has the largest weight, and {1 - own:.0%} of the result comes from others"
     return (
         decide(reason, supported=error < 1e-12),
         decide(f"{shares}: {words}", supported=own > 0.5, refuted=own < max(others)),
@@ -160,10 +161,10 @@ def _means(numbers: Numbers, kind: str) -> list[float]:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the example's weights, how often the own weight exceeds one half, and a key's weight as it grows."""
+    """Draw the example's weights, how often the own weight exceeds one half, and the weight of a growing key."""
     picture, (example, own, growth) = panels(TITLE, 1, 3, size=(16, 5.5))
     texts = [[f"{weight:.4f}" for weight in row] for row in numbers["weights"]]
-    style: Any = {"cell": lambda *_: {"fontsize": 15}, "dark": 0.6, "vmin": 0, "vmax": 1, "aspect": "equal"}
+    style: Any = {"text_style": lambda *_: {"fontsize": 15}, "dark_above": 0.6, "vmin": 0, "vmax": 1, "aspect": "equal"}
     heat_map(example, numbers["weights"], texts, rows=NAMES, columns=NAMES, **style)
     label(example, "Weights of the example", "key (attended to)", "query (each row sums to 1)")
     shares = {
@@ -172,13 +173,13 @@ def draw(numbers: Numbers) -> Figure:
     }
     lines(own, WIDTHS, shares, marker="o")
     own.set_ylim(-3, 103)
-    share = f"share of {KEYS} random vectors (%)"
+    share = f"share of {NUM_KEYS} random vectors (%)"
     label(own, "Own weight above one half", "width d_k (units)", share, log="x", ticks=WIDTHS)
     own.legend(loc="center right")
-    kinds = {"positive": "queries with a positive score", "all": "all queries", "negative": "negative score"}
+    kinds = {"positive": "queries with positive score", "all": "all queries", "negative": "queries with negative score"}
     means = {words: _means(numbers, name) for name, words in kinds.items()}
     lines(growth, numbers["lengths"], means, marker="o")
-    growth.axhline(1 / KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{KEYS}")
+    growth.axhline(1 / NUM_KEYS, color="#777777", linestyle=":", label=f"equal shares, 1/{NUM_KEYS}")
     growth.set_ylim(bottom=0)
     length = "length of the key (relative to its original length)"
     label(growth, "Weight of one key as it grows", length, "mean weight (share)")
@@ -187,15 +188,15 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """Return how often vectors attend to themselves, and a growing key's weights by the sign of its score."""
+    """Describe how often vectors attend to themselves, and how a growing key's weight depends on the score's sign."""
     narrow, wide = f"no projections, {WIDTHS[1]}", f"no projections, {WIDTHS[-1]}"
     shares = [f"{fmean(numbers['own'][each]):.0%}" for each in (narrow, wide, f"random projections, {WIDTHS[-1]}")]
     start, (positive, negative) = LENGTHS.index(1.0), (_means(numbers, kind) for kind in ("positive", "negative"))
     return (
         f"{shares[0]} of random vectors give themselves more than half of the weight at d_k = {WIDTHS[1]}, {shares[1]} "
-        f"at {WIDTHS[-1]}, and {shares[2]} there with random projections. From length 1 to {LENGTHS[-1]:g} of a key, "
-        f"its mean weight goes from {positive[start]:.3f} to {positive[-1]:.3f} for queries with a positive score, and "
-        f"from {negative[start]:.3f} to {negative[-1]:.3f} for the others."
+        f"at {WIDTHS[-1]}, and {shares[2]} at {WIDTHS[-1]} with random projections. As a key's length grows from 1 to "
+        f"{LENGTHS[-1]:g}, its mean weight changes from {positive[start]:.3f} to {positive[-1]:.3f} for queries with a "
+        f"positive score, and from {negative[start]:.3f} to {negative[-1]:.3f} for all others."
     )
 
 

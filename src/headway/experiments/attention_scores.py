@@ -4,19 +4,21 @@
     dot             q.k
     additive        v.tanh(W q + U k)                   Bahdanau et al. 2015
     general         q.W k                               Luong et al. 2015
-    cosine          q.k / (|q| |k|), over a learned temperature
-    feed-forward    two layers with ReLU, of q and k
+    cosine          q.k / (|q| |k|), divided by a learned temperature
+    feed-forward    two layers with ReLU, applied to q and k
     hidden          the scaled product of queries and keys that are projected with a hidden layer of ReLU
 
-The same Transformer is trained with each function. The full form is 30 runs, six of which other experiments share. The
-paper (3.2.1) compares additive attention with the unscaled dot product for small and for larger d_k. Both, and the
-scaled dot product beside them, are therefore also trained with one head, whose d_k is four times that of the common
-recipe. Each dot is one run. If the shaded bars of two functions overlap much, the difference may be due to chance.
+The same Transformer is trained with each function. The full form has 30 runs, six of which are shared with other
+experiments. The paper (3.2.1) compares additive attention with the unscaled dot product for small and for larger d_k.
+These two functions, and the scaled dot product for comparison, are therefore also trained with one head, which makes
+d_k four times as large as in the common recipe. Each dot is one run. If the shaded bars of two functions overlap a lot,
+the difference may be due to chance.
 
 Time and memory are measured on a single attention layer, forward and backward. The functions take turns on the same
-input, so that other load on the machine affects them equally. Memory is what is saved for the backward pass. Products
-compare all queries with all keys in one matrix product. Additive and feed-forward functions pass every pair of a query
-and a key through a hidden layer. A hidden layer in the projections processes each query and each key once.
+input, so that other load on the machine affects them equally. Memory is what is saved for the backward pass. Product
+functions compute the scores of all queries and keys in one matrix product. Additive and feed-forward functions pass
+every pair of a query and a key through a hidden layer. A hidden layer in the projections processes each query and each
+key once.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from headway.experiments.comparison import by_variant, column, difference, judge
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import label, panels
-from headway.experiments.layer_measurements import round_times, saved_activation_bytes
+from headway.experiments.layer_measurements import saved_activation_bytes, time_layers
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
 
@@ -55,8 +57,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 NON_LINEAR = (ADDITIVE, "feed-forward", "hidden projections")
 MORE_SOPHISTICATED = ("general", "cosine", *NON_LINEAR)
 MIN_TIME_RATIO = 2.0  # "much faster" means at most half the time; 10 % could be reversed on another machine
-MIN_MEMORY_RATIO = 1.1  # "more space-efficient" saves at least a tenth; memory does not vary
-MIN_BLEU_DIFFERENCE = 1.0  # "similar" is closer, as seeds of one recipe differ by about that; "outperforms" is further
+MIN_MEMORY_RATIO = 1.1  # "more space-efficient" means at least a tenth less; memory does not vary between runs
+MIN_BLEU_DIFFERENCE = 1.0  # about the difference between seeds; "similarly" means closer, "outperforms" further apart
 
 CLAIMS = (
     Claim.quote("dot-product attention is much faster and more space-efficient in practice", "paper, 3.2.1"),
@@ -88,7 +90,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
-    """Return the milliseconds of every round, and the MiB, of a layer with each function, in float32."""
+    """Return the time of every round (ms) and the memory (MiB) of a layer with each function, in float32."""
     device = "cuda" if torch.cuda.is_available() and not settings.quick else "cpu"
     rows, length, width, rounds = (16, 16, 32, 15) if settings.quick else (64, 32, 128, 25)
     with torch.random.fork_rng():
@@ -98,14 +100,14 @@ def _costs(settings: Settings) -> dict[str, dict[str, Any]]:
             name: accelerate(MultiHeadAttention(width, **{"num_heads": 4, **keys})).to(device)
             for name, keys in VARIANTS.items()
         }
-    times = round_times(layers, x, rounds)
+    times = time_layers(layers, x, rounds)
     return {
         name: {"ms": times[name], "mib": saved_activation_bytes(layer, x) / 2**20} for name, layer in layers.items()
     }
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by time and memory of one layer, and by BLEU over seeds."""
+    """Judge the claims by time and memory of one layer, and by BLEU over seeds."""
     bleu, least = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
     what = "BLEU of additive minus unscaled dot product"
     wide = difference(bleu[WIDE_ADDITIVE], bleu[WIDE_DOT])
@@ -113,15 +115,15 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     return (
         _judge_cost(numbers["costs"]),
         comparison.judge_equivalent(difference(bleu[ADDITIVE], bleu[DOT]), what, within=least),
-        judge_greater(wide, f"with one head, {what}", noticeable=least),
-        comparison.judge_best(bleu, MORE_SOPHISTICATED, PAPER, gain, noticeable=least),
+        judge_greater(wide, f"with one head, {what}", margin=least),
+        comparison.judge_best(bleu, MORE_SOPHISTICATED, PAPER, gain, margin=least),
         _judge_non_linearity(bleu),
     )
 
 
 def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
-    """Compare times round by round, since both functions saw the same load within a round."""
-    ratios = comparison.median_interval([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
+    """Compare times round by round, because the load on the machine is similar within a round."""
+    ratios = comparison.median_ci([a / b for a, b in zip(costs[ADDITIVE]["ms"], costs[PAPER]["ms"], strict=True)])
     memory = costs[ADDITIVE]["mib"] / costs[PAPER]["mib"]
     return decide(
         f"additive attention takes {ratios} times as long as the paper's scaled dot product (median over rounds; "
@@ -134,20 +136,20 @@ def _judge_cost(costs: dict[str, dict[str, Any]]) -> Verdict:
 
 def _judge_non_linearity(bleu: dict[str, list[float]]) -> Verdict:
     found = {name: difference(bleu[name], bleu[PAPER], len(NON_LINEAR)) for name in NON_LINEAR}
-    reason = "BLEU minus that of the scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
+    reason = "BLEU minus scaled dot product: " + "; ".join(f"{name} {each}" for name, each in found.items())
     least = MIN_BLEU_DIFFERENCE
     away = any(each.low > least or each.high < -least for each in found.values())
     within = all(-least <= each.low and each.high <= least for each in found.values())
-    words = f"none is certainly more than {least:g} away from 0, and not all are within"
+    words = f"no interval is more than {least:g} away from 0, but not all are within {least:g} of 0"
     if away:
-        words = f"at least one is certainly more than {least:g} away from 0"
+        words = f"at least one interval is more than {least:g} away from 0"
     elif within:
-        words = f"all of them within {least:g} of 0"
+        words = f"all intervals are within {least:g} of 0"
     return decide(f"{reason}; {words}", supported=away, refuted=within)
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw quality beside cost, with the functions in the same rows."""
+    """Draw quality and cost side by side, with one row per function."""
     picture, (bleu, time, memory) = panels("Attention score functions", columns=3, size=(15.0, 7.0))
     comparison.strip_plot(bleu, by_variant(numbers["runs"], "bleu"), "Quality (dots: seeds)", "BLEU of the test set")
     for axes, key in ((time, "ms"), (memory, "mib")):

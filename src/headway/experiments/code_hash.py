@@ -1,9 +1,9 @@
-"""Hash the code that takes a measurement, so that changed code is measured again.
+"""Hash the code that takes a measurement, so that a change of this code triggers a new measurement.
 
-The hash covers only what ``measure`` uses: the top-level functions, classes and constants that it names, those that
-they name in turn, and so on, also in neighboring modules of the package. Verdicts, figures, comments and docstrings may
-therefore change without measuring again. Code outside the package (layers, training, search) is not covered: after a
-change there, remove the output folder.
+The hash covers only the code that ``measure`` uses: the top-level functions, classes and constants that it refers to,
+directly or indirectly, in its own module and in other modules of the package. Verdicts, figures, comments and
+docstrings can therefore change without a new measurement. Code outside the package (layers, training, search) is not
+covered: after a change there, remove the output folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headway.data.store import fingerprint
 
 
 def code_hash(measure: Callable[..., Any]) -> str:
-    """Return a hash of everything in its package that ``measure`` uses."""
+    """Return a hash of all code in the package of ``measure`` that it uses."""
     package, modules = measure.__module__.rpartition(".")[0] + ".", dict[str, dict[str, ast.stmt]]()
     found = dict[tuple[str, str], str]()
     waiting = [(measure.__module__, measure.__name__)]

@@ -3,8 +3,8 @@
 Two variants are compared by the difference of their means and its 95 % interval: plus or minus Student's t times the
 standard error of the difference (pooled variance). A claim names one threshold and is decided if the whole interval
 lies on one side of it. With three seeds each, t is 2.78 (4 degrees of freedom). If a claim selects the best of several
-comparisons, each interval is widened until all of them hold together at 95 % (Bonferroni). One seed has no interval, so
-it decides nothing.
+comparisons, each interval is widened so that all of them hold simultaneously with 95 % confidence (Bonferroni). With
+one seed there is no interval, so the verdict is inconclusive.
 """
 
 from __future__ import annotations
@@ -38,92 +38,97 @@ class Difference:
         return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
-def student_t(freedom: int, confidence: float = _CONFIDENCE) -> float:
-    """Return the number of standard errors that contain ``confidence`` of Student's distribution, two-sided.
+def student_t(degrees_of_freedom: int, confidence: float = _CONFIDENCE) -> float:
+    """Return the two-sided critical value of Student's t distribution.
 
-    With t = sqrt(freedom) tan(angle) the density becomes cos(angle)^(freedom - 1), which is summed numerically.
+    With n degrees of freedom and t = sqrt(n) tan(angle), the density is proportional to cos(angle)^(n - 1), which is
+    integrated numerically.
     """
     angles = np.linspace(0.0, math.pi / 2, 200_001)
-    held = np.cumsum(np.cos(angles) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(float(np.interp(confidence, held / held[-1], angles)))
+    covered = np.cumsum(np.cos(angles) ** (degrees_of_freedom - 1))
+    return math.sqrt(degrees_of_freedom) * math.tan(float(np.interp(confidence, covered / covered[-1], angles)))
 
 
-def interval_half_width(values: Sequence[float]) -> float:
-    """Return half the width of a mean's 95 % interval; infinite for one value."""
+def ci_half_width(values: Sequence[float]) -> float:
+    """Return half the width of a mean's 95 % interval, which is infinite for one value."""
     if len(values) < 2:
         return math.inf
     return student_t(len(values) - 1) * math.sqrt(variance(values) / len(values))
 
 
-def interval(values: Sequence[float]) -> Difference:
-    """Return the mean with its 95 % interval."""
-    mean, reach = fmean(values), interval_half_width(values)
+def mean_ci(values: Sequence[float]) -> Difference:
+    """Return the mean of ``values`` with its 95 % interval."""
+    mean, reach = fmean(values), ci_half_width(values)
     return Difference(mean, mean - reach, mean + reach)
 
 
-def median_interval(values: Sequence[float]) -> Difference:
-    """Return the median with its 95 % interval, for times, which have outliers.
+def median_ci(values: Sequence[float]) -> Difference:
+    """Return the median with its 95 % interval. It is used for times, which have outliers.
 
-    The interval runs between two of the values: of n values, the number below the true median varies by sqrt(n) / 2
-    around n / 2 (sign test).
+    The ends of the interval are two of the n values. The number of values below the true median has mean n / 2 and
+    standard deviation sqrt(n) / 2 (sign test).
     """
     ranked, count = sorted(values), len(values)
     out = max(math.floor((count - 1.96 * math.sqrt(count)) / 2), 0)
     return Difference(median(ranked), ranked[out], ranked[count - 1 - out])
 
 
-def difference(more: Sequence[float], less: Sequence[float], comparisons: int = 1) -> Difference:
-    """Return the mean of ``more`` minus the mean of ``less``, with an interval corrected for the number of
-    ``comparisons``.
+def difference(values: Sequence[float], baseline: Sequence[float], num_comparisons: int = 1) -> Difference:
+    """Return the mean of ``values`` minus the mean of ``baseline``, with an interval that is corrected for the number
+    of comparisons.
     """
-    value, freedom = fmean(more) - fmean(less), len(more) + len(less) - 2
-    if min(len(more), len(less)) < 2:
+    value, freedom = fmean(values) - fmean(baseline), len(values) + len(baseline) - 2
+    if min(len(values), len(baseline)) < 2:
         return Difference(value, -math.inf, math.inf)
-    pooled = ((len(more) - 1) * variance(more) + (len(less) - 1) * variance(less)) / freedom
-    error = math.sqrt(pooled * (1 / len(more) + 1 / len(less)))
-    reach = student_t(freedom, 1 - (1 - _CONFIDENCE) / comparisons) * error
+    pooled = ((len(values) - 1) * variance(values) + (len(baseline) - 1) * variance(baseline)) / freedom
+    error = math.sqrt(pooled * (1 / len(values) + 1 / len(baseline)))
+    reach = student_t(freedom, 1 - (1 - _CONFIDENCE) / num_comparisons) * error
     return Difference(value, value - reach, value + reach)
 
 
-def judge_greater(found: Difference, what: str, *, than: float = 0.0, noticeable: float = 0.0) -> Verdict:
-    """Judge the claim that a value is greater than ``than`` by at least ``noticeable``.
+def judge_greater(found: Difference, what: str, *, threshold: float = 0.0, margin: float = 0.0) -> Verdict:
+    """Judge the claim that a value exceeds ``threshold`` by at least ``margin``; ``what`` describes the value.
 
-    Supported if the whole interval lies above the sum of both, refuted if it lies below. A difference that is certainly
-    real but certainly too small to notice is inconclusive.
+    The claim is supported if the whole interval lies above ``threshold + margin``, and refuted if it lies below. If the
+    value certainly exceeds ``threshold``, but by too little to be noticed, the verdict is inconclusive.
     """
-    least = than + noticeable
+    least = threshold + margin
     place = "is above" if found.low > least else "is below" if found.high < least else "contains"
     reason = f"the interval {place} {least:g}"
-    if only_real := than < found.low and found.high < least:
+    if only_real := threshold < found.low and found.high < least:
         reason = f"real, but {reason}, which is too small to notice"
     refuted = found.high < least and not only_real
     return decide(f"{what}: {found}; {reason}", supported=found.low > least, refuted=refuted)
 
 
 def judge_best(
-    values: Mapping[str, Sequence[float]], others: Sequence[str], one: str, what: str, *, noticeable: float
+    values: Mapping[str, Sequence[float]], candidates: Sequence[str], baseline: str, what: str, *, margin: float
 ) -> Verdict:
-    """Judge the claim that the best of ``others`` is greater than ``one``, corrected for the choice of the best.
+    """Judge the claim that the best candidate exceeds the baseline by at least ``margin``.
 
-    ``what`` describes the difference, with a place for the name of the best.
+    The interval is corrected for the choice of the best. ``what`` describes the difference and contains ``{}`` for the
+    name of the best candidate.
     """
-    best = max(others, key=lambda name: fmean(values[name]))
-    found = difference(values[best], values[one], len(others))
-    words = f"{what.format(best)}, corrected for {len(others)} comparisons"
-    return judge_greater(found, words, noticeable=noticeable)
+    best = max(candidates, key=lambda name: fmean(values[name]))
+    found = difference(values[best], values[baseline], len(candidates))
+    words = f"{what.format(best)}, corrected for {len(candidates)} comparisons"
+    return judge_greater(found, words, margin=margin)
 
 
 def judge_equivalent(found: Difference, what: str, *, within: float) -> Verdict:
-    """Judge the claim that there is practically no difference: supported if the whole interval is ``within`` of 0."""
+    """Judge the claim that there is practically no difference; ``what`` describes the difference.
+
+    The claim is supported if the whole interval lies between ``-within`` and ``within``.
+    """
     inside, outside = max(abs(found.low), abs(found.high)) <= within, found.low > within or found.high < -within
     place = f"within {within:g} of 0" if inside else f"more than {within:g} away from 0"
     if not (inside or outside):
-        place = f"neither within {within:g} of 0 nor outside"
+        place = f"only partly within {within:g} of 0"
     return decide(f"{what}: {found}; the interval is {place}", supported=inside, refuted=outside)
 
 
 def column(runs: Sequence[Mapping[str, Any]], name: str, **where: Any) -> list[float]:
-    """Return the values of ``name`` from the runs whose other values equal ``where``."""
+    """Return the values of ``name`` in the runs that have the values ``where`` for other keys."""
     return [float(row[name]) for row in runs if all(row[key] == value for key, value in where.items())]
 
 
@@ -141,7 +146,7 @@ def mean_with_spread(runs: Sequence[Mapping[str, Any]], name: str, **where: Any)
 
 
 def quality(runs: Sequence[Mapping[str, Any]], variant: str) -> dict[str, str]:
-    """Return the cells of a table that say how good a variant is."""
+    """Return the table cells with the BLEU and the loss of a variant."""
     columns = {"BLEU": "bleu", "loss (nats a token)": "loss"}
     return {shown: mean_with_spread(runs, name, variant=variant) for shown, name in columns.items()}
 
@@ -150,7 +155,7 @@ def strip_plot(axes: Axes, values: Mapping[str, Sequence[float]], title: str, x:
     """Draw one row per name: a dot for each value, the mean as a line, and its 95 % interval as a bar."""
     label(axes, title, x, "")
     for row, each in enumerate(values.values()):
-        reach = interval_half_width(each)
+        reach = ci_half_width(each)
         if math.isfinite(reach):
             axes.barh(row, 2 * reach, left=fmean(each) - reach, height=0.5, color="C0", alpha=0.18, linewidth=0)
         axes.plot([fmean(each)] * 2, [row - 0.25, row + 0.25], "C0")

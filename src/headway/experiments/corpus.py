@@ -1,14 +1,14 @@
 """Data of the experiments: Multi30k in the full form, a made-up language in the quick form.
 
-The made-up language is small enough to be learned in a second or two, and still needs more than a word-by-word lookup:
-adjectives move behind their noun and take the ending of its gender.
+The made-up language is small enough to be learned in a second or two. Still, translating it needs more than a
+word-by-word lookup: adjectives move behind their noun and take the ending of its gender.
 
     source   big dog sees red cat stop
     target   hundo grando vidas kata ruga fino
 
-Short sentences say nothing about long ones, so sentences are also *joined*: each row of a joined training set contains
-one to ``JOINED`` consecutive sentences. A test set contains the same sentences at every row length, so its scores can
-be compared across lengths.
+Results on short sentences do not apply to long ones, so sentences are also *joined*: each row of a joined training set
+contains one to ``MAX_JOINED`` consecutive sentences. A test set contains the same sentences at every row length, so its
+scores can be compared across lengths.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from headway.errors import ConfigError
 from headway.experiments.experiment import Settings
 from headway.storage import atomic_write_folder
 
-JOINED = 3  # maximum sentences per row of a joined training set
+MAX_JOINED = 3  # maximum number of sentences per row of a joined training set
 
 MULTI30K = tuple(
     f"multi30k/{name}.{language}" for name in ("train", "val", "test_2016_flickr") for language in ("de", "en")
 )
-"""The files that the full form reads."""
+"""The corpus files that the full form reads."""
 
 Pair = tuple[str, str]
 
@@ -45,15 +45,15 @@ _NOUNS = {
 }
 _ADJECTIVES = {"big": "grand", "red": "rug", "old": "vel", "small": "pik"}
 _VERBS = {"sees": "vidas", "likes": "amas", "hears": "odas", "finds": "trovas"}
-_MADE_UP = {"train": 4800, "dev": 100, "test": 120}  # sentences
-_TESTED = 500  # test sentences of Multi30k that are translated, a fifth of the total time
+_MADE_UP = {"train": 4800, "dev": 100, "test": 120}  # number of sentences
+_TESTED = 500  # number of Multi30k test sentences to translate, which takes a fifth of the total time
 
 
 @dataclass(frozen=True)
 class ExperimentCorpus:
-    """A training and a development set in files, as a recipe names them, and test sentences.
+    """A training set and a development set in files, and test sentences in memory.
 
-    The files are called NAME.LANGUAGE. ``tokenizer`` is the recipe section that suits the text.
+    The files are called NAME.LANGUAGE. ``tokenizer`` is the recipe's tokenizer section for this corpus.
     """
 
     folder: Path
@@ -64,7 +64,7 @@ class ExperimentCorpus:
     tokenizer: dict[str, Any]
 
     def recipe(self) -> dict[str, Any]:
-        """Return the recipe sections that describe the data."""
+        """Return the recipe sections that describe the corpus."""
         train, dev = ({"files": self.files(name)} for name in (self.train, self.dev))
         return {
             "task": {"source_language": self.languages[0], "target_language": self.languages[1]},
@@ -73,11 +73,11 @@ class ExperimentCorpus:
         }
 
     def files(self, name: str) -> list[str]:
-        """Return the source and the target file of ``name``."""
+        """Return the names of the source and the target file of the set ``name``."""
         return [f"{name}.{language}" for language in self.languages]
 
     def sentences(self, name: str) -> Iterator[Pair]:
-        """Yield the sentence pairs of ``name``."""
+        """Yield the sentence pairs of the set ``name``."""
         corpus = Corpus(files=tuple(self.files(name)))
         yield from ((source, target) for source, target in read_examples(corpus, self.folder))
 
@@ -85,25 +85,25 @@ class ExperimentCorpus:
 def experiment_corpus(settings: Settings, *, join: bool = False) -> ExperimentCorpus:
     """Return the made-up language (quick form) or Multi30k (full form).
 
-    With ``join``, sentences of the training and development sets are joined to longer rows.
+    With ``join``, sentences of the training and development sets are joined into longer rows.
     """
     plain = _made_up(settings.work) if settings.quick else _multi30k(settings)
     if not join:
         return plain
     rows = {
-        name: join_randomly(list(plain.sentences(source)), JOINED, Random(1))
+        name: join_randomly(list(plain.sentences(source)), MAX_JOINED, Random(1))
         for name, source in (("train", plain.train), ("dev", plain.dev))
     }
     return replace(plain, folder=_write(rows, plain.languages, settings.work, "joined"), train="train", dev="dev")
 
 
 def _multi30k(settings: Settings) -> ExperimentCorpus:
-    """German to English: 29,000 image descriptions (Elliott et al. 2016)."""
+    """Return Multi30k, German to English: 29,000 image descriptions (Elliott et al. 2016)."""
     folder = settings.data / "multi30k" if settings.data else None
     if folder is None or not all((folder.parent / name).is_file() for name in MULTI30K):
         raise ConfigError(
             f"{folder or 'no data'}: the full form trains on Multi30k; give a folder with "
-            f"{', '.join(MULTI30K)}, or ask for the quick form, which needs no data"
+            f"{', '.join(MULTI30K)}, or use the quick form, which needs no data"
         )
     found = ExperimentCorpus(folder, ("de", "en"), "train", "val", (), {"vocab_size": 3000})
     return replace(found, test=tuple(islice(found.sentences("test_2016_flickr"), _TESTED)))
@@ -131,9 +131,12 @@ def _noun_phrase(random: Random) -> Pair:
     return f"{adjective} {noun}", f"{translation} {_ADJECTIVES[adjective]}{ending}"
 
 
-def join_randomly(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair]:
-    """Join consecutive sentences to rows of one to ``most``; each row length contains about equally many sentences."""
-    rows, start, counts = [], 0, range(1, most + 1)
+def join_randomly(pairs: Sequence[Pair], max_sentences: int, random: Random) -> list[Pair]:
+    """Join consecutive sentences into rows of one to ``max_sentences``.
+
+    Rows of each length contain about the same number of sentences in total.
+    """
+    rows, start, counts = [], 0, range(1, max_sentences + 1)
     while start < len(pairs):
         (count,) = random.choices(counts, [1 / count for count in counts])
         rows.append(_row(pairs[start : start + count]))
@@ -141,8 +144,8 @@ def join_randomly(pairs: Sequence[Pair], most: int, random: Random) -> list[Pair
     return rows
 
 
-def join_by(pairs: Sequence[Pair], count: int) -> list[Pair]:
-    """Join consecutive sentences to rows of ``count``; the last row may be shorter."""
+def join_every(pairs: Sequence[Pair], count: int) -> list[Pair]:
+    """Join every ``count`` consecutive sentences into one row; the last row may be shorter."""
     return [_row(pairs[start : start + count]) for start in range(0, len(pairs), count)]
 
 
@@ -151,7 +154,7 @@ def _row(pairs: Sequence[Pair]) -> Pair:
 
 
 def _write(texts: Mapping[str, Sequence[Pair]], suffixes: tuple[str, str], work: Path, kind: str) -> Path:
-    """Write the texts to a folder, two files each. Its name contains a hash of the content."""
+    """Write each text to two files in a folder, whose name contains a hash of the content."""
     folder = work / f"{kind}-{fingerprint(dict(texts), suffixes)[:10]}"
     if not folder.is_dir():
         with atomic_write_folder(folder) as aside:

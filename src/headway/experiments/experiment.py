@@ -1,9 +1,9 @@
 """The definition of an experiment, and the steps of a run: measure, judge, draw, write the record.
 
-An experiment is a file of this package that defines ``EXPERIMENT = Experiment(...)``. ``measure`` does the work and
-returns plain numbers. Everything else is computed from these numbers alone: ``judge`` returns a verdict on each claim,
-and ``draw`` the figure. Tests can therefore check verdicts with made-up numbers, and a figure can be improved without
-measuring again. The file's docstring is also the text of the report, so it contains no markup.
+An experiment is a file of this package that defines ``EXPERIMENT = Experiment(...)``. ``measure`` does all measuring
+and returns plain numbers. Everything else is computed from these numbers: ``judge`` returns a verdict on each claim,
+and ``draw`` returns the figure. Tests can therefore check verdicts with made-up numbers, and a figure can be improved
+without measuring again. The file's docstring is also the text of the report, so it contains no markup.
 
 :func:`run_experiment` writes NAME.json (claims, verdicts, numbers, conditions, environment), NAME.svg and NAME.png. If
 NAME.json exists already and was measured by the same code, with the same settings, from files with the same content,
@@ -39,7 +39,7 @@ Numbers = dict[str, Any]
 """The measured values, as JSON. The key ``tables``, {caption: [{column: value}]}, is shown in the report."""
 
 OURS = "ours"
-"""The source of a claim that none of the sources makes."""
+"""The source of claims that no publication makes."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Claim:
     """A claim and its source.
 
     Attributes:
-        text: The claim, in the source's own words if ``quoted``, otherwise in ours.
-        source: The paper and section, or :data:`OURS`.
+        text: The claim, in the source's own words if ``quoted``, otherwise in our words.
+        source: The paper and section that make the claim, or :data:`OURS`.
         quoted: Whether to show the text in quotation marks.
     """
 
@@ -74,7 +74,10 @@ class Verdict:
 
 
 def decide(reason: str, *, supported: bool, refuted: bool | None = None) -> Verdict:
-    """Return the verdict on a claim. ``refuted`` defaults to "not supported"; neither of the two is inconclusive."""
+    """Return the verdict on a claim: inconclusive if neither supported nor refuted.
+
+    If ``refuted`` is None, a claim that is not supported is refuted.
+    """
     if supported:
         return Verdict("supported", reason)
     return Verdict("refuted" if refuted or refuted is None else "inconclusive", reason)
@@ -85,11 +88,11 @@ class Settings:
     """The settings of a measurement.
 
     Attributes:
-        quick: Whether to use small made-up data (seconds) instead of real data.
-        seeds: One repetition for each seed, in experiments that depend on chance.
+        quick: Whether to use small made-up data, which takes seconds, instead of real data.
+        seeds: Random seeds. Experiments that depend on chance are repeated with each seed.
         data: The folder that contains corpora such as ``multi30k``. The quick form needs none.
         work: The folder for trained models and partial results. An interrupted measurement resumes from it.
-        say: Called with progress messages, one line each.
+        say: Function that is called with each progress message, which is a single line.
         model: A model folder, for experiments that examine one trained model instead of training their own.
     """
 
@@ -101,16 +104,16 @@ class Settings:
     model: Path | None = None
 
     def once(self, key: str, compute: Callable[[], Numbers]) -> Numbers:
-        """Return ``compute()``, computed once: the result is stored in ``work`` as ``key``.json and reused."""
+        """Return the result of ``compute()``, which is stored in ``work`` as ``key``.json and reused by later calls."""
         path = self.work / f"{key}.json"
         if path.is_file():
             return _read(path)
-        numbers: Numbers = plain(compute())
+        numbers: Numbers = to_json_values(compute())
         atomic_write_text(path, json.dumps(numbers, indent=1) + "\n")
         return numbers
 
-    def content(self, *paths: Path) -> str:
-        """Hash the contents of files, and of folders with their file names. A missing path is hashed as empty."""
+    def content_hash(self, *paths: Path) -> str:
+        """Return a hash of the contents of files, and of folders with their file names. Missing paths are ignored."""
         hashes, found = ContentHashes(self.work / "inputs.json"), list[tuple[str, str]]()
         for path in paths:
             files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
@@ -125,15 +128,16 @@ class Experiment:
     Attributes:
         name: The name on the command line.
         title: The title in the report.
-        text: The text of the report: the file's docstring. Blank lines separate paragraphs; indented ones are shown as
-            they are.
+        text: The text of the report: the file's docstring. Blank lines separate paragraphs; indented paragraphs are
+            shown as they are.
         claims: The claims to test.
-        measure: Measures, and returns numbers.
-        judge: Returns one verdict per claim, in the order of ``claims``, from the numbers.
-        draw: Draws the figure from the numbers. Called inside :func:`figure_style`.
-        explain: Returns another paragraph for the report: what the numbers say beyond verdicts, tables and figure.
+        measure: Function that takes the measurements and returns numbers.
+        judge: Function that returns one verdict per claim, in the order of ``claims``, from the numbers.
+        draw: Function that draws the figure from the numbers. It is called inside :func:`figure_style`.
+        explain: Function that returns another paragraph of the report, for results that are not in verdicts, tables or
+            figure.
         data: The files below ``settings.data`` that the full form reads. Empty if it needs no data.
-        takes_model: Whether the experiment can examine the model of ``settings.model``.
+        takes_model: Whether the experiment can examine the model ``settings.model``.
     """
 
     name: str
@@ -176,11 +180,11 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     measured = _earlier(path, how, settings.say)
     if measured is None:
         begin, date = time.perf_counter(), datetime.now(UTC).isoformat(timespec="seconds")
-        numbers = plain(experiment.measure(settings))
+        numbers = to_json_values(experiment.measure(settings))
         seconds = time.perf_counter() - begin
         measured = {"numbers": numbers, "where": _where(), "date": date, "seconds": seconds, "command": command}
     else:
-        settings.say(f"{experiment.name}: taking the numbers of {measured['date']} ({path})")
+        settings.say(f"{experiment.name}: reusing the numbers of {measured['date']} ({path})")
         numbers = measured["numbers"]
     verdicts = experiment.judge(numbers)
     explanation = f"{experiment.text.strip()}\n\n{experiment.explain(numbers)}".strip()
@@ -188,7 +192,7 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     record = ExperimentRecord(
         experiment.name, experiment.title, experiment.claims, verdicts, explanation, how=how, **measured
     )
-    # Save before drawing, which may fail: measuring took the time.
+    # Save before drawing: drawing may fail, and measuring takes most of the time.
     atomic_write_text(path, json.dumps(asdict(record), indent=1, ensure_ascii=False) + "\n")
     with figure_style():
         picture = experiment.draw(numbers)
@@ -197,17 +201,15 @@ def run_experiment(experiment: Experiment, settings: Settings, folder: Path, *, 
     return record
 
 
-def plain(value: Any) -> Any:
-    """Convert ``value`` to what JSON returns: lists for tuples and tensors, strings for keys, None for NaN and
-    infinity.
-    """
+def to_json_values(value: Any) -> Any:
+    """Convert ``value`` as JSON does: tuples and tensors to lists, keys to strings, NaN and infinity to None."""
     return json.loads(json.dumps(value, default=_to_list), parse_constant=lambda _: None)
 
 
 def _to_list(value: Any) -> Any:
     if hasattr(value, "tolist"):  # a tensor, an array or one of their scalars
         return value.tolist()
-    raise TypeError(f"{type(value).__name__}: numbers are what JSON holds")
+    raise TypeError(f"{type(value).__name__}: cannot be stored as JSON")
 
 
 def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
@@ -216,8 +218,8 @@ def _how(experiment: Experiment, settings: Settings) -> dict[str, Any]:
         "form": "quick" if settings.quick else "full",
         "seeds": list(settings.seeds),
         "code": code_hash(experiment.measure),
-        "data": None if data is None else settings.content(*(data / name for name in experiment.data)),
-        "model": None if model is None else settings.content(model),
+        "data": None if data is None else settings.content_hash(*(data / name for name in experiment.data)),
+        "model": None if model is None else settings.content_hash(model),
     }
 
 
@@ -233,7 +235,10 @@ def _where() -> dict[str, str]:
 
 
 def _earlier(path: Path, how: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any] | None:
-    """Return what an earlier run measured under the same conditions, or say what has changed and return None."""
+    """Return the measurements of an earlier run under the same conditions.
+
+    If there are none, report what has changed and return None.
+    """
     before = _read(path) if path.is_file() else {}
     measured = {name: before.get(name) for name in ("numbers", "where", "date", "seconds", "command")}
     if None in measured.values() or "how" not in before:

@@ -18,14 +18,14 @@ from matplotlib.image import AxesImage
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from headway.inspection import picture_files
-from headway.inspection.picture_files import COLORS, MARKERS, PLOT
+from headway.inspection.picture_files import COLORS, MARKERS, PLOT_STYLE
 
 Number = int | float
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _STYLE: dict[str, Any] = {
-    **PLOT,
+    **PLOT_STYLE,
     "font.size": 13,
     "axes.titlesize": 14,
     "axes.axisbelow": True,
@@ -62,7 +62,7 @@ def label(axes: Axes, title: str, x: str, y: str, *, log: str = "", ticks: Seque
         x: The label of the x axis.
         y: The label of the y axis.
         log: The logarithmic axes: "x", "y" or "xy". Their ticks are written as 0.01, 100 or 10⁻⁸.
-        ticks: Mark only these x values, as plain numbers.
+        ticks: The only x values to mark, as plain numbers.
     """
     axes.set_title(title)
     axes.set_xlabel(x)
@@ -87,7 +87,10 @@ def _tick(value: float, _: object) -> str:
 def lines(
     axes: Axes, x: Sequence[Number], curves: Mapping[str, Sequence[Number]], order: Sequence[str] = (), **style: Any
 ) -> None:
-    """Draw one line for each name. Its place in ``order`` (default: in ``curves``) decides its color and marker."""
+    """Draw one line for each name in ``curves``.
+
+    Color and marker of a line depend on the position of its name in ``order`` (default: the order of ``curves``).
+    """
     for name, values in curves.items():
         at = list(order or curves).index(name)
         axes.plot(x, values, **{"color": f"C{at}", "marker": MARKERS[at], "label": name, **style})
@@ -100,27 +103,27 @@ def heat_map(
     *,
     rows: Sequence[object] = (),
     columns: Sequence[object] = (),
-    dark: float = math.inf,
-    cell: Callable[[int, int], Mapping[str, Any]] = lambda row, column: {},
+    dark_above: float = math.inf,
+    text_style: Callable[[int, int], Mapping[str, Any]] = lambda row, column: {},
     **image: Any,
 ) -> AxesImage:
     """Draw a table of colors, with a text in each cell if ``texts`` are given.
 
     Args:
         axes: The panel.
-        values: The numbers that the colors stand for, row by row.
+        values: The values of the cells, row by row.
         texts: The text of each cell.
         rows: Labels of the rows (default: their numbers, counted from 0).
         columns: Labels of the columns (default: their numbers, counted from 0).
-        dark: Texts are white where the absolute value is above this, otherwise black.
-        cell: Further properties of a cell's text, by row and column.
+        dark_above: A text is white if the absolute value of its cell is above this limit, otherwise black.
+        text_style: Function that returns further properties of a cell's text from its row and column.
         image: Arguments of ``imshow``, such as the color scale and its limits.
     """
     drawn = axes.imshow(values, **{"cmap": "Blues", "aspect": "auto", **image})
     for row, line in enumerate(texts):
         for column, text in enumerate(line):
-            ink = "white" if abs(values[row][column]) > dark else "black"
-            axes.text(column, row, text, **{"ha": "center", "va": "center", "color": ink, **cell(row, column)})
+            ink = "white" if abs(values[row][column]) > dark_above else "black"
+            axes.text(column, row, text, **{"ha": "center", "va": "center", "color": ink, **text_style(row, column)})
     if rows:
         axes.set_yticks(range(len(rows)), list(map(str, rows)))
     if columns:

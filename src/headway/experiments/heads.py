@@ -1,11 +1,12 @@
 """One head against many heads: with d_k = d_v = d_model / h, all models have the same number of weights.
 
-One head has a single distribution of weights for each query. Several heads have several, but share the width, so each
-compares queries and keys in fewer dimensions.
+A single head computes one distribution of attention weights per query. Several heads compute several distributions, but
+they share the width, so each head compares queries and keys in fewer dimensions.
 
-The paper varies this in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32 heads reach 24.9, 25.5, 25.8, 25.8 and
-25.4 BLEU. The full form trains 1, 4 and 32 heads of 128, 32 and 4 dimensions (9 runs; other experiments share those of
-1 and 4). Each dot is one run. If the shaded bars overlap much, the difference may be due to chance.
+The paper varies the number of heads in table 3, rows (A): at d_model = 512, 1, 4, 8, 16 and 32 heads reach 24.9, 25.5,
+25.8, 25.8 and 25.4 BLEU. The full form trains 1, 4 and 32 heads of 128, 32 and 4 dimensions (9 runs; those with 1 and 4
+heads are shared with other experiments). Each dot is one run. If the shaded bars overlap a lot, the difference may be
+due to chance.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure BLEU with one head, the common recipe's four, and so many that each has only a few units."""
+    """Measure BLEU with one head, with the common recipe's four, and with so many that each has only a few units."""
     many = 16 if settings.quick else 32
     counts = {ONE: 1, MIDDLE: 4, MANY: many}
     variants = {name: {"model": {"num_heads": count}} for name, count in counts.items()} | {MIDDLE: {}}
@@ -38,18 +39,18 @@ def measure(settings: Settings) -> Numbers:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Compare one head, and too many, with the best of the other settings."""
+    """Compare one head, and too many heads, with the best of the other settings."""
     bleu = _by_heads(numbers, "bleu")
     return _judge_worse(bleu, ONE), _judge_worse(bleu, f"{numbers['many']} heads")
 
 
 def _judge_worse(bleu: dict[str, list[float]], setting: str) -> Verdict:
     others, what = [name for name in bleu if name != setting], f"BLEU of the best other setting ({{}}) minus {setting}"
-    return judge_best(bleu, others, setting, what, noticeable=MIN_BLEU_DIFFERENCE)
+    return judge_best(bleu, others, setting, what, margin=MIN_BLEU_DIFFERENCE)
 
 
 def _by_heads(numbers: Numbers, key: str) -> dict[str, list[float]]:
-    """Return the values of each setting, which is named by its number of heads."""
+    """Return the values of each setting; the settings are named after their number of heads."""
     found = by_variant(numbers["runs"], key)
     return {ONE: found[ONE], MIDDLE: found[MIDDLE], f"{numbers['many']} heads": found[MANY]}
 

@@ -7,13 +7,13 @@ With smoothing eps, the target y becomes the distribution q(k) = (1 - eps) [k = 
 H(q) is a constant. The minimum of the cross-entropy is H(q), not 0, and is reached at p = q, so a model is not rewarded
 for being certain. The paper (5.4) uses eps = 0.1 and describes the effects.
 
-The full form trains with 0.1 and with 0 (6 runs, the first 3 shared). Confidence is the probability of the model's
-first choice, over all tokens of the test set, given the reference tokens before them. With smoothing, the loss is
-minimal near 0.9 instead of 1. A calibrated model is correct as often as it is confident: its accuracy equals its mean
-confidence.
+The full form trains with eps = 0.1 and with eps = 0 (6 runs; the 3 with smoothing are shared with other experiments).
+Confidence is the probability of the token that the model considers most probable. It is measured at every token of the
+test set, given the reference tokens before it. With smoothing, the loss is minimal at a confidence near 0.9 instead of
+1. A calibrated model is correct as often as it is confident: its accuracy equals its mean confidence.
 
-Perplexity is computed without smoothing for both, so probability given to wrong tokens increases it, while BLEU depends
-only on which token is chosen. Dots are seeds, shaded bars 95 % intervals of the mean.
+Perplexity is computed without smoothing for both models, so probability assigned to wrong tokens increases it, while
+BLEU depends only on which tokens are chosen. Dots are seeds, and shaded bars are 95 % intervals of the mean.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headway.experiments.comparison import by_variant, column, difference, judge
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import label, panels
-from headway.experiments.training import encode_pairs, load_model, sweep, train_variant
+from headway.experiments.training import encode_pairs, load_bundle_on_device, sweep, train_variant
 from headway.nn.loss import label_smoothed_cross_entropy
 from headway.text.base import BOS
 
@@ -56,18 +56,19 @@ CLAIMS = (
 
 def measure(settings: Settings) -> Numbers:
     """Measure BLEU, loss and confidence of both models, and the error of the identity."""
-    text = experiment_corpus(settings)
-    runs = sweep(settings, text, VARIANTS)
+    corpus = experiment_corpus(settings)
+    runs = sweep(settings, corpus, VARIANTS)
     for row in runs:
-        bundle = load_model(train_variant(settings, text, row["seed"], VARIANTS[row["variant"]]).folder)
-        row |= {"perplexity": math.exp(row["loss"]), **_confidence(bundle, text.test)}
+        trained = train_variant(settings, corpus, row["seed"], VARIANTS[row["variant"]])
+        bundle = load_bundle_on_device(trained.model_folder)
+        row |= {"perplexity": math.exp(row["loss"]), **_confidence(bundle, corpus.test)}
     columns = {"perplexity": "perplexity", "entropy": "entropy (nats)", "confidence": "confidence"}
     columns |= {"bleu": "BLEU", "accuracy": "accuracy"}
     table = [
         {
             "": name,
             **{shown: mean_with_spread(runs, key, variant=name) for key, shown in columns.items()},
-            "identity missed by (nats)": max(column(runs, "identity_error", variant=name)),
+            "error of the identity (nats)": max(column(runs, "identity_error", variant=name)),
         }
         for name in VARIANTS
     ]
@@ -76,7 +77,9 @@ def measure(settings: Settings) -> Numbers:
 
 @torch.inference_mode()
 def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
-    """Return, for each reference token, the largest probability, whether it is the token's, and the entropy."""
+    """Return mean confidence, accuracy and entropy over all reference tokens, a histogram of confidence, and the
+    error of the identity.
+    """
     found = []
     for logits, targets in _predictions(bundle, pairs):
         p = logits.softmax(-1)
@@ -91,7 +94,7 @@ def _confidence(bundle: Bundle, pairs: tuple[Pair, ...]) -> dict[str, Any]:
 
 
 def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> float:
-    """Return the largest difference between the training loss and KL(q || p) + H(q), with q written out."""
+    """Return the largest difference between the training loss and KL(q || p) + H(q), computed from an explicit q."""
     size = logits.size(-1)
     q = F.one_hot(targets, size).double() * (1 - SMOOTHING) + SMOOTHING / size
     divergence = (q * (q.log() - logits.double().log_softmax(-1))).sum(-1)
@@ -100,7 +103,7 @@ def identity_error(logits: Float[Tensor, "N V"], targets: Int[Tensor, " N"]) -> 
 
 
 def _predictions(bundle: Bundle, pairs: tuple[Pair, ...]) -> Iterator[tuple[Float[Tensor, "N V"], Int[Tensor, " N"]]]:
-    """Yield logits and reference tokens, EOS included, for some pairs at a time."""
+    """Yield the logits and the reference tokens, including EOS, of one batch of pairs at a time."""
     rows = sorted(encode_pairs(bundle, pairs), key=lambda pair: len(pair[1]))
     for start in range(0, len(rows), 32):
         source, target = (

@@ -1,19 +1,19 @@
 """The cost of a layer: the formulas of table 1 (Vaswani et al. 2017, section 4) compared with measurements.
 
-Multiplications are counted while a layer runs. Sequential operations are the depth of autograd's graph. The longest
-path is the number of layers (recurrent: steps) after which the last output has a gradient with respect to the first
-input. It matters for learning: a gradient passes through all of them between the last position and the first. Time
-covers a forward and a backward pass, memory what autograd saves for the latter.
+Multiplications are counted while a layer runs. Sequential operations are measured as the depth of autograd's graph. The
+longest path is the number of layers (recurrent: steps) after which the last output has a gradient with respect to the
+first input. It matters for learning: a gradient passes through all of them between the last position and the first.
+Time covers a forward and a backward pass. Memory is what autograd saves for the backward pass.
 
 The paper concludes that "in terms of computational complexity" self-attention is faster than recurrence if n < d. That
 is a claim about the operations of table 1's layer: the products of queries with keys and of weights with values, 2 n^2
-d multiplications, against the two matrices of a recurrent layer, 2 n d^2. We add two questions. Is that layer also
-faster in time? And how does a layer compare as models use it, with its four projections, 4 n d^2 multiplications more?
+d multiplications, against the two matrices of a recurrent layer, 2 n d^2. We add two questions. Does that layer also
+take less time? And what about the layer that models use, whose four projections need another 4 n d^2 multiplications?
 
-The number of operations does not show that those of the recurrent layer wait for one another: it computes n small
-products in turn, self-attention a few large ones. Where the border lies depends on the hardware. The table of factors
-shows it for this machine. The recurrent layer is PyTorch's own nn.RNN with tanh, the cheapest there is: an LSTM has
-four times its operations.
+The number of operations does not show that a recurrent layer must compute its steps one after another: it computes n
+small products in sequence, while self-attention computes a few large ones. The length n at which the two are equally
+fast depends on the hardware. The table of factors shows it for this machine. The recurrent layer is PyTorch's nn.RNN
+with tanh, the cheapest recurrent layer: an LSTM has four times as many operations.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from headway.experiments.layer_measurements import (
     KERNEL,
     KINDS,
     WINDOW,
-    formula,
+    count_multiplications,
     graph_depth,
     make_layer,
-    multiplications,
     path_length,
-    round_times,
     saved_activation_bytes,
+    table1_ops,
+    time_layers,
 )
 
 PATHS = ("self-attention", "recurrent", "convolution", "dilated convolution", "restricted self-attention")
@@ -75,7 +75,7 @@ def measure(settings: Settings) -> Numbers:
     lengths, widths = ((8, 32, 128), (16, 64, 128)) if settings.quick else ((16, 32, 64, 128, 256, 512, 1024),) * 2
     short = (4, 8, 16, 32) if settings.quick else (4, 8, 16, 32, 64, 128)
     counts = [
-        {"layer": kind, "n": n, "d": d, "counted": multiplications(kind, n, d), "formula": formula(kind, n, d)}
+        {"layer": kind, "n": n, "d": d, "counted": count_multiplications(kind, n, d), "formula": table1_ops(kind, n, d)}
         for kind, n, d in product(KINDS, (16, 64), (32, 128))
     ]
     depths = {kind: {str(n): graph_depth(kind, n, 8) for n in short} for kind in KINDS}
@@ -86,7 +86,7 @@ def measure(settings: Settings) -> Numbers:
         settings.say(f"layer-costs: timing n = {n}")
         for d in widths:
             layers = {kind: make_layer(kind, d).to(device) for kind in KINDS}
-            rounds = round_times(layers, torch.randn(batch, n, d, device=device, requires_grad=True), repeats)
+            rounds = time_layers(layers, torch.randn(batch, n, d, device=device, requires_grad=True), repeats)
             times.append({"n": n, "d": d} | {kind: min(rounds[kind]) for kind in KINDS})
     kept = dict[str, dict[str, int]]()
     for kind, n in product(MEMORIES, lengths):
@@ -110,13 +110,13 @@ def _over_n(values: dict[str, dict[str, int]]) -> list[dict[str, Any]]:
 
 
 def _exponent(values: dict[str, int]) -> float:
-    """Return the power of n with which the last two values grow."""
+    """Return the exponent p of the growth n^p between the last two values."""
     (n0, v0), (n1, v1) = list(values.items())[-2:]
     return math.log(v1 / v0, int(n1) / int(n0))
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge counts against formulas, depths and paths, the layers where n < d, and the growth of memory."""
+    """Judge the claims by counts, graph depths, path lengths, costs for n < d, and the growth of memory."""
     counts = numbers["counts"]
     return (
         _judge_counts(counts),
@@ -133,7 +133,7 @@ def _judge_counts(counts: list[dict[str, Any]]) -> Verdict:
     worst = max(max(each) / min(each) for each in ratios.values())
     constants = ", ".join(f"{kind} {each[0]:.3g}" for kind, each in ratios.items())
     return decide(
-        f"counted multiplications over the formula are constant over n and d to a factor of {worst:.3g} ({constants}); "
+        f"counted multiplications divided by the formula vary over n and d by a factor of {worst:.3g} ({constants}); "
         "the whole layer's formula has 2·n·d² more, for its projections",
         supported=worst < 1.1,
     )
@@ -161,12 +161,12 @@ def _judge_order(depths: dict[str, dict[str, int]], paths: dict[str, dict[str, i
 
 
 def _judge_operations(counts: list[dict[str, Any]], kind: str, words: str) -> Verdict:
-    """Compare the layer's multiplications with those of the recurrent layer."""
+    """Compare a layer's number of multiplications with the recurrent layer's."""
     found = {(row["layer"], row["n"], row["d"]): row["counted"] for row in counts}
     ratios = {(n, d): found[kind, n, d] / found[RECURRENT, n, d] for _, n, d in found}
     below, above = ([ratio for (n, d), ratio in ratios.items() if (n < d) is side] for side in (True, False))
-    reason = f"{words} takes {_range(below)} times the multiplications of the recurrent layer where n < d, "
-    return decide(f"{reason}{_range(above)} times elsewhere", supported=max(below) < 1, refuted=min(below) >= 1)
+    reason = f"{words} takes {_range(below)} times the multiplications of the recurrent layer if n < d, and "
+    return decide(f"{reason}{_range(above)} times otherwise", supported=max(below) < 1, refuted=min(below) >= 1)
 
 
 def _range(values: list[float]) -> str:
@@ -189,19 +189,19 @@ def _judge_times(times: list[dict[str, Any]]) -> Verdict:
 
 
 def _faster(rows: list[dict[str, Any]], kind: str) -> float:
-    """Return the share of rows in which the layer takes less time than the recurrent one."""
+    """Return the share of rows in which the layer takes less time than the recurrent layer."""
     return fmean(row[kind] < row[RECURRENT] for row in rows)
 
 
 def _judge_memory(kept: dict[str, dict[str, int]]) -> Verdict:
     plain, fused = _exponent(kept["self-attention"]), _exponent(kept["fused self-attention"])
     reason = (
-        f"what is kept grows with n^{plain:.2f} at the largest n where all weights are formed, and with n^{fused:.2f} "
-        "in the fused kernel, which computes the same without ever holding them"
+        f"memory grows with n^{plain:.2f} at the largest n if all weights are stored, and with n^{fused:.2f} in the "
+        "fused kernel, which computes the same result without storing them"
     )
     least = min(plain, fused)
     if least <= 1.3:
-        reason += ": not a property of attention, but of one way to compute it"
+        reason += ": this is not a property of attention, but of one way to compute it"
     return decide(reason, supported=least > 1.7, refuted=least <= 1.3)
 
 
@@ -233,8 +233,8 @@ def _draw_faster(picture: Figure, axes: Axes, times: list[dict[str, Any]]) -> No
     logs = [[math.log2(found[n, d]) for d in widths] for n in lengths]
     most = max(1.0, *(abs(value) for row in logs for value in row))
     texts = [[f"{found[n, d]:.{0 if found[n, d] >= 10 else 1}f}" for d in widths] for n in lengths]
-    style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark": 0.6 * most}
-    style["cell"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
+    style: Any = {"cmap": "PuOr", "vmin": -most, "vmax": most, "origin": "lower", "dark_above": 0.6 * most}
+    style["text_style"] = lambda row, column: {"fontweight": "bold" if lengths[row] < widths[column] else "normal"}
     image = heat_map(axes, logs, texts, rows=lengths, columns=widths, **style)
     picture.colorbar(image, ax=axes, label="log₂ of the factor (above 0: self-attention is faster)")
     label(axes, "Time of recurrence / whole self-attention (bold: n < d)", "width d (units)", "length n (tokens)")

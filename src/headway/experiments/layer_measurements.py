@@ -1,4 +1,4 @@
-"""The layer types of the paper's table 1 in their plainest form, and how each is measured.
+"""The layer types of the paper's table 1 in their simplest form, and functions that measure them.
 
     layer                        multiplications     sequential     longest path
     self-attention               n^2 d               1              1
@@ -6,8 +6,8 @@
     convolution of width k       k n d^2             1              n/k, dilated log_k(n)
     self-attention within r      r n d               1              n/r
 
-The table's self-attention has no projections. "whole self-attention" is the layer as models use it, with those of
-query, key, value and output. n is the length, d the width.
+The self-attention of the table has no projections. "whole self-attention" is the layer as models use it, with
+projections of query, key, value and output. n is the sequence length and d the width.
 """
 
 from __future__ import annotations
@@ -28,8 +28,11 @@ WINDOW = 8  # neighborhood r of restricted self-attention
 KINDS = ("self-attention", "whole self-attention", "recurrent", "convolution", "restricted self-attention")
 
 
-def formula(kind: str, n: int, d: int) -> int:
-    """Return table 1's operation count, constants left out; the whole layer adds its four projections."""
+def table1_ops(kind: str, n: int, d: int) -> int:
+    """Return the operation count of table 1, without constant factors.
+
+    The table does not contain the whole self-attention layer; its count includes the four projections.
+    """
     return {
         "self-attention": n * n * d,
         "whole self-attention": n * n * d + 2 * n * d * d,
@@ -53,7 +56,7 @@ def make_layer(kind: str, d: int, *, dilation: int = 1) -> nn.Module:
 
 
 class SelfAttention(nn.Module):
-    """softmax(X X^T / sqrt(d)) X, explicitly or with PyTorch's fused kernel, which never stores all weights."""
+    """softmax(X X^T / sqrt(d)) X, computed explicitly or by PyTorch's fused kernel, which never stores all weights."""
 
     def __init__(self, *, fused: bool) -> None:
         super().__init__()
@@ -77,10 +80,10 @@ class Recurrent(nn.RNN):
 
 
 class CausalConvolution(nn.Conv1d):
-    """Convolution over a position and the KERNEL - 1 positions before it, ``dilation`` apart."""
+    """Convolution over a position and KERNEL - 1 earlier positions, which are ``dilation`` apart."""
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """Convolve; zeros precede the first position, so the length stays."""
+        """Convolve with zeros before the first position, so that the length does not change."""
         before = (KERNEL - 1) * self.dilation[0]
         return super().forward(F.pad(x.transpose(1, 2), (before, 0))).transpose(1, 2)
 
@@ -98,7 +101,7 @@ class RestrictedSelfAttention(nn.Module):
         return torch.matmul(windows, weights.unsqueeze(-1)).squeeze(-1)
 
 
-def multiplications(kind: str, n: int, d: int) -> int:
+def count_multiplications(kind: str, n: int, d: int) -> int:
     """Count the multiplications of matrix products in a forward pass of one sequence."""
     counter = FlopCounterMode(display=False)
     layer, x = make_layer(kind, d), torch.randn(1, n, d)
@@ -107,8 +110,8 @@ def multiplications(kind: str, n: int, d: int) -> int:
     return int(counter.get_total_flops()) // 2
 
 
-def round_times(layers: Mapping[str, nn.Module], x: Float[Tensor, "B N D"], rounds: int) -> dict[str, list[float]]:
-    """Return the milliseconds of each layer's forward and backward pass in each round, after a round that warms up.
+def time_layers(layers: Mapping[str, nn.Module], x: Float[Tensor, "B N D"], rounds: int) -> dict[str, list[float]]:
+    """Return the milliseconds of each layer's forward and backward pass in each round, after one warm-up round.
 
     The layers take turns on the same input, so that other load on the machine affects them equally.
     """
@@ -125,15 +128,18 @@ def round_times(layers: Mapping[str, nn.Module], x: Float[Tensor, "B N D"], roun
 
 
 def saved_activation_bytes(layer: nn.Module, x: Float[Tensor, "B N D"]) -> int:
-    """Return the bytes that autograd saves for the backward pass: with the output, without input and weights."""
-    saved: list[Tensor] = []  # references keep addresses unique
+    """Return the number of bytes that autograd saves for the backward pass.
+
+    The output counts, because it is the input of the next layer. The layer's own input and its weights do not count.
+    """
+    saved: list[Tensor] = []  # keeps the tensors alive, so that their addresses stay unique
 
     def note(tensor: Tensor) -> Tensor:
         saved.append(tensor.detach())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-        saved.append(layer(x))  # the output is the next layer's input
+        saved.append(layer(x))
     sizes = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in saved}
     for tensor in (x, *layer.parameters()):
         sizes.pop(tensor.untyped_storage().data_ptr(), None)
@@ -144,14 +150,14 @@ def graph_depth(kind: str, n: int, d: int) -> int:
     """Return the longest chain of dependent operations: the depth of autograd's graph."""
     x = torch.randn(1, n, d, requires_grad=True)
     nodes, depth = {make_layer(kind, d)(x).grad_fn}, 0
-    while nodes:  # the operations at the end of a chain of this length, counted from the output
+    while nodes:  # the operations that are ``depth`` edges away from the output
         nodes = {each for node in nodes for each, _ in node.next_functions if each is not None}
         depth += 1
     return depth
 
 
 def path_length(kind: str, n: int, d: int) -> int:
-    """Return the fewest layers (recurrent: steps) after which the last output depends on the first input."""
+    """Return the smallest number of layers (recurrent: steps) that make the last output depend on the first input."""
     if kind == "recurrent":
         return _steps(n, d)
     x = torch.randn(1, n, d, dtype=torch.float64, requires_grad=True)
@@ -165,7 +171,7 @@ def path_length(kind: str, n: int, d: int) -> int:
 
 
 def _steps(n: int, d: int) -> int:
-    """Return the steps between the first input and the last state: states detached before then break the path."""
+    """Return the number of steps between the first input and the last state, found by detaching all earlier states."""
     cell = nn.RNNCell(d, d).double()
     x = torch.randn(n, 1, d, dtype=torch.float64, requires_grad=True)
     gradient, kept = torch.zeros_like(x), -1

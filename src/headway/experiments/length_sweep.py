@@ -1,4 +1,4 @@
-"""Translation quality against row length, for the experiments that ask about it.
+"""Translation quality against row length, for several experiments.
 
 Models are trained on rows of one to three sentences and tested on the same sentences in rows of one to six. Rows of
 four and six sentences are longer than nearly all rows seen in training.
@@ -13,29 +13,29 @@ from statistics import fmean
 from matplotlib.axes import Axes
 
 from headway.experiments.comparison import column, mean_with_spread
-from headway.experiments.corpus import JOINED, experiment_corpus, join_by
+from headway.experiments.corpus import MAX_JOINED, experiment_corpus, join_every
 from headway.experiments.experiment import Numbers, Settings
 from headway.experiments.figures import label, lines
-from headway.experiments.training import Changes, encode_pairs, load_model, measure_bleu, train_variant
+from headway.experiments.training import Changes, encode_pairs, load_bundle_on_device, measure_bleu, train_variant
 
-COUNTS = (1, 2, 3, 4, 6)  # sentences in a row of the test set
-LONGEST_SEEN, TWICE = JOINED, 2 * JOINED
+COUNTS = (1, 2, 3, 4, 6)  # numbers of sentences per row of the test set
+LONGEST_SEEN, TWICE = MAX_JOINED, 2 * MAX_JOINED
 _QUICK: Changes = {"data": {"max_tokens": 512}, "training": {"steps": 60}}  # longer rows are harder to learn
 
 
 def length_sweep(settings: Settings, variants: Mapping[str, Changes]) -> Numbers:
-    """Measure BLEU of each variant, seed and length of :data:`COUNTS`, and the mean row length in source tokens."""
-    text = experiment_corpus(settings, join=True)
+    """Measure BLEU for each variant, seed and row length of :data:`COUNTS`, and the mean lengths in source tokens."""
+    corpus = experiment_corpus(settings, join=True)
     more = _QUICK if settings.quick else {}
     rows, weights = [], dict[str, int]()
     for seed, (name, changes) in product(settings.seeds, variants.items()):
-        trained = train_variant(settings, text, seed, {**more, **changes})
+        trained = train_variant(settings, corpus, seed, {**more, **changes})
         for count in COUNTS:
-            score = measure_bleu(settings, trained, join_by(text.test, count))
+            score = measure_bleu(settings, trained, join_every(corpus.test, count))
             rows.append({"variant": name, "seed": seed, "sentences": count, "bleu": score})
-        bundle = load_model(trained.folder)
+        bundle = load_bundle_on_device(trained.model_folder)
         weights[name] = sum(each.numel() for each in bundle.model.parameters())
-    tokens = [fmean(len(source) for source, _ in encode_pairs(bundle, join_by(text.test, count))) for count in COUNTS]
+    tokens = [fmean(len(ids) for ids, _ in encode_pairs(bundle, join_every(corpus.test, count))) for count in COUNTS]
     table = [
         {
             "sentences in a row": count,
@@ -51,19 +51,19 @@ def length_sweep(settings: Settings, variants: Mapping[str, Changes]) -> Numbers
     return {"runs": rows, "tokens": tokens, "weights": weights, "tables": tables}
 
 
-def share_kept(numbers: Numbers, variant: str, count: int, of: int) -> list[float]:
-    """Return, for each seed, BLEU in rows of ``count`` sentences divided by BLEU in rows of ``of``; 0 if the latter is
-    0.
+def relative_bleu(numbers: Numbers, variant: str, count: int, base_count: int) -> list[float]:
+    """Return, for each seed, BLEU in rows of ``count`` sentences divided by BLEU in rows of ``base_count`` sentences.
+
+    The result is 0 if the divisor is 0.
     """
-    long, short = (column(numbers["runs"], "bleu", variant=variant, sentences=each) for each in (count, of))
+    long, short = (column(numbers["runs"], "bleu", variant=variant, sentences=each) for each in (count, base_count))
     return [a / b if b else 0.0 for a, b in zip(long, short, strict=True)]
 
 
-def length_curves(axes: Axes, numbers: Numbers) -> None:
-    """Draw one line per variant (the mean over seeds), with each seed as a faint point, and shade lengths not trained
-    on.
+def draw_bleu_curves(axes: Axes, numbers: Numbers) -> None:
+    """Draw one line per variant (the mean over seeds), with each seed as a faint point, and shade untrained lengths.
 
-    The caller draws the legend outside the panel, because lines may cross it.
+    The caller draws the legend outside the panel, because lines could cross it inside.
     """
     axes.axvspan(LONGEST_SEEN + 0.5, COUNTS[-1] + 0.3, color="#000000", alpha=0.06, linewidth=0)
     axes.annotate(

@@ -1,4 +1,4 @@
-"""Sinusoidal positions: is PE(pos + k) a linear function of PE(pos), and which wavelengths are there?
+"""Sinusoidal positions: is PE(pos + k) a linear function of PE(pos), and what are the wavelengths?
 
     PE(pos, 2i) = sin(w_i pos), PE(pos, 2i+1) = cos(w_i pos), w_i = 10000^(-2i/d)     (Vaswani et al. 2017, 3.5)
 
@@ -16,7 +16,7 @@ positions before training).
 
 A pair's wavelength is measured from the table: 2 pi divided by the angle between the pair at neighboring positions. By
 the formula, wavelengths start at 2 pi and grow by the same factor from pair to pair, but the exponent 2i/d of the last
-pair is (d-2)/d, not 1. tensor2tensor, the paper's own code, spaces the exponents so that 1 is reached.
+pair is (d-2)/d, not 1. tensor2tensor, the paper's own code, spaces the exponents so that the last one is 1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure errors over widths and shifts, the control, and the wavelength of every pair."""
+    """Measure errors over widths and shifts, errors of the control, and the wavelength of every pair."""
     positions = 256 if settings.quick else 8192
     widths = WIDTHS[:: 4 if settings.quick else 1]
     kinds = ("float64", "float32")
@@ -95,7 +95,7 @@ def rotation(width: int, shift: int) -> Float[Tensor, "D D"]:
 def _rotation_error(width: int, shift: int, positions: int, kind: str) -> float:
     """Return the largest entry of R_k PE(pos) - PE(pos + k) over all positions.
 
-    The table of encodings is exact in float64; in float32 it is the table that models use.
+    The table of encodings is computed in float64 or, for float32, as models compute it.
     """
     if kind == "float32":
         table = sinusoids(positions + shift, width)
@@ -117,7 +117,7 @@ def _control(seed: int, *, width: int, positions: int) -> dict[str, list[float]]
     residuals: dict[str, list[float]] = {kind: [] for kind in tables}
     for kind, table in tables.items():
         before = table[:positions]
-        inverse = torch.linalg.pinv(before)  # stable although long wavelengths make columns nearly equal
+        inverse = torch.linalg.pinv(before)  # stable even if long wavelengths make columns nearly equal
         for shift in SHIFTS:
             after = table[shift : shift + positions]
             error = before @ (inverse @ after) - after
@@ -132,7 +132,7 @@ def _wavelengths(width: int) -> list[float]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by the rotation's error beside the control's, by ratios of neighboring wavelengths, and by both ends."""
+    """Judge by the errors of rotation and control, and by ratios and limits of the wavelengths."""
     return _judge_shift(numbers), _judge_ratios(numbers), _judge_ends(numbers)
 
 
@@ -162,7 +162,7 @@ def _turns(numbers: Numbers) -> dict[str, list[float]]:
 def _judge_ratios(numbers: Numbers) -> Verdict:
     ratios = [np.divide(waves[1:], waves[:-1]) for waves in numbers["wavelengths"].values()]
     off = max(float(abs(each / each[0] - 1).max()) for each in ratios)
-    reason = f"within each width, the ratio of neighboring wavelengths is constant to {off:.1g}"
+    reason = f"within each width, the ratio of neighboring wavelengths is constant within {off:.1g}"
     return decide(reason, supported=off < 1e-5)
 
 
@@ -177,7 +177,7 @@ def _judge_ends(numbers: Numbers) -> Verdict:
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the matrix, its error over k, the wavelengths, and the longest of them over d."""
+    """Draw the matrix, its error over k, the wavelengths, and the longest wavelength over d."""
     picture, (matrix, error, waves, longest) = panels("PE(pos+k) as a linear function of PE(pos)", 2, 2, size=(15, 11))
     image = heat_map(matrix, numbers["rotation"], cmap="RdBu", vmin=-1, vmax=1, aspect="equal")
     picture.colorbar(image, ax=matrix, label="entry (no unit)")

@@ -6,11 +6,11 @@ is replaced. The output at position i is computed from the tokens up to i and pr
 the diagonal must be 0. This is why all positions can be trained at once: no prediction sees its answer. A model that
 peeks would learn to copy the answer, and would have nothing to copy when it translates.
 
-Likewise, source and target are padded further, and no logit of a real position may change. Rounding differences may
-remain, because matrix products of another size add in another order.
+Then source and target are padded further, and no logit of a real position may change. Rounding differences may remain,
+because matrix products of different sizes may sum in a different order.
 
-Two models that are broken on purpose, one without the causal mask and one without the padding mask, are measured as a
-control: a measurement that does not catch them proves nothing. Without a causal mask, padding after the target is
+As a control, two models that are broken on purpose are measured, one without the causal mask and one without the
+padding mask: a measurement that does not detect them proves nothing. Without a causal mask, padding after the target is
 visible too.
 """
 
@@ -33,8 +33,8 @@ from headway.text.base import BOS, EOS
 
 VOCABULARY, FIRST_WORD = 40, 4  # ids below FIRST_WORD are special tokens
 ROWS, SOURCE, TARGET = 4, 9, 10  # batch size and lengths; TARGET includes BOS
-EXACT = 1e-4  # larger than rounding (logits are about 1), smaller than any real influence
-TRANSFORMERS = {  # of the full form
+EXACT = 1e-4  # larger than rounding errors (logits are about 1), smaller than any real influence
+TRANSFORMERS = {  # only measured in the full form
     "Transformer, pre-norm, learned positions": {"norm": "pre", "positions": "learned"},
     "Transformer, pre-norm, rotary positions": {"norm": "pre", "positions": "rotary"},
     "Transformer, additive score": {"score": "additive"},
@@ -55,7 +55,7 @@ CLAIMS = (
 
 
 class _NoCausalMask(Transformer):
-    """Broken on purpose: every target position sees all others."""
+    """A Transformer that is broken on purpose: every target position sees all others."""
 
     def decode(
         self, target: Int[Tensor, "B T"], memory: Float[Tensor, "B S D"], source_mask: Bool[Tensor, "B 1 S"]
@@ -66,7 +66,7 @@ class _NoCausalMask(Transformer):
 
 
 class _NoPaddingMask(Transformer):
-    """Broken on purpose: padding is attended to like any token."""
+    """A Transformer that is broken on purpose: padding is attended to like any token."""
 
     pad = -1
 
@@ -104,7 +104,7 @@ def measure(settings: Settings) -> Numbers:
         {
             "model": name,
             "largest change of an earlier output": max(each["earlier"]),
-            "smallest change of the output at the place itself": min(each["later"]),
+            "smallest change of the output at the replaced position": min(each["later"]),
             "largest change by padding": max(each["padding"]),
         }
         for name, each in found.items()
@@ -140,7 +140,7 @@ def _padding_influence(model: nn.Module, source: Tensor, target: Tensor) -> floa
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Require that the logits of sound models do not change and those of the broken models do."""
+    """Judge whether all logits of sound models stay unchanged and logits of the broken models change."""
     models = numbers["models"]
     return (
         _judge_leak(models, "earlier", NO_CAUSAL, "an earlier logit changes by"),
@@ -172,7 +172,7 @@ def draw(numbers: Numbers) -> Figure:
     ticks = [most * share for share in (0.0, 0.1, 0.4, 1.0)]
     for each, name, grid in zip(axes, shown, grids, strict=False):
         zeros = [["0" if value <= EXACT else "" for value in row] for row in grid.tolist()]
-        style: Any = {"cell": lambda *_: {"color": "#777777"}, "vmin": 0, "vmax": most**0.5}
+        style: Any = {"text_style": lambda *_: {"color": "#777777"}, "vmin": 0, "vmax": most**0.5}
         image = heat_map(each, grid.sqrt().tolist(), zeros, **style)
         colors = picture.colorbar(image, ax=each, label="largest change of a logit (nats)")
         colors.set_ticks([tick**0.5 for tick in ticks], labels=[f"{tick:.2g}" for tick in ticks])

@@ -1,18 +1,18 @@
 """Positional encoding as a picture, with and without dropout (Vaswani et al. 2017, sections 3.5 and 5.4).
 
-In the picture each row is a position, each column a dimension. On the left, sines and cosines have a period of 2 pi, or
-6.3 positions. To the right the period grows until a column hardly changes over the rows shown (cosines stay near 1 and
-sines near 0, which gives the stripes). Fast columns distinguish neighbors, slow ones distinguish early from late
-positions, like the digits of a number.
+In the picture each row is a position and each column a dimension. On the left, sines and cosines have a period of 2 pi,
+or 6.3 positions. To the right the period grows until a column hardly changes over the rows shown (cosines stay near 1
+and sines near 0, which causes the stripes). Fast columns distinguish neighbors, and slow columns distinguish early from
+late positions, like the digits of a number.
 
 Models add these encodings to their embeddings and apply dropout to the sum. Dropout of 0.1 zeroes a random tenth of the
-entries (white speckles) and multiplies the rest by 1 / 0.9. So encoding and embedding lose the same entries, and the
-embedding, which is larger than the encoding, acts as noise.
+entries (white speckles) and multiplies the rest by 1 / 0.9. Encoding and embedding therefore lose the same entries. The
+embedding is larger than the encoding and acts as noise when the position is read from the sum.
 
-At the start of training, scaled embeddings are normal with variance 1. Each such sum, with dropout and without, is
-compared with all encodings. Its position counts as identified if its own encoding is the nearest. Without dropout that
-is the maximum-likelihood position for a reader who knows nothing about the embeddings; a trained model may do better.
-The same is done with encodings alone.
+At the start of training, scaled embeddings are normally distributed with variance 1. The sum of such an embedding and
+an encoding is compared with all encodings, with and without dropout. Its position counts as identified if the nearest
+encoding is the one in the sum. Without dropout, the nearest encoding is the maximum-likelihood position if nothing is
+known about the embeddings; a trained model may do better. The same is done with encodings alone.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from headway.nn.positions import SinusoidalPositions
 WIDTH, SHOWN = 128, 64
 RATES = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 PAPER_RATE = 0.1
-LOSS = 0.1  # share of positions; losing more than dropout's share of entries is more than "hardly any"
-NEAR = 5  # positions; "nearly identified"
+MAX_LOSS = 0.1  # share of positions; "hardly any" means at most the share of entries that dropout zeroes
+NEAR = 5  # positions; "nearly identified" means at most this far off
 KINDS = ("encoding alone", "embedding + encoding")
 
 TITLE = "Positional encoding as a picture"
@@ -48,7 +48,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure distances and products of encodings, and how many positions are identified after dropout."""
+    """Measure distances and dot products of encodings, and how many positions are identified after dropout."""
     positions = 256 if settings.quick else 5_000
     table = SinusoidalPositions(WIDTH)(torch.zeros(1, positions, WIDTH))[0]
     found = {
@@ -62,10 +62,10 @@ def measure(settings: Settings) -> Numbers:
     bands = [likeness.diagonal(distance) for distance in range(SHOWN)]
     rows = [
         {
-            "dropped out": kind,
+            "input of dropout": kind,
             "dropout": float(rate),
-            "positions told (%)": 100 * _mean(shares, "right"),
-            f"to {NEAR} positions (%)": 100 * _mean(shares, "near"),
+            "positions identified (%)": 100 * _mean(shares, "right"),
+            f"within {NEAR} positions (%)": 100 * _mean(shares, "near"),
         }
         for kind, each in found.items()
         for rate, shares in each.items()
@@ -84,9 +84,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _identified(table: Float[Tensor, "N D"], size: float, rate: float, seed: int) -> dict[str, float]:
-    """Return the share of positions identified, exactly or nearly, from encodings plus embeddings of deviation
-    ``size``.
-    """
+    """Return the share of positions identified, exactly or nearly, if embeddings have standard deviation ``size``."""
     torch.manual_seed(seed)  # use the same embeddings at every rate
     dropped = Dropout(rate).train()(table + size * torch.randn(table.shape))
     off = (torch.cdist(dropped, table).argmin(-1) - torch.arange(len(table))).abs()
@@ -101,11 +99,11 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     """Judge by the nearest pair, the variation at a fixed distance, and the positions lost at the paper's rate."""
     nearest, spread, positions = numbers["nearest"], numbers["likeness_spread"], numbers["positions"]
     own = (
-        f"the two nearest of {positions} positions are {nearest:.3f} apart (each vector has length "
+        f"the two closest encodings of {positions} are {nearest:.3f} apart (each vector has length "
         f"{(WIDTH / 2) ** 0.5:.0f})"
     )
     alike = (
-        f"at a fixed distance the dot product of two encodings varies by {spread:.1g} at most "
+        f"at a fixed distance the dot product of two encodings varies by at most {spread:.1g} "
         f"(it is {numbers['likeness'][0]:.0f} at distance 0)"
     )
     whole, dropped = (numbers["told"][KINDS[1]][str(rate)] for rate in (0.0, PAPER_RATE))
@@ -113,18 +111,18 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     reason = (
         f"the sum identifies {_mean(whole, 'right'):.1%} of {positions} positions without dropout and "
         f"{_mean(dropped, 'right'):.1%} with {PAPER_RATE} ({_mean(dropped, 'near'):.1%} to within {NEAR} positions): a "
-        f"loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({LOSS:.0%} would be large). Random "
+        f"loss of {fmean(lost):.1%}, at most {max(lost):.1%} over the seeds ({MAX_LOSS:.0%} would be large). Random "
         f"guessing identifies {1 / positions:.2%}"
     )
     return (
         decide(own, supported=nearest > 0.01),
         decide(alike, supported=spread < 1e-3),
-        decide(reason, supported=max(lost) < LOSS, refuted=min(lost) > LOSS),
+        decide(reason, supported=max(lost) < MAX_LOSS, refuted=min(lost) > MAX_LOSS),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the encodings with and without dropout, similarity over distance, and identified positions over dropout."""
+    """Draw encodings with and without dropout, similarity over distance, and identified positions over dropout."""
     picture, (clean, dropped, likeness, told) = panels(TITLE, 2, 2, size=(16, 10.5))
     titles = {"clean": "Without dropout", "dropped": f"With dropout of {PAPER_RATE}"}
     for axes, (name, title) in zip((clean, dropped), titles.items(), strict=True):
@@ -146,7 +144,7 @@ def draw(numbers: Numbers) -> Figure:
 
 
 def explain(numbers: Numbers) -> str:
-    """Return the share of entries that dropout zeroes, and the distance at which similarity has fallen by a quarter."""
+    """Describe the share of entries that dropout zeroes, and the distance at which similarity falls by a quarter."""
     half = next((d for d, value in enumerate(numbers["likeness"]) if value < 0.75 * numbers["likeness"][0]), None)
     falls = f" Similarity falls by a quarter within {half} positions, then slowly and in waves." if half else ""
     return f"In the picture, dropout zeroes {numbers['zeros']:.1%} of the entries.{falls}"

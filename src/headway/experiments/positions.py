@@ -1,15 +1,15 @@
-"""Sinusoidal against learned positions, within the lengths of training and beyond; also rotary and no positions.
+"""Sinusoidal against learned positions, at the lengths of training and beyond; also rotary positions and none.
 
 The paper (3.5) found nearly identical results with learned vectors (table 3, row E: 25.7 against 25.8 BLEU), and chose
-sinusoids because they may extrapolate to longer sequences. A sinusoid has a value everywhere, but the model has never
-seen the values beyond the longest row of training. Learned vectors exist there (up to 512 positions) but are still
-random: they were never trained. Rotary positions (Su et al. 2021) rotate queries and keys of self-attention. Without
-positions, the encoder sees a bag of words. The decoder can still infer its position, because the causal mask lets each
-position see one more token than the previous.
+sinusoids because they may extrapolate to longer sequences. Sinusoids are defined at every position, but the model has
+never seen their values beyond the longest row of training. Learned vectors exist there (up to 512 positions) but are
+still random: they were never trained. Rotary positions (Su et al. 2021) rotate queries and keys of self-attention.
+Without positions, the encoder sees a bag of words. The decoder can still infer its position, because the causal mask
+lets each position see one more token than the previous position.
 
-Models train on rows of one to three joined sentences of Multi30k. Every point of the curves is the BLEU of the same
-test sentences; only how many are translated at once differs. In the shaded part, rows are longer than those of
-training. The full form is 12 runs; the sentence-length experiment shares the 3 runs with sinusoids.
+Models are trained on rows of one to three joined sentences of Multi30k. Every point of the curves is the BLEU of the
+same test sentences; only the number of sentences per row differs. In the shaded part, rows are longer than in training.
+The full form has 12 runs; the 3 runs with sinusoids are shared with the sentence-length experiment.
 
 All models were trained for the same small number of steps. The result shows how fast a model learns to use its
 positions, not which positions are best after long training.
@@ -23,11 +23,11 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import column, difference, interval, judge_equivalent, judge_greater, strip_plot
+from headway.experiments.comparison import column, difference, judge_equivalent, judge_greater, mean_ci, strip_plot
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import panels, shared_legend
-from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, length_curves, length_sweep, share_kept
+from headway.experiments.length_sweep import COUNTS, LONGEST_SEEN, TWICE, draw_bleu_curves, length_sweep, relative_bleu
 
 SINUSOIDAL, LEARNED, ROTARY, NONE = "sinusoidal (paper)", "learned", "rotary", "none"
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -38,8 +38,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 SEEN = tuple(count for count in COUNTS if count <= LONGEST_SEEN)
 BEYOND = tuple(count for count in COUNTS if count > LONGEST_SEEN)
-MIN_BLEU_DIFFERENCE = 1.0  # BLEU; closer is "nearly identical"
-MIN_SHARE_KEPT = 0.8  # "extrapolates": keeps at least this share of its BLEU at twice the longest rows of training
+MIN_BLEU_DIFFERENCE = 1.0  # BLEU; "nearly identical" means closer than this
+MIN_SHARE_KEPT = 0.8  # "extrapolate" means keeping at least this share of BLEU at twice the longest rows of training
 
 CLAIMS = (
     Claim.quote("the two versions produced nearly identical results", "paper, 3.5, and table 3 (E)"),
@@ -60,36 +60,36 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure BLEU over length with each kind of positions."""
+    """Measure BLEU over row length with each kind of positions."""
     return length_sweep(settings, VARIANTS)
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by mean BLEU at trained and longer lengths, and by the share kept at twice the longest."""
+    """Judge by mean BLEU at trained and longer lengths, and by the share of BLEU kept at twice the longest rows."""
     seen, beyond = ({name: _mean(numbers, name, counts) for name in VARIANTS} for counts in (SEEN, BEYOND))
     share = f"share of the BLEU of rows of {LONGEST_SEEN} sentences that is kept in rows of {TWICE} with sinusoids"
     within, longer = "mean BLEU at the lengths of training", f"rows of {' and '.join(map(str, BEYOND))} sentences"
-    alike, kept = difference(seen[LEARNED], seen[SINUSOIDAL]), share_kept(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
+    alike, kept = difference(seen[LEARNED], seen[SINUSOIDAL]), relative_bleu(numbers, SINUSOIDAL, TWICE, LONGEST_SEEN)
     further, order = difference(beyond[SINUSOIDAL], beyond[LEARNED]), difference(seen[SINUSOIDAL], seen[NONE])
     return (
         judge_equivalent(alike, f"{within}, learned minus sinusoidal", within=MIN_BLEU_DIFFERENCE),
-        judge_greater(interval(kept), share, than=MIN_SHARE_KEPT),
-        judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", noticeable=MIN_BLEU_DIFFERENCE),
-        judge_greater(order, f"{within}, sinusoidal minus none", noticeable=MIN_BLEU_DIFFERENCE),
+        judge_greater(mean_ci(kept), share, threshold=MIN_SHARE_KEPT),
+        judge_greater(further, f"mean BLEU of {longer}, sinusoidal minus learned", margin=MIN_BLEU_DIFFERENCE),
+        judge_greater(order, f"{within}, sinusoidal minus none", margin=MIN_BLEU_DIFFERENCE),
     )
 
 
 def _mean(numbers: Numbers, variant: str, counts: Sequence[int]) -> list[float]:
-    """Return the mean BLEU over rows of so many sentences, for each seed."""
+    """Return the mean BLEU over the row lengths ``counts``, for each seed."""
     each = [column(numbers["runs"], "bleu", variant=variant, sentences=count) for count in counts]
     return [fmean(values) for values in zip(*each, strict=True)]
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw BLEU over length, and its mean over the lengths of training."""
+    """Draw BLEU over row length, and its mean over the row lengths of training."""
     title = "Positions, within the lengths of training and beyond"
     picture, (curves, seen) = panels(title, columns=2, size=(15.0, 5.0))
-    length_curves(curves, numbers)
+    draw_bleu_curves(curves, numbers)
     means = {name: _mean(numbers, name, SEEN) for name in VARIANTS}
     strip_plot(seen, means, "At the lengths of training (dots: seeds)", "BLEU, mean of rows of 1, 2 and 3")
     shared_legend(picture, curves)

@@ -1,4 +1,4 @@
-"""Write experiments as one HTML page: all claims with their verdicts first, then each experiment in detail.
+"""Write the results of experiments as one HTML page: first all claims with verdicts, then each experiment in detail.
 
 The page is one file and needs no network: the figures are embedded. It supports light and dark mode. All text is
 escaped.
@@ -17,17 +17,17 @@ from jinja2 import Environment, StrictUndefined
 from headway.experiments.experiment import ExperimentRecord
 from headway.storage import atomic_write_text
 
-_LONG = 12  # longer tables are collapsed
+_LONG = 12  # tables with more rows are collapsed
 _MARKS = {"supported": "✓", "refuted": "✗", "inconclusive": "?"}
 _FORMS = {
-    "quick": "Small made-up data and tiny models, so read the verdicts on quality as a rehearsal.",
-    "full": "Models are small and trained for few steps, a million weights and about three epochs of Multi30k: "
-    "verdicts on quality hold at that size and budget. What needs no training holds as it stands.",
+    "quick": "Small made-up data and tiny models, so the verdicts on quality only show that the measurements work.",
+    "full": "Models have a million weights and are trained for about three epochs of Multi30k. Verdicts on quality "
+    "hold at that size and budget; verdicts that need no training hold in general.",
 }
 
 
 def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) -> None:
-    """Write the page for ``records``, whose figures are in ``folder``, to ``path``, whole or not at all."""
+    """Write the page for ``records``, whose figures are in ``folder``, to ``path``, completely or not at all."""
     html = Environment(autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     html.filters["written"] = _format
     template, style = (
@@ -49,7 +49,7 @@ def write_report(records: Sequence[ExperimentRecord], folder: Path, path: Path) 
 
 
 def _column_kinds(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the columns of a table, and for each whether it contains numbers or text."""
+    """Map each column of a table to "number" or "text", depending on its values."""
     columns = dict.fromkeys(column for row in rows for column in row)
     numeric = {name: all(isinstance(row.get(name), int | float | None) for row in rows) for name in columns}
     return {name: "number" if is_numeric else "text" for name, is_numeric in numeric.items()}

@@ -1,16 +1,17 @@
 """Restricted self-attention (Vaswani et al. 2017, section 4; table 1, last row): what it saves and what it costs.
 
 Each position attends to a neighborhood of r positions. Time and memory of one multi-head attention layer with its
-projections, forward and backward, are measured against the length n in three forms. The plain layer computes all
-weights. The accelerated one computes all pairs too, but uses PyTorch's fused operation from 1,024 tokens on, which
-stores no n x n matrix. The restricted one divides the sequence into blocks of queries, and each block meets only the
-keys of its neighborhood: r n d operations, no n x n matrix. The layers take turns on the same input, and the shortest
-time of each counts. Memory is what is saved for the backward pass. A power of n is fitted to each.
+projections, forward and backward, are measured at several lengths n in three forms. The plain layer computes all
+weights. The accelerated layer computes all pairs too, but from 1,024 tokens on it uses PyTorch's fused operation, which
+stores no n x n matrix. The restricted layer divides the queries into blocks and compares each block only with the keys
+in its neighborhood, which takes r n d operations and no n x n matrix. The layers take turns on the same input, and the
+shortest time of each layer counts. Memory is what is saved for the backward pass. Powers of n are fitted to times and
+memory.
 
 The same Transformer is trained with windows of several sizes in encoder and decoder. Each dot is one run. The full form
-is 15 runs, three of which other experiments share. Attention from the decoder to the source is never restricted, so a
-small window takes away context within a side, not the access to the source. A stack of blocks also sees further than
-one block: each adds half a window on either side.
+has 15 runs, three of which are shared with other experiments. Attention from the decoder to the source is never
+restricted, so a small window reduces the context within source and target, but not the access to the source. A stack of
+blocks also sees further than one block: each block adds half a window on either side.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from headway.experiments.comparison import by_variant, difference, judge_equival
 from headway.experiments.corpus import MULTI30K, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import label, lines, panels, shared_legend
-from headway.experiments.layer_measurements import WINDOW, round_times, saved_activation_bytes
+from headway.experiments.layer_measurements import WINDOW, saved_activation_bytes, time_layers
 from headway.experiments.training import sweep
 from headway.nn.attention import MultiHeadAttention
 
@@ -35,8 +36,8 @@ Costs = dict[str, dict[str, dict[str, float]]]  # by layer and length: "ms" and 
 PLAIN, FUSED, RESTRICTED = "self-attention", "accelerated self-attention", "restricted self-attention"
 ALL = "all positions"
 SIZES = (16, 8, 4, 2)
-MIN_BLEU_DIFFERENCE = 1.0  # BLEU; seeds of one recipe differ by about that
-LINEAR, SQUARE = 1.25, 1.5  # powers of n: at most, and at least. The projections grow with n, attention with its square
+MIN_BLEU_DIFFERENCE = 1.0  # BLEU; seeds of one recipe differ by about this much
+LINEAR, SQUARE = 1.25, 1.5  # powers of n; growth is linear up to the first and quadratic from the second on
 
 TITLE = "Restricted self-attention"
 CLAIMS = (
@@ -65,7 +66,7 @@ def measure(settings: Settings) -> Numbers:
 
 
 def _costs(settings: Settings) -> Costs:
-    """Return the shortest milliseconds, and the KiB, of each layer at each length, in float32 on a CPU."""
+    """Return the shortest time (ms) and the memory (KiB) of each layer at each length, in float32 on a CPU."""
     lengths, rounds = ((256, 512, 1024), 15) if settings.quick else ((512, 1024, 2048, 4096), 11)
     with torch.random.fork_rng():
         torch.manual_seed(settings.seeds[0])
@@ -78,27 +79,27 @@ def _costs(settings: Settings) -> Costs:
         for n in lengths:
             settings.say(f"restricted-attention: timing n = {n}")
             x = torch.randn(1, n, 64, requires_grad=True)
-            times = round_times(layers, x, rounds)
+            times = time_layers(layers, x, rounds)
             for name, layer in layers.items():
                 costs[name][str(n)] = {"ms": min(times[name]), "kib": saved_activation_bytes(layer, x) / 1024}
     return costs
 
 
 def _power(by_length: dict[str, dict[str, float]], key: str) -> float:
-    """Return the power of n that fits best, by least squares on logarithms."""
+    """Return the power of n that fits the values best, by least squares on logarithms."""
     n, values = [int(each) for each in by_length], [each[key] for each in by_length.values()]
     return float(np.polyfit(np.log(n), np.log(values), 1)[0])
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge the powers of n, and BLEU over seeds."""
+    """Judge by the fitted powers of n and by BLEU over seeds."""
     bleu, noticed = by_variant(numbers["runs"], "bleu"), MIN_BLEU_DIFFERENCE
     middle, least = (difference(bleu[ALL], bleu[f"r = {size}"]) for size in (WINDOW, SIZES[-1]))
     what = "BLEU without a window minus r ="
     return (
         _judge_growth(numbers["costs"]),
         judge_equivalent(middle, f"{what} {WINDOW}", within=noticed),
-        judge_greater(least, f"{what} {SIZES[-1]}", noticeable=noticed),
+        judge_greater(least, f"{what} {SIZES[-1]}", margin=noticed),
     )
 
 

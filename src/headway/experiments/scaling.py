@@ -2,19 +2,19 @@
 
 A score q.k is a sum of d_k products. If the components are drawn from N(0, 1), as the footnote assumes, each product
 has mean 0 and variance 1, so the score's variance is d_k and its typical size sqrt(d_k). exp() turns differences of
-scores into factors.
+scores into ratios of weights.
 
 Why is the gradient then small? The softmax's Jacobian is dp/ds = diag(p) - p p^T. Its entries are p_i (1 - p_i) and
 -p_i p_j. When one weight is nearly 1 and the others nearly 0, every entry is a product with a factor near 0, so little
-reaches queries and keys, whatever the loss asks for.
+of the gradient reaches queries and keys, whatever the loss is.
 
 For each d_k, with and without the factor 1 / sqrt(d_k), we measure the variance of the scores, the entropy of
-softmax(scores) (0: one key has all the weight), and the Frobenius norm of the Jacobian, which bounds every gradient
-that passes back through the softmax.
+softmax(scores), which is 0 if one key has all the weight, and the Frobenius norm of the Jacobian, which bounds every
+gradient that passes back through the softmax.
 
-The verdict uses the median over queries: occasionally two keys are nearly equal, and such queries have large gradients
-however sharp the softmax is, so the mean would hide what happens to the others. The band in the figure contains 80 % of
-the queries.
+The verdict uses the median over queries. Occasionally two keys have nearly equal scores, and such queries have large
+gradients however sharp the softmax is, so the mean would hide the gradients of all others. The band in the figure
+contains 80 % of the queries.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headway.experiments.figures import label, panels, shared_legend
 from headway.inspection.picture_files import MARKERS
 
 WIDTHS = (1, 4, 16, 64, 256, 1024)
-KEYS = 64
+NUM_KEYS = 64  # number of keys per query
 KINDS = ("without", "with")
 WORDS = {"without": "q·k", "with": "q·k / √d_k"}
 
@@ -74,14 +74,14 @@ def measure(settings: Settings) -> Numbers:
         for width in WIDTHS
         for kind in KINDS
     ]
-    tables = {f"{KEYS} keys, mean over seeds": rows}
-    return {"keys": KEYS, "queries": queries, "widths": WIDTHS, **found, "tables": tables}
+    tables = {f"{NUM_KEYS} keys, mean over seeds": rows}
+    return {"keys": NUM_KEYS, "queries": queries, "widths": WIDTHS, **found, "tables": tables}
 
 
 def _scores(width: int, queries: int, generator: torch.Generator) -> Float[Tensor, "N S"]:
-    """Return the scores of each query with its own KEYS random keys."""
+    """Return the scores of each query with its own random keys."""
     query = torch.randn(queries, 1, width, generator=generator)
-    return (query @ torch.randn(queries, width, KEYS, generator=generator)).squeeze(1).double()
+    return (query @ torch.randn(queries, width, NUM_KEYS, generator=generator)).squeeze(1).double()
 
 
 def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
@@ -103,12 +103,12 @@ def _quantities(scores: Float[Tensor, "N S"]) -> dict[str, float]:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by the variance over d_k, the median gradient at the largest d_k, and what scaling changes."""
+    """Judge by the variance over d_k, the median gradient at the largest d_k, and the effect of scaling."""
     widths, plain, scaled = numbers["widths"], _means(numbers, "without"), _means(numbers, "with")
     ratios = [variance / width for variance, width in zip(plain["variance"], widths, strict=True)]
     off = max(abs(mean) / math.sqrt(width) for mean, width in zip(plain["mean"], widths, strict=True))
     gradients = {kind: np.array(list(numbers[kind]["gradient"].values())) for kind in KINDS}  # widths x seeds
-    # |q|^2 / d_k, of which the variance is an average, has a variance of 2 / d_k.
+    # Variance / d_k is an average of |q|^2 / d_k, which has a variance of 2 / d_k.
     error = math.sqrt(2 / (numbers["queries"] * gradients["without"].shape[1]))
     falls: list[float] = (gradients["without"][-1] / gradients["without"].max(0)).tolist()
     spread = float((gradients["with"][2:].max(0) / gradients["with"][2:].min(0)).max())
@@ -121,8 +121,8 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
             supported=max(off, *(abs(each - 1) for each in ratios)) < 4 * error,
         ),
         decide(
-            f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its largest; "
-            f"{plain['vanished'][-1]:.0%} of the queries have one below 0.001",
+            f"the median norm of the softmax's Jacobian at d_k = {widths[-1]} is {fmean(falls):.2g} of its maximum; "
+            f"for {plain['vanished'][-1]:.0%} of the queries the norm is below 0.001",
             supported=max(falls) < 0.01,
             refuted=min(falls) > 0.5,
         ),
@@ -148,7 +148,7 @@ def draw(numbers: Numbers) -> Figure:
     widths, equal = numbers["widths"], math.log(numbers["keys"])
     for color, marker, kind in zip(("C1", "C0"), MARKERS, KINDS, strict=False):
         values = _means(numbers, kind)
-        low, middle, high = (np.maximum(values[name], 1e-12) for name in ("low", "gradient", "high"))  # above log 0
+        low, middle, high = (np.maximum(values[name], 1e-12) for name in ("low", "gradient", "high"))  # avoid log 0
         for axes, each in ((variance, values["variance"]), (entropy, values["entropy"]), (gradient, middle)):
             axes.plot(widths, each, color=color, marker=marker, label=f"scores {WORDS[kind]}")
         gradient.fill_between(widths, low, high, color=color, alpha=0.15)

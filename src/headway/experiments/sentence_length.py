@@ -1,19 +1,20 @@
 """Quality against sentence length: how much a fixed-length vector can store, and what attention adds.
 
-A recurrent encoder-decoder without attention passes a sentence on as one vector, however long it is (Cho et al. 2014).
-Bahdanau et al. (2015) let the decoder attend to all encoder states, because the vector seemed too small for long
-sentences; their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
+A recurrent encoder-decoder without attention encodes every sentence as one vector, however long the sentence is (Cho et
+al. 2014). Bahdanau et al. (2015) let the decoder attend to all encoder states, because the vector seemed too small for
+long sentences. Their figure 2 shows BLEU against length. The Transformer has attention and no recurrence.
 
-All three train on rows of one to three joined sentences of Multi30k for the same number of steps. Every point of the
-curves is the BLEU of the same test sentences; only how many are translated at once differs. A model that translates
-long rows as well as short ones has a flat line. In the shaded part, rows are longer than those of training. The full
-form is 9 runs; the positions experiment shares the Transformer's 3. The models differ in size, as the table shows.
+All three models are trained on rows of one to three joined sentences of Multi30k for the same number of steps. Every
+point of the curves is the BLEU of the same test sentences; only the number of sentences per row differs. A model that
+translates long rows as well as short ones has a flat line. In the shaded part, rows are longer than in training. The
+full form has 9 runs; the Transformer's 3 are shared with the positions experiment. The models differ in size, as the
+table shows.
 
-The bars show the share of its quality on single sentences that a model keeps, so that a model which is worse at every
-length is not mistaken for one that forgets. Black lines are 95 % intervals of the mean over seeds.
+The bars show a model's BLEU on long rows as a share of its BLEU on single sentences, so that a model that is worse at
+every length is not mistaken for one that forgets. Black lines are 95 % intervals of the mean over seeds.
 
-Which model is better after so few steps is not which is better after long training: a Transformer needs more steps than
-recurrence with attention.
+The ranking after so few steps may differ from the ranking after long training: a Transformer needs more steps than a
+recurrent model with attention.
 """
 
 from __future__ import annotations
@@ -23,15 +24,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from headway.experiments.comparison import by_variant, difference, interval, interval_half_width, judge_greater
+from headway.experiments.comparison import by_variant, ci_half_width, difference, judge_greater, mean_ci
 from headway.experiments.corpus import MULTI30K
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import label, panels, shared_legend
-from headway.experiments.length_sweep import LONGEST_SEEN, length_curves, length_sweep, share_kept
+from headway.experiments.length_sweep import LONGEST_SEEN, draw_bleu_curves, length_sweep, relative_bleu
 
 FIXED, ATTENDING, TRANSFORMER = "recurrent, fixed vector", "recurrent, with attention", "Transformer"
 NAMES = (FIXED, ATTENDING, TRANSFORMER)
-MIN_SHARE_KEPT = 0.9  # "no deterioration": at least this share of the BLEU of single sentences
+MIN_SHARE_KEPT = 0.9  # "does not deteriorate" means at least this share of the BLEU of single sentences
 
 TITLE = "Quality against sentence length"
 CLAIMS = (
@@ -45,7 +46,7 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure BLEU of the three models over length."""
+    """Measure BLEU of the three models over row length."""
     widths = {"d_model": 48, "d_embedding": 32} if settings.quick else {"d_model": 256, "d_embedding": 128}
     recurrent: dict[str, Any] = {"kind": "recurrent", **widths, "dropout": 0.0 if settings.quick else 0.1}
     return length_sweep(
@@ -59,25 +60,25 @@ def measure(settings: Settings) -> Numbers:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by BLEU in the longest rows of training, and by its share of the BLEU of single sentences."""
-    kept = {name: share_kept(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
+    """Judge by BLEU in the longest rows of training, absolute and relative to the BLEU of single sentences."""
+    kept = {name: relative_bleu(numbers, name, LONGEST_SEEN, 1) for name in NAMES}
     long = by_variant(numbers["runs"], "bleu", sentences=LONGEST_SEEN)
     at, share = f"in rows of {LONGEST_SEEN} sentences", "share of the BLEU of single sentences that"
     more, better = difference(kept[ATTENDING], kept[FIXED]), difference(long[TRANSFORMER], long[ATTENDING])
     return (
         judge_greater(more, f"{share} is kept {at}, with attention minus without"),
-        judge_greater(interval(kept[ATTENDING]), f"{share} attention keeps {at}", than=MIN_SHARE_KEPT),
+        judge_greater(mean_ci(kept[ATTENDING]), f"{share} attention keeps {at}", threshold=MIN_SHARE_KEPT),
         judge_greater(better, f"BLEU {at} of the Transformer minus recurrence with attention"),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw BLEU over length, and the share that is kept."""
+    """Draw BLEU over row length, and the share of BLEU that is kept in long rows."""
     picture, (curves, kept) = panels(TITLE, columns=2, size=(13.0, 5.4))
-    length_curves(curves, numbers)
+    draw_bleu_curves(curves, numbers)
     for number, name in enumerate(NAMES):
-        values = share_kept(numbers, name, LONGEST_SEEN, 1)
-        reach = interval_half_width(values) if len(values) > 1 else 0.0
+        values = relative_bleu(numbers, name, LONGEST_SEEN, 1)
+        reach = ci_half_width(values) if len(values) > 1 else 0.0
         share = 100 * fmean(values)
         kept.bar(number, share, width=0.6, yerr=100 * reach, capsize=5)
         kept.text(number - 0.15, share / 2, f"{share:.0f}", ha="center", va="center", color="white", weight="bold")

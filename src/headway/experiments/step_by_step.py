@@ -1,16 +1,16 @@
-"""Decoding step by step: what the decoder reads and predicts, and greedy search beside beam search.
+"""Decoding step by step: what the decoder reads and predicts, and greedy search compared with beam search.
 
 At each step the model reads the last chosen token and returns a probability for every token of the vocabulary (Vaswani
 et al. 2017, section 3: "auto-regressive"). Greedy search takes the best token each time. Beam search keeps the four
-best prefixes (section 6.1), so it may take a second-best token that leads to a better whole: a choice can only be
-judged by what follows it.
+best prefixes (section 6.1), so it may take a second-best token that leads to a better translation: the quality of a
+choice depends on the tokens that follow it.
 
 The test sentences are translated with one trained model per seed, or with the given model. Log-probabilities are
 compared without a length penalty, BLEU with the paper's (0.6).
 
-Each row of a table of tokens is one step of the example: on the left the token that is read, in the cells the five most
-probable next tokens with their probabilities, and framed the one that is chosen, which is read at the next step. The
-first token read is the begin symbol, and the end symbol ends the translation.
+Each row of a token table is one step of the example. The input token is on the left, and the cells contain the five
+most probable next tokens with their probabilities. A frame marks the chosen token, which is the input of the next step.
+The first input is the begin symbol, and the end symbol ends the translation.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from matplotlib.figure import Figure
 from headway.bundle import Bundle
 from headway.decode import DecodingOptions, Hypothesis
 from headway.evaluate import bleu
-from headway.experiments.comparison import interval, judge_greater
+from headway.experiments.comparison import judge_greater, mean_ci
 from headway.experiments.corpus import MULTI30K, Pair, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import heat_map, label, panels
-from headway.experiments.training import decode_target, encode_sources, load_model, model_folders, search_all
+from headway.experiments.training import decode_target, encode_sources, load_bundle_on_device, model_folders, search_all
 from headway.inspection.picture_files import MARKERS
 from headway.text.base import BOS, EOS
 
-BEST = 5
-SHOWN_STEPS = 14  # steps that fit in a figure
+BEST = 5  # number of most probable tokens to show
+SHOWN_STEPS = 14  # number of steps that fit in a figure
 SEARCHES = {
     "greedy": DecodingOptions(beam_size=1, length_penalty=0.0),
     "beam": DecodingOptions(beam_size=4, length_penalty=0.0),
@@ -58,13 +58,13 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Run all searches with every model, and trace one example step by step with the first."""
-    text = experiment_corpus(settings)
-    pairs = text.test[:30] if settings.quick else text.test
+    """Run all searches with every model, and trace one example step by step with the first model."""
+    corpus = experiment_corpus(settings)
+    pairs = corpus.test[:30] if settings.quick else corpus.test
     sources, targets = zip(*pairs, strict=True)
     found, example = list[dict[str, Any]](), dict[str, Any]()
-    for folder in model_folders(settings, text):
-        bundle = load_model(folder)
+    for folder in model_folders(settings, corpus):
+        bundle = load_bundle_on_device(folder)
         settings.say(f"step-by-step: searching {len(pairs)} translations")
         results = {
             name: search_all(bundle, sources, options, lambda length: length + 50) for name, options in SEARCHES.items()
@@ -92,7 +92,7 @@ def measure(settings: Settings) -> Numbers:
 
 @torch.inference_mode()
 def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothesis]) -> dict[str, Any]:
-    """Compare step-by-step decoding with one full pass, and replace the last token, for ten sentences."""
+    """Compare step-by-step decoding of ten sentences with one full pass, and measure the effect of the last token."""
     differences, changes = [0.0], []
     model: Any = bundle.model
     for source, hypothesis in list(zip(encode_sources(bundle, sources), found, strict=True))[:10]:
@@ -112,7 +112,7 @@ def _dependence(bundle: Bundle, sources: Sequence[str], found: Sequence[Hypothes
 def _example(
     bundle: Bundle, pairs: Sequence[Pair], greedy: Sequence[Hypothesis], beam: Sequence[Hypothesis]
 ) -> dict[str, Any]:
-    """Trace the shortest sentence for which beam search finds a better translation, otherwise the first."""
+    """Trace the shortest sentence for which beam search finds a better translation, or else the first sentence."""
     differ = [
         (len(one.tokens) + len(other.tokens), at)
         for at, (one, other) in enumerate(zip(greedy, beam, strict=True))
@@ -150,22 +150,22 @@ def _steps(bundle: Bundle, source: str, hypothesis: Hypothesis) -> list[dict[str
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by agreement with the full pass, by sentences gained and lost, and by BLEU over models."""
+    """Judge by agreement with the full pass, by gains and losses in log-probability, and by BLEU over models."""
     found = numbers["found"]
     gains = [each["bleu"]["beam, length penalty 0.6"] - each["bleu"]["greedy"] for each in found]
-    bleu_gain = judge_greater(interval(gains), f"BLEU of beam search minus greedy search, mean of {len(gains)} models")
+    bleu_gain = judge_greater(mean_ci(gains), f"BLEU of beam search minus greedy search, mean of {len(gains)} models")
     return _judge_steps(found), _judge_probability(found), bleu_gain
 
 
 def _gains(found: list[dict[str, Any]]) -> list[float]:
-    """Return the log-probability that beam search gains in each sentence, over all models."""
+    """Return beam search's gain in log-probability over greedy search for each sentence and model."""
     return [b - g for each in found for g, b in zip(each["logs"]["greedy"], each["logs"]["beam"], strict=True)]
 
 
 def _judge_steps(found: list[dict[str, Any]]) -> Verdict:
     difference, change = max(each["difference"] for each in found), min(each["change"] for each in found)
     reason = (
-        "decoding one token at a time gives the log-probabilities of one pass over the whole target, to "
+        "decoding one token at a time gives the same log-probabilities as one pass over the whole target, within "
         f"{difference:.1g}. If the last token is replaced by the second best, {change:.0%} of the next token's "
         "probability mass moves to other tokens"
     )
@@ -177,15 +177,15 @@ def _judge_probability(found: list[dict[str, Any]]) -> Verdict:
     better, worse = (sum(sign * gain > 1e-3 for gain in gains) / len(gains) for sign in (1, -1))
     mean = fmean(gains)
     reason = (
-        f"of {len(gains)} translations, beam search finds {better:.1%} more probable ones and {worse:.1%} less "
-        f"probable ones; the others are equal. The mean gain is {mean:.3f} nats. Beam search can lose the greedy path"
+        f"of {len(gains)} translations, {better:.1%} are more probable with beam search and {worse:.1%} less probable; "
+        f"the others are equally probable. The mean gain is {mean:.3f} nats. Beam search can lose the greedy path"
     )
     differ = better != worse
     return decide(reason, supported=differ and mean > 0 and better > 5 * worse, refuted=differ and mean <= 0)
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the steps of both searches as tables of the five best tokens, and the gain in every sentence."""
+    """Draw the steps of both searches as tables of the five best tokens, and the gain for every sentence."""
     example = numbers["example"]
     rows = max(len(example[name]["steps"]) for name in ("greedy", "beam"))
     title = f"Decoding step by step: “{example['source']}”"
@@ -213,8 +213,8 @@ def _draw_steps(axes: Axes, steps: list[dict[str, Any]]) -> None:
     best = [step["best"] for step in steps]
     values = [[value for _, value in row] for row in best]
     texts = [[f"{_short(token)}  {value:.2f}" for token, value in row] for row in best]
-    style: Any = {"dark": 0.7, "vmin": 0, "vmax": 1.15, "columns": range(1, BEST + 1)}
-    style["cell"] = lambda row, column: {"fontsize": 12, "bbox": frame if column + 1 == steps[row]["rank"] else None}
+    style: Any = {"dark_above": 0.7, "vmin": 0, "vmax": 1.15, "columns": range(1, BEST + 1)}
+    style["text_style"] = lambda row, at: {"fontsize": 12, "bbox": frame if at + 1 == steps[row]["rank"] else None}
     heat_map(axes, values, texts, rows=[_short(step["fed"]) for step in steps], **style)
 
 
@@ -223,15 +223,15 @@ def _short(token: str) -> str:
 
 
 def explain(numbers: Numbers) -> str:
-    """Describe the example."""
+    """Describe the example, and where the two searches differ."""
     example = numbers["example"]
     story = "In this run no short sentence was found for which the two searches differ."
     if example["differ"]:
         gain = math.exp(example["beam"]["log"] - example["greedy"]["log"])
         away = [step for step in example["beam"]["steps"] if step["rank"] > 1]
-        story = f"Beam search ends with a translation that is {gain:.2f} times as probable as that of greedy search."
+        story = f"Beam search finds a translation that is {gain:.2f} times as probable as greedy search's."
         if away:
-            story += " It takes “{chosen}” after “{fed}”, only number {rank} there.".format(**away[0])
+            story += " After “{fed}”, it takes “{chosen}”, which has only rank {rank} there.".format(**away[0])
     pieces = " · ".join(example["pieces"])
     return f"The source, as the encoder reads it: {pieces}. The reference: “{example['reference']}”. {story}"
 

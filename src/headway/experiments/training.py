@@ -1,12 +1,12 @@
-"""Train the models that experiments compare, each once: a variant that two experiments share is trained only once.
+"""Train the models that experiments compare. A variant that several experiments share is trained only once.
 
-A *variant* is the common recipe with a few keys changed. Its run folder is named by a hash of the resolved recipe and
-the training files, so that a second request finds the trained model and an interrupted training resumes.
+A *variant* is the common recipe with a few keys changed. The name of its run folder contains a hash of the resolved
+recipe and the data files, so that a second request finds the trained model, and an interrupted training resumes.
 
 The full form's recipe is a Transformer with a million weights (2 + 2 layers, d_model 128) and 600 steps of 2,048
-tokens, nearly three epochs of Multi30k. One step is 13 GFLOP. A core that multiplies 70 GFLOP/s in float32 needs 0.3 s
-for it, so a run takes three minutes. Such models are of no practical use, but good enough to tell variants apart, and
-small enough to train three of each:
+tokens, nearly three epochs of Multi30k. One step takes 13 GFLOP. A core with 70 GFLOP/s in float32 needs 0.3 s for it,
+so a run takes three minutes. Such models are of no practical use, but good enough to show differences between variants,
+and small enough to train three of each variant:
 
     plain sentences    16 variants (attention scores, heads, restricted attention,  48 runs
                                     label smoothing)
@@ -60,24 +60,24 @@ _DECODED_TOKENS = 4096  # source tokens per decoding batch
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A trained variant.
+class TrainedRun:
+    """A trained variant of the common recipe.
 
     Attributes:
-        run: Its run folder.
-        folder: Its model folder.
+        run_folder: Folder of the training run.
+        model_folder: Folder of the trained model.
         loss: Cross-entropy on the development set without label smoothing, in nats per target token.
-        seconds: Duration of the training steps.
+        seconds: Duration of all training steps, in seconds.
     """
 
-    run: Path
-    folder: Path
+    run_folder: Path
+    model_folder: Path
     loss: float
     seconds: float
 
 
-def resolve_recipe(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Recipe:
-    """Return the common recipe with ``changes``."""
+def resolve_recipe(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Recipe:
+    """Return the common recipe for ``corpus`` with ``changes``."""
     common = _QUICK if settings.quick else _FULL
     steps = {**common["training"], **changes.get("training", {})}["steps"]
     frame: Changes = {
@@ -86,7 +86,7 @@ def resolve_recipe(settings: Settings, text: ExperimentCorpus, seed: int, change
         "checkpoints": {"every": max(steps // 4, 100), "keep": 1, "average": 0},
     }
     sections: dict[str, dict[str, Any]] = {}
-    for part in (text.recipe(), frame, common, changes):
+    for part in (corpus.recipe(), frame, common, changes):
         for name, keys in part.items():
             sections[name] = {**sections.get(name, {}), **keys}
     if sections["model"].get("kind", "transformer") != "transformer":  # other architectures have other keys
@@ -94,14 +94,14 @@ def resolve_recipe(settings: Settings, text: ExperimentCorpus, seed: int, change
     return parse_recipe(sections, "the experiment's recipe")
 
 
-def train_variant(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> Trained:
-    """Train the common recipe with ``changes``, or return the model that an earlier call trained.
+def train_variant(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> TrainedRun:
+    """Train the common recipe with ``changes``, or return the model that an earlier call has trained.
 
     Raises:
         DivergenceError: The training diverged.
         KeyboardInterrupt: The training was interrupted. A second call resumes it.
     """
-    recipe, run = _recipe_and_run(settings, text, seed, changes)
+    recipe, run = _recipe_and_run(settings, corpus, seed, changes)
 
     def compute() -> Numbers:
         settings.say(f"training {run.name}")
@@ -109,74 +109,74 @@ def train_variant(settings: Settings, text: ExperimentCorpus, seed: int, changes
         if result.interrupted:
             raise KeyboardInterrupt
         assert result.model is not None
-        shutil.rmtree(run / "checkpoints")  # checkpoints are never resumed again, and those of 60 runs take a gigabyte
+        shutil.rmtree(run / "checkpoints")  # no longer needed; the checkpoints of 60 runs take a gigabyte
         dev, last = (read_metrics(run, kind)[-1] for kind in ("dev", "train"))
         return {"folder": result.model.name, "loss": dev["loss"], "seconds": last["elapsed_s"]}
 
     found = settings.once(f"{run.relative_to(settings.work)}/result", compute)
-    return Trained(run, run / found["folder"], found["loss"], found["seconds"])
+    return TrainedRun(run, run / found["folder"], found["loss"], found["seconds"])
 
 
-def _recipe_and_run(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes) -> tuple[Recipe, Path]:
-    recipe = resolve_recipe(settings, text, seed, changes)
+def _recipe_and_run(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes) -> tuple[Recipe, Path]:
+    recipe = resolve_recipe(settings, corpus, seed, changes)
     words = [f"{key}={value}" for section in changes.values() for key, value in section.items()]
-    name = "-".join([text.folder.name.split("-")[0], *words])[:80]
+    name = "-".join([corpus.folder.name.split("-")[0], *words])[:80]
     return recipe, settings.work / "runs" / f"{name}-seed{seed}-{_key(recipe, settings.work)[:10]}"
 
 
 def read_metrics(run: Path, kind: str) -> list[dict[str, Any]]:
-    """Return the lines of one kind in a run's metrics.jsonl."""
+    """Return the records of one kind, such as "train" or "dev", in a run's metrics.jsonl."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     return [line for line in lines if line["kind"] == kind]
 
 
-def vocabulary_size(settings: Settings, text: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> int:
-    """Return the vocabulary size of a variant whose training has at least begun."""
-    _, run = _recipe_and_run(settings, text, seed, changes)
+def vocabulary_size(settings: Settings, corpus: ExperimentCorpus, seed: int, changes: Changes = NO_CHANGES) -> int:
+    """Return the vocabulary size of a variant whose training has at least started."""
+    _, run = _recipe_and_run(settings, corpus, seed, changes)
     return load_tokenizer(run / "tokenizer", "joint").vocab_size
 
 
-def sweep(settings: Settings, text: ExperimentCorpus, variants: Mapping[str, Changes]) -> list[dict[str, Any]]:
-    """Train each variant with each seed; return test BLEU, development loss and minutes of training."""
+def sweep(settings: Settings, corpus: ExperimentCorpus, variants: Mapping[str, Changes]) -> list[dict[str, Any]]:
+    """Train each variant with each seed. Return test BLEU, development loss and minutes of training of each run."""
     rows = []
-    for seed, (name, changes) in product(settings.seeds, variants.items()):  # every variant with one seed first
-        trained = train_variant(settings, text, seed, changes)
-        score = measure_bleu(settings, trained, text.test)
+    for seed, (name, changes) in product(settings.seeds, variants.items()):  # all variants with the first seed first
+        trained = train_variant(settings, corpus, seed, changes)
+        score = measure_bleu(settings, trained, corpus.test)
         minutes = trained.seconds / 60
         rows.append({"variant": name, "seed": seed, "bleu": score, "loss": trained.loss, "minutes": minutes})
     return rows
 
 
 def _key(recipe: Recipe, work: Path) -> str:
-    """Hash the recipe and the content of its files, independent of where they are."""
+    """Hash the recipe and the content of its data files, independent of their location."""
     sections = recipe.as_dict()
     folder, hashes = Path(sections["data"].pop("folder")), ContentHashes(work / "inputs.json")
     corpora = [*recipe.data.train, *([recipe.data.dev] if recipe.data.dev else [])]
     return fingerprint(sections, [hashes.of(folder / file) for corpus in corpora for file in corpus.files])
 
 
-def load_model(folder: Path) -> Bundle:
-    """Load the model of ``folder``, onto a GPU if there is one."""
+def load_bundle_on_device(folder: Path) -> Bundle:
+    """Load the bundle of a model folder, onto a GPU if there is one."""
     bundle = Bundle.load(folder)
     bundle.model.to("cuda" if torch.cuda.is_available() else "cpu")
     return bundle
 
 
-def model_folders(settings: Settings, text: ExperimentCorpus) -> list[Path]:
-    """Return the given model's folder, or those of the common recipe's models, one for each seed."""
+def model_folders(settings: Settings, corpus: ExperimentCorpus) -> list[Path]:
+    """Return the folder of the given model, or the folders of models trained with the common recipe, one per seed."""
     if settings.model:
         return [settings.model]
-    return [train_variant(settings, text, seed).folder for seed in settings.seeds]
+    return [train_variant(settings, corpus, seed).model_folder for seed in settings.seeds]
 
 
 def encode_sources(bundle: Bundle, texts: Sequence[str]) -> list[list[int]]:
-    """Return the sources as token ids with special tokens."""
+    """Encode source texts to token ids, including special tokens."""
     special = bundle.token_template.fill()
     return [special.add_to_source(ids) for ids in bundle.source_tokenizer.encode_batch(list(texts))]
 
 
 def encode_pairs(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int], list[int]]]:
-    """Return the pairs as token ids with special tokens; targets have no begin symbol but end in EOS."""
+    """Encode pairs of texts to token ids, including special tokens. Targets have no begin symbol, but end in EOS."""
     sources, targets = zip(*pairs, strict=True)
     prefix, ids = bundle.token_template.fill().target_prefix, bundle.target_tokenizer.encode_batch(list(targets))
     return list(zip(encode_sources(bundle, sources), [[*prefix, *each, EOS] for each in ids], strict=True))
@@ -185,9 +185,10 @@ def encode_pairs(bundle: Bundle, pairs: Sequence[Pair]) -> list[tuple[list[int],
 def search_all(
     bundle: Bundle, sources: Sequence[str], options: DecodingOptions, limit: Callable[[int], int]
 ) -> list[Hypothesis]:
-    """Return the best hypothesis of each source, found with the plain model, so that observers see its attention.
+    """Return the best hypothesis for each source.
 
-    ``limit`` returns the maximum length of a target from the length of its source. Sources are not split.
+    The model is not accelerated, so observers see its attention. ``limit`` returns the maximum length of a target from
+    the length of its source. Sources are not split.
     """
     prefix = bundle.token_template.fill().target_prefix
     requests = [
@@ -209,25 +210,25 @@ def decode_target(bundle: Bundle, hypothesis: Hypothesis) -> str:
     return bundle.target_tokenizer.decode(hypothesis.tokens[len(bundle.token_template.fill().target_prefix) :])
 
 
-def translate_greedily(bundle: Bundle, sources: Sequence[str]) -> list[str]:
-    """Translate greedily with the plain model."""
+def greedy_translate(bundle: Bundle, sources: Sequence[str]) -> list[str]:
+    """Translate greedily with a model that is not accelerated."""
     found = search_all(bundle, sources, _GREEDY, lambda length: length * 3 // 2 + 10)
     return [decode_target(bundle, each) for each in found]
 
 
-def measure_bleu(settings: Settings, trained: Trained, pairs: Sequence[Pair]) -> float:
-    """Return BLEU of greedy translations of ``pairs``, computed once per model, search and pairs."""
+def measure_bleu(settings: Settings, trained: TrainedRun, pairs: Sequence[Pair]) -> float:
+    """Return BLEU of greedy translations of ``pairs``. It is computed once per model and pairs, and then reused."""
 
     def compute() -> Numbers:
-        settings.say(f"translating {len(pairs)} sources with {trained.run.name}")
-        texts = translate_greedily(load_model(trained.folder), [source for source, _ in pairs])
+        settings.say(f"translating {len(pairs)} sources with {trained.run_folder.name}")
+        texts = greedy_translate(load_bundle_on_device(trained.model_folder), [source for source, _ in pairs])
         score = bleu(texts, [target for _, target in pairs])
         return {"BLEU": score.value, "signature": score.signature}
 
-    key = result_key(settings, trained.folder, "bleu", list(pairs), _GREEDY)
+    key = cache_key(settings, trained.model_folder, "bleu", list(pairs), _GREEDY)
     return float(settings.once(key, compute)["BLEU"])
 
 
-def result_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
+def cache_key(settings: Settings, model: Path, kind: str, *how: object) -> str:
     """Return the key for :meth:`Settings.once` under which a result computed from a model folder is stored."""
-    return f"{kind}/{fingerprint(settings.content(model), *how)}"
+    return f"{kind}/{fingerprint(settings.content_hash(model), *how)}"

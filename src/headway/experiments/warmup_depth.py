@@ -1,19 +1,22 @@
 """What warm-up and residual connections contribute to training deep stacks.
 
 Warm-up. The paper (5.3) increases the learning rate over the first steps. Xiong et al. (2020) find that post-norm, the
-paper's order, needs this because its gradients near the output are large at the start, and that pre-norm does not. Both
-are trained with a warm-up over a quarter of all steps and without, to the same peak, with linear decay from there. A
-training whose gradients are infinite in many consecutive steps is stopped, and counts as random guessing.
+paper's order, needs warm-up because its gradients near the output are large at the start, and that pre-norm does not
+need it. Both orders are trained with and without warm-up, which takes a quarter of all steps. With and without it, the
+learning rate has the same peak and then decays linearly. A training run whose gradients are infinite in many
+consecutive steps is stopped, and counts as random guessing.
 
 Depth. The paper (3.1) puts a residual connection around each sub-layer. The usual explanation is that the gradient
-would otherwise vanish on its way to the first layer: the deeper the stack, the more layers separate the two. He et al.
-(2016), who introduced residual connections, disagree: normalization keeps gradients alive, and deep stacks train badly
-all the same. Layer norm gives the output of every layer the same scale; without it, nothing keeps gradients from
-vanishing or exploding. A gradient that arrives need not be useful, so both are measured: the gradient of the first
-encoder block over depth before training, with layer norm and without, and a training without residual connections.
+would otherwise vanish on its way from the loss to the first layer: the deeper the stack, the more layers lie between
+them. He et al. (2016), who introduced residual connections, disagree: normalization keeps gradients alive, and deep
+stacks still train badly without residual connections. Layer norm gives the output of every layer the same scale.
+Without it, nothing keeps gradients from vanishing or exploding. A gradient that reaches the first layer need not be
+useful, so two things are measured: the gradient of the first encoder block at several depths before training, with and
+without layer norm, and the loss after training without residual connections.
 
-The full form is 15 runs of 6 + 6 layers and 300 steps of 1,024 tokens; gradients take seconds. Each order has its own
-peak learning rate: at the other experiments' 0.003, post-norm of this depth does not train, with warm-up or without.
+The full form has 15 runs of 6 + 6 layers and 300 steps of 1,024 tokens; measuring gradients takes seconds. Post-norm
+and pre-norm have different peak learning rates: at 0.003, the rate of the other experiments, a post-norm model of this
+depth does not learn, with or without warm-up.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from headway.errors import DivergenceError
-from headway.experiments.comparison import column, difference, interval, judge_greater, mean_with_spread, strip_plot
+from headway.experiments.comparison import column, difference, judge_greater, mean_ci, mean_with_spread, strip_plot
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, experiment_corpus
 from headway.experiments.experiment import OURS, Claim, Experiment, Numbers, Settings, Verdict, decide
 from headway.experiments.figures import label, panels
@@ -41,11 +44,11 @@ from headway.nn.loss import label_smoothed_cross_entropy
 WARM, COLD, BARE = "warm-up", "no warm-up", "warm-up, no residual connections"
 TRAININGS = (("post", WARM), ("post", COLD), ("post", BARE), ("pre", WARM), ("pre", COLD))
 NORMS: tuple[Norm, ...] = ("post", "pre", "none")
-NOTICEABLE = 0.05  # nats; a loss that differs by less is as good
+MIN_LOSS_GAP = 0.05  # nats; smaller differences do not count
 _RATES = {"post": 0.001, "pre": 0.003}  # peak learning rates of the full form
-DECADE = 1.0  # a gradient "vanishes" if its size loses more than this, as a power of ten
+MIN_DECADES_LOST = 1.0  # a gradient "vanishes" if it shrinks by more than this power of ten
 VOCABULARY = 200  # vocabulary size of random sentences
-DRAWS = 8  # untrained models whose gradients are measured; they cost little, so more than seeds
+NUM_UNTRAINED = 8  # number of untrained models whose gradients are measured; they are cheap, so there are many
 
 TITLE = "Warm-up and residual connections"
 CLAIMS = (
@@ -66,24 +69,24 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure the trainings over seeds, and gradients over depth."""
-    text = experiment_corpus(settings)
+    """Measure the losses of all training runs over seeds, and gradients over depth."""
+    corpus = experiment_corpus(settings)
     runs = [
-        {"norm": norm, "start": start, "seed": seed, **_train(settings, text, seed, norm, start)}
+        {"norm": norm, "start": start, "seed": seed, **_train(settings, corpus, seed, norm, start)}
         for seed, (norm, start) in product(settings.seeds, TRAININGS)
     ]
     depths = (1, 2, 4, 8) if settings.quick else (1, 2, 4, 8, 16)
     gradients = [
         {"norm": norm, "residual": residual, "seed": seed}
         | {"sizes": [_first_gradient(norm, residual, depth, seed) for depth in depths]}
-        for seed, norm, residual in product(range(3 if settings.quick else DRAWS), NORMS, (True, False))
+        for seed, norm, residual in product(range(3 if settings.quick else NUM_UNTRAINED), NORMS, (True, False))
     ]
     table = [
         {
             "norm": norm,
             "start": start,
             "loss (nats per token)": mean_with_spread(runs, "loss", norm=norm, start=start),
-            "gave up": int(sum(column(runs, "failed", norm=norm, start=start))),
+            "diverged": int(sum(column(runs, "failed", norm=norm, start=start))),
         }
         for norm, start in TRAININGS
     ]
@@ -91,8 +94,8 @@ def measure(settings: Settings) -> Numbers:
     return {"runs": runs, "depths": depths, "gradients": gradients, "tables": tables}
 
 
-def _train(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
-    """Return the final loss and the curve of one training. A diverged training counts as random guessing."""
+def _train(settings: Settings, corpus: ExperimentCorpus, seed: int, norm: str, start: str) -> dict[str, Any]:
+    """Return the final loss and the curve of one training run. A diverged run counts as random guessing."""
     steps, layers, tokens = (24, 3, 384) if settings.quick else (300, 6, 1024)
     rate = 1e-2 if settings.quick else _RATES[norm]
     changes: dict[str, dict[str, Any]] = {
@@ -102,10 +105,10 @@ def _train(settings: Settings, text: ExperimentCorpus, seed: int, norm: str, sta
         "training": {"steps": steps, "log_every": steps // 20},
     }
     try:
-        trained = train_variant(settings, text, seed, changes)
+        trained = train_variant(settings, corpus, seed, changes)
     except DivergenceError:
-        return {"loss": math.log(vocabulary_size(settings, text, seed, changes)), "failed": 1, "curve": []}
-    curve = [[line["step"], line["loss"]] for line in read_metrics(trained.run, "train")]
+        return {"loss": math.log(vocabulary_size(settings, corpus, seed, changes)), "failed": 1, "curve": []}
+    curve = [[line["step"], line["loss"]] for line in read_metrics(trained.run_folder, "train")]
     return {"loss": trained.loss, "failed": 0, "curve": curve}
 
 
@@ -123,31 +126,31 @@ def _first_gradient(norm: Norm, residual: bool, depth: int, seed: int) -> float:
 
 
 def judge(numbers: Numbers) -> tuple[Verdict, ...]:
-    """Judge by the loss after training, and by how many powers of ten the gradient shrinks with depth."""
+    """Judge by the loss after training, and by the number of powers of ten by which the gradient shrinks with depth."""
     loss = {training: column(numbers["runs"], "loss", norm=training[0], start=training[1]) for training in TRAININGS}
     what = "loss of the development set in nats, without warm-up minus with"
     deepest = numbers["depths"][-1]
     harm = difference(loss["pre", COLD], loss["pre", WARM])
-    pre = judge_greater(harm, f"pre-norm, {what}", than=NOTICEABLE).reason  # the claim is that it is not greater
+    pre = judge_greater(harm, f"pre-norm, {what}", threshold=MIN_LOSS_GAP).reason  # the claim is that it is not greater
     lost = f"powers of ten that the first block's gradient loses from depth 1 to {deepest} without residual connections"
     residual = "loss of the development set in nats, without residual connections minus with"
     return (
-        judge_greater(difference(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", noticeable=NOTICEABLE),
-        decide(pre, supported=harm.high < NOTICEABLE, refuted=harm.low > NOTICEABLE),
-        judge_greater(interval(_decades_lost(numbers, "post")), f"{lost}, post-norm", than=DECADE),
-        judge_greater(interval(_decades_lost(numbers, "none")), f"{lost} and without norm", than=DECADE),
-        judge_greater(difference(loss["post", BARE], loss["post", WARM]), residual, noticeable=NOTICEABLE),
+        judge_greater(difference(loss["post", COLD], loss["post", WARM]), f"post-norm, {what}", margin=MIN_LOSS_GAP),
+        decide(pre, supported=harm.high < MIN_LOSS_GAP, refuted=harm.low > MIN_LOSS_GAP),
+        judge_greater(mean_ci(_decades_lost(numbers, "post")), f"{lost}, post-norm", threshold=MIN_DECADES_LOST),
+        judge_greater(mean_ci(_decades_lost(numbers, "none")), f"{lost} and without norm", threshold=MIN_DECADES_LOST),
+        judge_greater(difference(loss["post", BARE], loss["post", WARM]), residual, margin=MIN_LOSS_GAP),
     )
 
 
 def _decades_lost(numbers: Numbers, norm: str) -> list[float]:
-    """Return log10 of the shallowest over the deepest stack's gradient, without residual connections, for each seed."""
+    """Return log10 of the ratio of first to last depth's gradient, without residual connections, for each seed."""
     sizes = _log_gradients(numbers, norm, residual=False)
     return [float(lost) for lost in sizes[:, 0] - sizes[:, -1]]
 
 
 def _log_gradients(numbers: Numbers, norm: str, *, residual: bool) -> NDArray[np.float64]:
-    """Return log10 of the gradients, seeds x depths; that of float32's smallest number for 0 or an overflow."""
+    """Return log10 of the gradients (seeds x depths). Zeros and overflows count as float32's smallest number."""
     rows = [row["sizes"] for row in numbers["gradients"] if (row["norm"], row["residual"]) == (norm, residual)]
     return np.log10([[max(size or 0.0, 1e-45) for size in sizes] for sizes in rows])
 

@@ -4,18 +4,18 @@ Attention over the memory shows which source words are being translated (Bahdana
 one pair, each row is the prediction of one target token, each column a source token, and brightness is the head's
 attention. Heads that align have one bright cell per row; others attend to the end of the sentence or to many tokens.
 
-Nobody has aligned this text by hand, so the attention is compared with a dictionary that is counted from the training
-text. A source and a target word are linked if each is the other's best by the Dice coefficient,
+There are no manual alignments of this text, so attention is compared with a dictionary that is derived from counts in
+the training text. A source word and a target word are linked if each is the other's best match by the Dice coefficient,
 
     dice(s, t) = 2 n(s, t) / (n(s) + n(t)),
 
-where n counts sentences. Such links are few but mostly correct. The bars show how many of them each decoder layer's
-mean attention finds, and how many the baseline finds: the diagonal, which is the source word at the same relative
-position. Dots are seeds.
+where n counts sentences. Such links are few but mostly correct. The bars show how many links the mean attention of each
+decoder layer finds, and how many the baseline finds. The baseline is the diagonal, which links each target word to the
+source word at the same relative position. Dots are seeds.
 
-A head is removed by setting its weights to zero, and the test sentences are translated again. The loss in BLEU is its
-contribution (Michel et al. 2019): near 0, other heads can replace it. The full form uses the 3 runs of the common
-recipe, or the given model (--model), and 200 test sentences for each head.
+A head is removed by setting its weights to zero, and the test sentences are translated again. The loss in BLEU is the
+head's contribution (Michel et al. 2019): if it is near 0, other heads can replace the head. The full form uses the 3
+runs of the common recipe, or the given model (--model), and 200 test sentences for each head.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from torch import Tensor, nn
 from headway.bundle import Bundle
 from headway.errors import ConfigError
 from headway.evaluate import bleu
-from headway.experiments.comparison import difference, interval, judge_greater
+from headway.experiments.comparison import difference, judge_greater, mean_ci
 from headway.experiments.corpus import MULTI30K, ExperimentCorpus, Pair, experiment_corpus
 from headway.experiments.experiment import Claim, Experiment, Numbers, Settings, Verdict
 from headway.experiments.figures import heat_map, label, panels
-from headway.experiments.training import encode_pairs, load_model, model_folders, result_key, translate_greedily
+from headway.experiments.training import cache_key, encode_pairs, greedy_translate, load_bundle_on_device, model_folders
 from headway.models.transformer import Transformer
 from headway.nn.attention import observe_attention, record_attention
 from headway.predict import alignment
 from headway.text.base import BOS, EOS
 
-MAX_COST = 0.5  # BLEU; the paper calls 0.4 and more a difference between numbers of heads (table 3, A)
-SENTENCES = 200  # sentences that are aligned, and translated without each head
+MAX_COST = 0.5  # BLEU; in table 3 (A), the paper counts 0.4 and more as a difference between numbers of heads
+SENTENCES = 200  # number of sentences to align, and to translate without each head
 CROSS = "cross-attention"
-KINDS = (  # with the stack and the name of the layer in its blocks
+KINDS = (  # kind, stack, and name of the attention layer in the stack's blocks
     ("encoder self-attention", "encoder", "attention"),
     ("decoder self-attention", "decoder", "attention"),
     (CROSS, "decoder", "cross_attention"),
@@ -66,12 +66,12 @@ CLAIMS = (
 
 
 def measure(settings: Settings) -> Numbers:
-    """Measure alignment and the contribution of every head for each model, and the attention maps of one pair."""
-    text = experiment_corpus(settings)
-    links, pairs, models = _dictionary(text), text.test[:SENTENCES], model_folders(settings, text)
+    """Measure the alignment and every head's contribution for each model, and the attention maps of one pair."""
+    corpus = experiment_corpus(settings)
+    links, pairs, models = _dictionary(corpus), corpus.test[:SENTENCES], model_folders(settings, corpus)
     runs = []
     for folder in models:
-        key = result_key(settings, folder, "heads-by-layer", pairs, sorted(links))
+        key = cache_key(settings, folder, "heads-by-layer", pairs, sorted(links))
         runs.append(settings.once(key, partial(_examine, settings, folder, pairs, links)))
     costs = [
         {"heads of": row["kind"], "layer": row["layer"] + 1}
@@ -81,16 +81,16 @@ def measure(settings: Settings) -> Numbers:
     shares = np.mean([run["attention"] for run in runs], axis=0).tolist()
     tables = {
         "BLEU that is lost without a head, mean over seeds": costs,
-        "share of dictionary links that a decoder layer's attention finds, mean over seeds": [
+        "Share of dictionary links that a decoder layer's attention finds, mean over seeds": [
             {"layer": layer, "links found": share} for layer, share in enumerate(shares, start=1)
         ],
     }
     example = min(pairs, key=lambda pair: abs(len(pair[0].split()) - 8))  # short enough to be read in a figure
-    return {"runs": runs, "example": _maps(load_model(models[0]), example), "tables": tables}
+    return {"runs": runs, "example": _maps(load_bundle_on_device(models[0]), example), "tables": tables}
 
 
 def _costs(runs: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Return the BLEU that each run loses without each head: runs x attentions x heads."""
+    """Return the BLEU that each run loses without each head (runs x attention layers x heads)."""
     return np.array([[[run["bleu"] - score for score in row["bleu"]] for row in run["heads"]] for run in runs])
 
 
@@ -98,7 +98,7 @@ def _examine(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set
     """Return BLEU with all heads and without each, and the share of dictionary links found by each layer's attention
     and by the diagonal.
     """
-    bundle = load_model(folder)
+    bundle = load_bundle_on_device(folder)
     model = bundle.model
     if not isinstance(model, Transformer):
         raise ConfigError(f"{folder}: a {model.config.kind} model has no heads to remove; give a Transformer")
@@ -110,7 +110,7 @@ def _examine(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set
         return sum(len(here & found) for here, found in zip(places, aligned, strict=True)) / max(total, 1)
 
     def score() -> float:
-        return bleu(translate_greedily(bundle, sources), references).value
+        return bleu(greedy_translate(bundle, sources), references).value
 
     def score_without(module: nn.Module, head: int) -> float:
         with remove_head(module, head):
@@ -131,7 +131,7 @@ def _examine(settings: Settings, folder: Path, pairs: Sequence[Pair], links: set
 
 
 def _attentions(model: Transformer) -> Iterator[tuple[str, int, nn.Module]]:
-    """Yield the kind, layer and module of every attention, kind by kind."""
+    """Yield the kind, layer number and module of every attention layer, kind by kind."""
     for kind, stack, name in KINDS:
         for layer, block in enumerate(getattr(model, stack).blocks):
             yield kind, layer, getattr(block, name)
@@ -152,11 +152,11 @@ def remove_head(attention: nn.Module, head: int) -> Iterator[None]:
         yield
 
 
-def _dictionary(text: ExperimentCorpus) -> set[Pair]:
-    """Return word pairs that are each other's best by Dice and share at least three sentences."""
+def _dictionary(corpus: ExperimentCorpus) -> set[Pair]:
+    """Return pairs of words that are each other's best match by Dice and share at least three sentences."""
     counts: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
     together: Counter[Pair] = Counter()
-    for pair in text.sentences(text.train):
+    for pair in corpus.sentences(corpus.train):
         sides = [set(_words(side)) - {""} for side in pair]
         for count, words in zip(counts, sides, strict=True):
             count.update(words)
@@ -180,7 +180,7 @@ def _words(text: str) -> list[str]:
 def _link_positions(pair: Pair, links: set[Pair]) -> set[tuple[int, int]]:
     """Return the positions of linked words that occur exactly once in their sentence.
 
-    The reference is given, so all models are tested on the same words.
+    The target is the reference translation, so all models are tested on the same words.
     """
     sources, targets = map(_words, pair)
     return {
@@ -191,14 +191,15 @@ def _link_positions(pair: Pair, links: set[Pair]) -> set[tuple[int, int]]:
 
 
 def _diagonal(pair: Pair) -> set[tuple[int, int]]:
-    """Return the position of each target word with the source word at the same relative position."""
+    """Link each target word to the source word at the same relative position."""
     sources, targets = (len(side.split()) for side in pair)
     return {(round(place * (sources - 1) / max(targets - 1, 1)), place) for place in range(targets)}
 
 
 def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tuple[int, int]]]:
-    """Yield, for each pair, the word links by a layer's mean attention: each target token with its most attended source
-    token.
+    """Yield, for each pair, the word links that a layer's mean attention finds.
+
+    Each target token is linked to the source token with the largest weight.
     """
     special = bundle.token_template.fill()
     sources, targets = zip(*((source, target[:-1]) for source, target in encode_pairs(bundle, pairs)), strict=True)
@@ -216,7 +217,7 @@ def _align(bundle: Bundle, pairs: Sequence[Pair], layer: int) -> Iterator[set[tu
 
 @torch.inference_mode()
 def _maps(bundle: Bundle, pair: Pair) -> Numbers:
-    """Return the cross-attention of every head in the layer used for alignment, for one pair."""
+    """Return the cross-attention weights of one pair, for every head of the layer that is used for alignment."""
     ((source, target),) = encode_pairs(bundle, [pair])
     assert isinstance(bundle.model, Transformer)
     layer = alignment.default_alignment_layer(len(bundle.model.decoder.blocks))
@@ -237,17 +238,17 @@ def judge(numbers: Numbers) -> tuple[Verdict, ...]:
     )
     links = [run["attention"][alignment.default_alignment_layer(len(run["attention"]))] for run in runs]
     found = difference(links, [run["diagonal"] for run in runs])
-    which = f"share of {runs[0]['links']} dictionary links that attention finds, minus that of the diagonal"
+    which = f"share of {runs[0]['links']} dictionary links found by attention, minus the share found by the diagonal"
     lost = "BLEU lost without a cross-attention head minus without a self-attention head"
     return (
         judge_greater(found, which),
-        judge_greater(interval(cheap), f"share of heads whose removal costs less than {MAX_COST:g} BLEU", than=0.5),
+        judge_greater(mean_ci(cheap), f"share of heads whose removal costs less than {MAX_COST:g} BLEU", threshold=0.5),
         judge_greater(difference(memory, itself), lost),
     )
 
 
 def draw(numbers: Numbers) -> Figure:
-    """Draw the attention of one layer's heads for one pair above, the contribution of each head below."""
+    """Draw the attention of one layer's heads for one pair and, below it, the contribution of each head."""
     example, runs = numbers["example"], numbers["runs"]
     shown = example["weights"][:4]
     title = "What heads look at (bright: high weight), and what they contribute"
@@ -273,7 +274,7 @@ def _draw_costs(axes: Axes, runs: list[dict[str, Any]]) -> None:
     names = [f"{row['kind']} {row['layer'] + 1}" for row in runs[0]["heads"]]
     texts = [[f"{cost:.1f}" for cost in row] for row in costs]
     heads = range(1, len(costs[0]) + 1)
-    heat_map(axes, costs, texts, rows=names, columns=heads, dark=most / 2, vmin=0, vmax=most)
+    heat_map(axes, costs, texts, rows=names, columns=heads, dark_above=most / 2, vmin=0, vmax=most)
     whole = fmean(run["bleu"] for run in runs)
     label(axes, f"BLEU lost without a head (all heads: {whole:.1f}; mean over seeds)", "head", "")
 

@@ -1,1 +1,1 @@
-"""What a model attends to and why it predicted what it predicted: capture, figures, the HTML page."""
+"""Inspect what a model attends to and how it makes its predictions: capture, figures, the HTML page."""

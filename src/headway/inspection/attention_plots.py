@@ -1,8 +1,8 @@
 """Draw an inspection as a picture for a paper or a lecture.
 
 A picture shows all heads of one kind of attention side by side, or one map enlarged with the probability of each token,
-or a classifier's prediction with its reasons. Heat maps use a single hue from light to dark; other colors are those of
-Okabe and Ito (2008).
+or a classifier's prediction with the attribution of each token. Heat maps use a single hue from light to dark; other
+colors are from the palette of Okabe and Ito (2008).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from matplotlib.ticker import MaxNLocator
 
 from headway.errors import LengthError
 from headway.inspection.capture import Kind
-from headway.inspection.picture_files import COLORS, families, figure_style
-from headway.inspection.results import DRAWN_TOKENS, KIND_NAMES, AttentionMap, Inspection, Side
-from headway.inspection.visible_tokens import visible
+from headway.inspection.picture_files import COLORS, figure_style, font_families
+from headway.inspection.results import KIND_NAMES, MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.visible_tokens import make_visible
 
-_NUMBERED = 24  # up to this many rows or columns, cells contain their numbers
+_NUMBERED = 24  # up to this many rows or columns, cells show their weights as numbers
 _LABELED = 32  # up to this many tokens, small maps have labels
-_LEAST_HEIGHT = 1.2  # inches of a panel with a label beside it
+_LEAST_HEIGHT = 1.2  # minimum height in inches of a panel with an axis label
 _BLUE, _ORANGE = COLORS[:2]
 _STYLE: dict[str, Any] = {"font.size": 10, "axes.titlesize": 10}
 _AXES: dict[Side, str] = {
@@ -45,26 +45,26 @@ def figure(
     Args:
         inspection: The inspection.
         kind: The kind of attention. None means the most informative kind, or a classifier's labels and attributions.
-        layer: Enlarge this layer, counted from 1 or negative from the end. Heads are averaged unless ``head`` is given.
-        head: Enlarge this head, of the last layer unless ``layer`` is given.
+        layer: The layer to enlarge, counted from 1, or negative from the end. Without ``head``, heads are averaged.
+        head: The head to enlarge, in the last layer unless ``layer`` is given.
 
     Raises:
         ConfigError: There is no such attention, layer or head.
         LengthError: The text is too long to draw.
     """
-    if inspection.longest() > DRAWN_TOKENS:
+    if inspection.longer_length() > MAX_DRAWN_TOKENS:
         raise LengthError(
-            f"a text of {inspection.longest():,} tokens is too long to draw: more than {DRAWN_TOKENS} cannot be read; "
-            "inspect a part of it, or write .json, which holds all"
+            f"a text of {inspection.longer_length():,} tokens is too long to draw: more than {MAX_DRAWN_TOKENS} are "
+            "illegible; inspect a part of it, or write a .json file, which contains everything"
         )
     spoken = [*inspection.source_tokens, *(step.token for step in inspection.steps), *(inspection.labels or ())]
-    with figure_style({**_STYLE, "font.family": families("".join(map(visible, spoken)))}):
+    with figure_style({**_STYLE, "font.family": font_families("".join(map(make_visible, spoken)))}):
         if inspection.labels is not None and (kind, layer, head) == (None, None, None):
             return _decision(inspection)
         if not inspection.maps and (kind, layer, head) == (None, None, None):
             return _probabilities(inspection)
         shown = inspection.select_map(kind, -1 if layer is None else layer, head)
-        maps = inspection.of_kind(shown.kind)
+        maps = inspection.maps_of_kind(shown.kind)
         if layer is None and head is None and sum(len(each.heads) for each in maps) > 1:
             return _overview(inspection, maps)
         return _large(inspection, shown, len(maps))
@@ -72,7 +72,7 @@ def figure(
 
 def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
     """Draw one panel per layer (rows) and head (columns) on a common color scale."""
-    rows, columns = (list(map(visible, inspection.tokens(side))) for side in (maps[0].rows, maps[0].columns))
+    rows, columns = (list(map(make_visible, inspection.tokens(side))) for side in (maps[0].rows, maps[0].columns))
     across = len(maps[0].heads)
     labels = 1.0 if max(len(rows), len(columns)) <= _LABELED else 0.0
     panel = [min(max(0.14 * len(tokens), 1.3), 4.5 if labels else 2.0) for tokens in (columns, rows)]
@@ -95,7 +95,7 @@ def _overview(inspection: Inspection, maps: tuple[AttentionMap, ...]) -> Figure:
 
 def _large(inspection: Inspection, shown: AttentionMap, layers: int) -> Figure:
     """Draw one map, with numbers in its cells if there is room, and the predicted tokens' probabilities beside it."""
-    rows, columns = (list(map(visible, inspection.tokens(side))) for side in (shown.rows, shown.columns))
+    rows, columns = (list(map(make_visible, inspection.tokens(side))) for side in (shown.rows, shown.columns))
     cell = 0.42 if max(len(rows), len(columns)) <= _NUMBERED else 0.24 if len(rows) <= 60 else 0.16
     predicted = shown.rows == "target"
     width, height = max(cell * len(columns), 2.5), max(cell * len(rows), _LEAST_HEIGHT)
@@ -128,7 +128,7 @@ def _probabilities(inspection: Inspection) -> Figure:
     picture = Figure(figsize=(7, height + 1.6), layout="constrained")
     axes = picture.subplots()
     axes.set_ylim(len(inspection.steps) - 0.5, -0.5)
-    _ticks(axes, list(map(visible, inspection.tokens("target"))), [], 10)
+    _ticks(axes, list(map(make_visible, inspection.tokens("target"))), [], 10)
     _row_label(axes, _AXES["target"], height)
     _probability_bars(axes, inspection)
     _title(picture, inspection, "Predictions (this model has no attention)")
@@ -138,7 +138,7 @@ def _probabilities(inspection: Inspection) -> Figure:
 def _decision(inspection: Inspection) -> Figure:
     """Draw a classifier's labels and, for each token, its attribution and its pooling weight."""
     assert inspection.labels is not None
-    tokens = list(map(visible, inspection.source_tokens))
+    tokens = list(map(make_visible, inspection.source_tokens))
     pooling = next((each for each in inspection.maps if each.kind == "pooling"), None)
     attribution = inspection.attribution
     beside = (attribution is not None) + (pooling is not None)
@@ -147,7 +147,7 @@ def _decision(inspection: Inspection) -> Figure:
     picture = Figure(figsize=(4.5 + 3.6 * beside, height), layout="constrained")
     panels = picture.subplots(1, 1 + beside, squeeze=False)[0]
     _label_bars(panels[0], shown, len(inspection.labels))
-    # Bars as thin as those beside them.
+    # Make the bars as thin as in the panels beside them.
     panels[0].set_ylim(max(len(shown), 0.6 * len(tokens) * bool(beside)) - 0.5, -0.5)
     rest = list(panels[1:])
     if attribution is not None:
@@ -155,14 +155,14 @@ def _decision(inspection: Inspection) -> Figure:
         values = np.array(attribution.values)
         axes.barh(range(len(tokens)), values, color=np.where(values < 0, _ORANGE, _BLUE))
         axes.axvline(0, color="#888888", linewidth=0.8)
-        axes.set_title(f"What speaks for “{attribution.label}”")
+        axes.set_title(f"Attribution for “{attribution.label}”")
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.set_xlabel("gradient × input, in logits\n(blue: for, orange: against)")
         _token_axis(axes, tokens)
     if pooling is not None:
         axes = rest.pop(0)
         axes.barh(range(len(tokens)), pooling.weights.mean((0, 1)).numpy(), color=_BLUE)
-        axes.set_title("What is pooled")
+        axes.set_title("Attention pooling")
         axes.set_xlabel("attention weight\n(all sum to 1)")
         _token_axis(axes, tokens)
     _title(picture, inspection, "Classification")
@@ -173,7 +173,7 @@ def _label_bars(axes: Axes, shown: list[tuple[str, float]], of: int) -> None:
     axes.barh(range(len(shown)), [probability for _, probability in shown], color=_BLUE)
     for at, (_, probability) in enumerate(shown):
         axes.annotate(f"{probability:.3f}", (probability, at), (4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(shown)), [visible(label).replace("␣", " ") for label, _ in shown])
+    axes.set_yticks(range(len(shown)), [make_visible(label).replace("␣", " ") for label, _ in shown])
     _probability_axis(axes, 1.18, "probability")
     axes.set_title("Labels" if len(shown) == of else f"The {len(shown)} most probable of {of} labels")
 
@@ -225,14 +225,14 @@ def _probability_axis(axes: Axes, limit: float, label: str) -> None:
 
 
 def _row_label(axes: Axes, text: str, height: float) -> None:
-    """Label the rows of axes of this height in inches, in as many lines as fit beside them."""
+    """Label the y axis of a panel of this height in inches, and wrap the label to the panel's height."""
     letters = max(int(height * 72 / (0.6 * mpl.rcParams["font.size"])), 1)
     axes.set_ylabel(textwrap.fill(text, letters))
 
 
 def _title(picture: Figure, inspection: Inspection, title: str) -> None:
     size, name = _size(picture), inspection.model
-    room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters per line, estimated wide
+    room = int(picture.get_figwidth() * 72 / (0.64 * size))  # characters per line; their width is estimated generously
     name = name if len(name) <= room else "…" + name[1 - room :]  # the end of a path is more informative
     picture.suptitle(f"{title}\n{name}", x=0.01, ha="left", fontsize=size)
 

@@ -1,8 +1,8 @@
-"""Record the attention weights of a model while it computes.
+"""Record the attention weights of a model while it runs.
 
-:func:`capture` observes the attention layers (:mod:`headway.nn.attention`) in the calling thread only. It
-changes no value: an observed model returns the same bits. If a fused kernel computes the output, the weights are
-computed in addition. :func:`numbers_in` returns in advance how many weights there will be.
+:func:`capture` observes the attention layers (:mod:`headway.nn.attention`) in the calling thread only. It does not
+change any result: an observed model returns the same bits. If a fused kernel computes the output, the weights are
+computed separately. :func:`count_attention_weights` returns in advance how many weights there can be.
 
 Shapes: B batch, H heads, T queries, S keys.
 """
@@ -37,8 +37,8 @@ class CapturedMap:
     Attributes:
         name: The module's name in the model, such as ``decoder.blocks.0.cross_attention``.
         kind: "encoder" or "decoder" (self-attention), "cross" (decoder to encoder output), "pooling" (one query over
-            all positions of a text), or None if the module alone does not tell.
-        layer: Its number among the modules of its kind, counted from 1.
+            all positions of a text), or None if the kind cannot be derived from the module.
+        layer: Number of the module among the modules of its kind, counted from 1.
         weights: One row per query, which sums to 1 over the keys that the query may attend to.
     """
 
@@ -49,7 +49,7 @@ class CapturedMap:
 
 
 class Capture:
-    """Attention weights recorded so far."""
+    """The attention weights of a model that have been recorded so far."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = dict(model.named_modules())
@@ -86,19 +86,19 @@ def capture(model: nn.Module) -> Iterator[Capture]:
 
 
 def attention_modules(model: nn.Module) -> list[tuple[str, Kind | None, nn.Module]]:
-    """Return the name and kind of each attention module, and the module."""
+    """Return name, kind and module of each attention module in ``model``."""
     modules = dict(model.named_modules())
     return [(name, _kind(name, modules), each) for name, each in modules.items() if isinstance(each, _ATTENTION)]
 
 
-def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
-    """Return the largest possible number of weights for a source and a target of these lengths."""
+def count_attention_weights(model: nn.Module, source_length: int, target_length: int = 0) -> int:
+    """Return the largest possible number of attention weights for a source and a target of these lengths."""
     sizes: dict[Kind | None, int] = {
-        "encoder": source**2,
-        "decoder": target**2,
-        "cross": target * source,
-        "pooling": source,
-        None: max(source, target) ** 2,
+        "encoder": source_length**2,
+        "decoder": target_length**2,
+        "cross": target_length * source_length,
+        "pooling": source_length,
+        None: max(source_length, target_length) ** 2,
     }
     return sum(
         sizes[kind] * (module.num_heads if isinstance(module, MultiHeadAttention) else 1)
@@ -107,7 +107,7 @@ def numbers_in(model: nn.Module, source: int, target: int = 0) -> int:
 
 
 def _kind(name: str, modules: Mapping[str, nn.Module]) -> Kind | None:
-    """Return the kind of an attention module: by its type, or for multi-head attention by its block."""
+    """Return the kind of an attention module, from its type or, for multi-head attention, from its block."""
     block, _, own = name.rpartition(".")
     match modules[name], modules[block]:
         case AttentionPooling(), _:

@@ -1,8 +1,8 @@
 """Draw a classifier's confusion matrix: which classes are mistaken for which.
 
-A cell's color is its share of its row, the texts of one true class. The scale is a single hue, safe for color-blind
-readers, and follows the square root so that small shares remain visible. Cells contain counts, and shares below them if
-there is room.
+The color of a cell shows its share of the row, that is, of all texts of one true class. The scale is a single hue, safe
+for color-blind readers, and follows the square root so that small shares remain visible. Cells contain counts, and
+shares below them if there is room.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from headway.evaluate.classification import ClassificationReport
-from headway.inspection.picture_files import families, figure_style
+from headway.inspection.picture_files import figure_style, font_families
 
 _SHARES = 12  # up to this many classes, cells show shares
 _COUNTS = 30  # up to this many classes, nonempty cells show counts
 _NAMED = 60  # up to this many classes, axes show names
-_LONGEST = 24  # maximum characters of a name
+_LONGEST = 24  # maximum number of characters of a name
 _STYLE = {"font.size": 9}
 
 
@@ -27,7 +27,7 @@ def figure(report: ClassificationReport) -> Figure:
     size = len(counts)
     totals = counts.sum(1, keepdims=True)
     shares = 100 * counts / np.maximum(totals, 1)
-    with figure_style({**_STYLE, "font.family": families("".join(report.labels))}):
+    with figure_style({**_STYLE, "font.family": font_families("".join(report.labels))}):
         side = min(max(2.4 + 0.72 * size, 4.6), 14)
         picture = Figure(figsize=(side + 1.2, side), layout="constrained")
         axes = picture.add_subplot()
@@ -35,7 +35,7 @@ def figure(report: ClassificationReport) -> Figure:
         axes.set_xlabel("predicted class")
         axes.set_ylabel("true class (texts)")
         axes.set_title(
-            f"{report.scores[0].value:.1f} % of {int(counts.sum()):,} texts are right", loc="left", weight="bold"
+            f"{report.scores[0].value:.1f} % of {int(counts.sum()):,} texts are correct", loc="left", weight="bold"
         )
         if size <= _NAMED:
             names = [_short(label) for label in report.labels]

@@ -22,18 +22,18 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.typing import NDArray
 
 from headway.errors import ConfigError, DataError
-from headway.inspection.picture_files import COLORS, DASHES, PLOT, figure_style, picture_format, save
+from headway.inspection.picture_files import COLORS, DASHES, PLOT_STYLE, figure_style, picture_format, save
 
 Dash = Literal["-", "--", ":", "-."]
 Styles = list[tuple[str, Dash]]
-_METRICS = ("BLEU", "accuracy")  # development scores, higher is better; the first that exists is drawn
+_METRICS = ("BLEU", "accuracy")  # development scores (higher is better); the first one that a run has is drawn
 _X_LABELS = {"step": "step", "minutes": "minutes of training", "tokens": "million target tokens"}
-_STYLE: dict[str, Any] = {**PLOT, "font.size": 9, "axes.titlesize": 10}
+_STYLE: dict[str, Any] = {**PLOT_STYLE, "font.size": 9, "axes.titlesize": 10}
 
 
 @dataclass(frozen=True)
 class Points:
-    """Values over the chosen x axis; both (N,)."""
+    """The points of a curve: values ``y`` at positions ``x`` on the chosen x axis, both of shape (N,)."""
 
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -41,10 +41,11 @@ class Points:
 
 @dataclass(frozen=True)
 class Curves:
-    """The recorded metrics of one run. ``dev_loss`` and ``score`` (in ``metric``) may be empty.
+    """The recorded metrics of one run.
 
     ``train_loss`` includes label smoothing and dropout, ``dev_loss`` does not; both are in nats per target token.
-    ``speed`` is in target tokens per second of training.
+    ``score`` contains the values of ``metric``. ``dev_loss`` and ``score`` may be empty. ``speed`` is in target tokens
+    per second of training.
     """
 
     name: str
@@ -58,19 +59,19 @@ class Curves:
 
 
 def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
-    """Draw the curves of ``runs`` to one picture file, whole or not at all.
+    """Draw the curves of ``runs`` to one picture file, which is written completely or not at all.
 
     Args:
         runs: Run folders.
-        output: The file: .png, .svg or .pdf.
-        x: The x axis: steps, minutes of training (without validation), or target tokens.
+        output: The picture file: .png, .svg or .pdf.
+        x: The x axis: "step", "minutes" (of training, without validation) or "tokens" (target tokens).
 
     Raises:
         ConfigError: There is no run, or the file format or axis is not supported.
-        DataError: A folder has no records or damaged ones.
+        DataError: A folder contains no records or damaged ones.
     """
     if not runs:
-        raise ConfigError("no run to draw; give one run folder or more, such as runs/NAME")
+        raise ConfigError("no run to draw; give one or more run folders, such as runs/NAME")
     picture_format(output)
     unique = len({run.resolve().name for run in runs}) == len(runs)
     curves = [read_curves(run, run.resolve().name if unique else str(run), x) for run in runs]
@@ -78,13 +79,13 @@ def draw(runs: Sequence[Path], output: Path, *, x: str = "step") -> None:
 
 
 def read_curves(run: Path, name: str, x: str) -> Curves:
-    """Read the curves of the folder ``run``."""
+    """Read the curves of the run folder ``run``; ``name`` labels them, and ``x`` selects the x axis."""
     path = run / "metrics.jsonl"
     records = _records(path)
     train = [record for record in records if record["kind"] == "train"]
     dev = [record for record in records if record["kind"] == "dev"]
     if not train:
-        raise DataError(f"{path}: no training step recorded yet; the first is after training.log_every steps")
+        raise DataError(f"{path}: no training step recorded yet; the first record follows training.log_every steps")
     steps, places = _axis(train, x)
 
     def points(source: list[dict[str, Any]], key: str) -> Points:
@@ -139,15 +140,12 @@ def _records(path: Path) -> list[dict[str, Any]]:
         if _is_record(record):
             records.append(record)
         elif number < len(lines):
-            raise DataError(
-                f"{path}, line {number}: not a record of training; expected what headway train has written there: "
-                "remove the line, or restore the file"
-            )
+            raise DataError(f"{path}, line {number}: not a record of headway train; remove it, or restore the file")
     return records
 
 
 def _is_record(record: object) -> bool:
-    """Return whether ``record`` has all numbers that are drawn for its kind."""
+    """Return whether ``record`` contains all numbers that are drawn for its kind of record."""
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False
     needed = {
@@ -248,7 +246,7 @@ def _apart(heights: list[float], gap: float) -> list[float]:
 
 
 def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> None:
-    """Name a single run in the title and several in a legend; below, state how scores were computed."""
+    """Show a single run's name in the title or several names in a legend, and below how scores were computed."""
     if len(curves) == 1:
         picture.suptitle(curves[0].name, x=0.01, ha="left", fontsize=12, fontweight="bold")
     else:
@@ -259,5 +257,5 @@ def _name_runs(picture: Figure, curves: Sequence[Curves], styles: Styles) -> Non
         picture.legend(handles=handles, loc="outside upper left", ncols=min(len(curves), 4), frameon=False, fontsize=10)
     signatures = sorted(frozenset().union(*(each.signatures for each in curves)))
     if signatures:
-        differ = "differently computed: " if len(signatures) > 1 else ""
+        differ = "computed differently: " if len(signatures) > 1 else ""
         picture.supxlabel(f"{differ}{'; '.join(signatures)}", x=0.01, ha="left", fontsize=7, color="#777777")

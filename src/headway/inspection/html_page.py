@@ -1,8 +1,9 @@
-r"""Render an inspection as one self-contained HTML page: no network, no other files.
+r"""Render an inspection as one self-contained HTML page that needs no network and no other files.
 
-``assets/page.html`` is filled with the style and the script beside it, and with the numbers as JSON in a non-executable
-``<script>``. Text is never interpreted as markup: "<" is written ``\u003c`` in the JSON, so that "</script>" in a
-token ends nothing, and the page inserts tokens as text. A content security policy forbids every request.
+``assets/page.html`` is filled with the style sheet and the scripts from the same folder, and with the numbers as JSON
+in a non-executable ``<script>``. Text is never interpreted as markup: "<" is written ``\u003c`` in the JSON, so
+"</script>" in a token does not end the script, and the page inserts tokens as text. A content security policy forbids
+all requests.
 
 Weights are stored as 16-bit integers (steps of 1/65535) in base 64.
 """
@@ -21,10 +22,10 @@ from typing import Any
 import torch
 
 from headway.inspection.capture import Kind
-from headway.inspection.results import DRAWN_TOKENS, KIND_NAMES, AttentionMap, Inspection, Side
-from headway.inspection.visible_tokens import is_right_to_left, visible
+from headway.inspection.results import KIND_NAMES, MAX_DRAWN_TOKENS, AttentionMap, Inspection, Side
+from headway.inspection.visible_tokens import is_right_to_left, make_visible
 
-# What the rows and the columns of each kind of attention are, and what it shows.
+# For each kind of attention: the names of its rows and columns, and a description.
 _WORDS: dict[Kind, tuple[str, str, str]] = {
     "cross": (
         "target token being predicted (query)",
@@ -34,18 +35,18 @@ _WORDS: dict[Kind, tuple[str, str, str]] = {
     "pooling": (
         "the whole text (query)",
         "token (key)",
-        "How much of each token goes into the one vector that the label is read from.",
+        "How much each token contributes to the one vector from which the label is predicted.",
     ),
     "encoder": (
         "source token (query)",
         "source token (key)",
-        "From which tokens of its own sentence each source token gathers what it needs. Every token sees all others.",
+        "Which source tokens each source token attends to. Every token can see all others.",
     ),
     "decoder": (
         "target token being predicted (query)",
         "target token already read (key)",
-        "Which of the target tokens before it the decoder uses to predict a token. It never sees what comes later, so "
-        "the upper right is empty.",
+        "Which of the previous target tokens the decoder uses to predict a token. It never sees later tokens, so the "
+        "upper right is empty.",
     ),
 }
 
@@ -53,10 +54,10 @@ _WORDS: dict[Kind, tuple[str, str, str]] = {
 def render_html(
     inspection: Inspection, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> str:
-    """Return the page; ``kind``, ``layer`` and ``head`` select what it shows first, as in
-    :meth:`Inspection.select_map`.
+    """Return the HTML page of an inspection.
 
-    For a text longer than ``DRAWN_TOKENS`` the page leaves out the attention and says so.
+    ``kind``, ``layer`` and ``head`` select the map that is shown first, as in :meth:`Inspection.select_map`. If the
+    text is longer than :data:`MAX_DRAWN_TOKENS` tokens, the page omits the attention and shows a note.
 
     Raises:
         ConfigError: There is no such attention, layer or head.
@@ -87,10 +88,10 @@ def _content(inspection: Inspection) -> dict[str, Any]:
     """Return the data that the page's script reads."""
     target = inspection.target or ""
     texts: dict[Side, str] = {"source": inspection.source, "input": target, "target": target, "text": ""}
-    drawn = inspection.longest() <= DRAWN_TOKENS
+    drawn = inspection.longer_length() <= MAX_DRAWN_TOKENS
     omission = (
-        f"This text has {inspection.longest():,} tokens. The attention of more than {DRAWN_TOKENS} cannot be drawn "
-        "legibly, so it is left out of this page; headway inspect writes all of it to a .json file."
+        f"This text has {inspection.longer_length():,} tokens. Attention over more than {MAX_DRAWN_TOKENS} tokens "
+        "cannot be drawn legibly, so this page omits it; headway inspect can write it to a .json file."
     )
     attribution = inspection.attribution
     same = ("model", "architecture", "source", "target", "truncated", "alignment")
@@ -98,16 +99,16 @@ def _content(inspection: Inspection) -> dict[str, Any]:
         **{name: getattr(inspection, name) for name in same},
         "given": inspection.target_given,
         "omitted": None if drawn else omission,
-        "sides": {side: [visible(token) for token in inspection.tokens(side)] for side in texts},
+        "sides": {side: [make_visible(token) for token in inspection.tokens(side)] for side in texts},
         "rightToLeft": {side: is_right_to_left(text) for side, text in texts.items()},
-        "kinds": [_kind(kind, inspection.of_kind(kind)) for kind in inspection.kinds] if drawn else [],
+        "kinds": [_kind(kind, inspection.maps_of_kind(kind)) for kind in inspection.kinds] if drawn else [],
         "logProbability": inspection.log_probability,
         "steps": [
             {
                 "probability": math.exp(step.log_probability),
                 "rank": step.rank,
                 "forced": step.forced,
-                "alternatives": [[visible(each.token), math.exp(each.log_probability)] for each in step.alternatives],
+                "alternatives": [[make_visible(top.token), math.exp(top.log_probability)] for top in step.alternatives],
             }
             for step in inspection.steps
         ],

@@ -1,7 +1,7 @@
 """Inspect a translator or a classifier with one call, and write the result as a page, a picture or JSON.
 
-If the last block of a classifier computes only the position that is read out, its attention acts as a pooling: it shows
-how much of each token goes into the one vector that the label is predicted from.
+If the last block of a classifier computes only one position, from which the label is predicted, its attention acts as
+pooling: it shows how much each token contributes to the vector at that position.
 
 from headway.inspection.inspect_text import inspect, write
 write(inspect(headway.load("runs/de-en/best"), "Guten Morgen!"), Path("morning.html"))
@@ -37,15 +37,15 @@ def inspect(
 
     Args:
         model: A model from ``headway.load``.
-        source: A text that the model reads as one part.
-        target: The translation, or for a classifier the label to explain. None means the model's own.
+        source: A text that the model can read at once, without splitting it.
+        target: The translation, or for a classifier the label to explain. None means the model's own prediction.
         name: The model's name, for titles.
         alternatives: Number of most probable tokens to list at each target position. None means five.
         target_language: The language to translate into, if the model has several.
         source_language: The language of the source, for imported models that need it.
 
     Raises:
-        HeadwayError: The text is blank or too long, or the model does not have what was asked for.
+        HeadwayError: The text is blank or too long, or an argument does not fit the model.
     """
     if model.bundle.output == "tokens":
         return inspect_translation(
@@ -58,7 +58,7 @@ def inspect(
             source_language=source_language,
         )
     if target_language is not None or source_language is not None:
-        raise ConfigError("a classifier has no languages to choose; leave --to and --from out")
+        raise ConfigError("a classifier has no languages to choose; leave out --to and --from")
     if alternatives is not None:
         raise ConfigError(
             f"alternatives = {alternatives}: a classifier predicts no tokens, and the probabilities of all labels are "
@@ -70,10 +70,10 @@ def inspect(
 def inspect_classification(
     classifier: Classifier, text: str, label: str | None = None, *, name: str = "model"
 ) -> Inspection:
-    """Return what the model attends to in ``text``, and which tokens support ``label`` (None: the most probable).
+    """Return what the model attends to in ``text``, and which tokens support ``label``, by default the most probable.
 
     Raises:
-        HeadwayError: The text is blank or has too much attention, or the model has no such label.
+        HeadwayError: The text is blank or has too many attention weights, or the model has no such label.
     """
     model = classifier.bundle.model
     length = model.max_length
@@ -98,7 +98,7 @@ def inspect_classification(
 
 
 def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
-    """Return the map restricted to the ``count`` real tokens; the model does not see the padding behind them."""
+    """Return the map of the first ``count`` tokens, which are not padding."""
     one = each.weights.size(2) == 1 and kind == "encoder" and count > 1
     layer = 1 if one else each.layer
     weights = each.weights[0, :, :count, :count]
@@ -106,7 +106,7 @@ def _without_padding(each: CapturedMap, kind: Kind, count: int) -> AttentionMap:
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file name whose ending :func:`write` does not support."""
+    """Raise ConfigError if :func:`write` does not support the ending of the file name."""
     known = (".html", *FORMATS, ".json")
     if output.suffix.lower() not in known:
         raise ConfigError(
@@ -117,10 +117,10 @@ def check_output(output: Path) -> None:
 def write(
     inspection: Inspection, output: Path, *, kind: Kind | None = None, layer: int | None = None, head: int | None = None
 ) -> None:
-    """Write a page, a picture or JSON, chosen by the file name's ending, whole or not at all.
+    """Write an inspection as a page, a picture or JSON, depending on the file name's ending.
 
-    ``kind``, ``layer`` and ``head`` (counted from 1, or negative from the end) select what a page shows first, what a
-    picture shows enlarged, and which attention the JSON contains.
+    The file is written completely or not at all. ``kind``, ``layer`` and ``head`` (counted from 1, or negative from the
+    end) select the map that a page shows first and a picture enlarges, and the maps that the JSON contains.
 
     Raises:
         ConfigError: There is no such attention, or the ending is not supported.
@@ -132,5 +132,5 @@ def write(
     if output.suffix.lower() == ".html":
         text = render_html(inspection, kind, layer, head)
     else:
-        text = inspection.only(kind, layer, head).as_json() + "\n"
+        text = inspection.filter_maps(kind, layer, head).as_json() + "\n"
     return atomic_write_text(output, text)

@@ -1,4 +1,4 @@
-"""Inspect a translation model: one pass over source and target with its attention recorded.
+"""Inspect a translation model: one pass over source and target, in which the attention is recorded.
 
 The target, given or found by beam search, is read with teacher forcing: position t reads the tokens before it and
 predicts the token at t. Row t of a decoder's attention is therefore the attention with which token t was predicted.
@@ -40,12 +40,12 @@ def inspect_translation(
     target_language: str | None = None,
     source_language: str | None = None,
 ) -> Inspection:
-    """Return what the model of ``translator`` attends to in a source and predicts for a target.
+    """Return the attention and the predictions of a translator's model for a source and a target.
 
     Args:
-        translator: The model; of an ensemble, the first member.
-        source: A text that is read as one part.
-        target: Its translation. None means the model's own.
+        translator: The translator. In an ensemble, only the first model is inspected.
+        source: A text that the model can read at once, without splitting it.
+        target: A translation of the source. None means the model's own translation.
         name: The model's name, for titles.
         options: Search options for the model's own translation.
         alternatives: Number of most probable tokens to list at each position.
@@ -86,7 +86,7 @@ def inspect_translation(
     maps = tuple(
         AttentionMap(each.kind, each.layer, tuple(range(1, each.weights.size(1) + 1)), each.weights[0], each.name)
         for each in seen.maps
-        if each.kind  # attention of unknown kind has unknown rows and columns; Headway's own models have none
+        if each.kind  # rows and columns of other attention are unknown; Headway's own models have no such attention
     )
     own = slice(len(special.source_prefix), len(special.source_prefix) + len(source_ids))
     layer, pairs = _aligned(maps, own, range(forced, len(predicted) - 1), translator.alignment_layer)
@@ -106,7 +106,7 @@ def inspect_translation(
 
 
 def _source_ids(translator: Translator, special: SpecialTokens, source: str) -> list[int]:
-    """Encode a source, refusing one that is blank or would be split."""
+    """Encode a source. Raise an error if it is blank or would have to be split."""
     if not source.strip():
         raise DataError("the source is blank: there is nothing to inspect; give a text")
     ids = translator.bundle.source_tokenizer.encode(source)
@@ -127,7 +127,7 @@ def _steps(
     count: int,
     tokenizer: TextTokenizer,
 ) -> Iterator[PredictedToken]:
-    """Yield each position's token and its alternatives. Logits are computed for a few positions at a time."""
+    """Yield the token and its alternatives at each position. Logits are computed for a few positions at a time."""
     size = max(1, _LOGITS_IN_MEMORY // projection.out_features)
     for start in range(0, len(predicted), size):
         tokens = predicted[start : start + size]
@@ -156,7 +156,7 @@ def _aligned(
 ) -> tuple[int | None, tuple[tuple[int, int], ...]]:
     """Return the layer used for alignment and the aligned pairs of text tokens, as in :mod:`headway.predict.alignment`.
 
-    A model without cross-attention has neither.
+    Without cross-attention, the layer is None and there are no pairs.
     """
     cross = [each for each in maps if each.kind == "cross"]
     if not cross:

@@ -1,7 +1,7 @@
-"""Style, fonts and file format of all pictures: one palette, one style, files that appear whole or not at all.
+"""Style, fonts and file formats of all pictures. Files are written completely or not at all.
 
 The colors are those of Okabe and Ito (2008), which color-blind people can distinguish. The same numbers give the same
-file, byte for byte: it contains no date and no random names.
+file, byte for byte: files contain no dates and no random names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DASHES: tuple[Literal["-", "--", ":", "-."], ...] = ("-", "--", ":", "-.")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = {".png": "png", ".svg": "svg", ".pdf": "pdf"}
 
-PLOT: dict[str, Any] = {
+PLOT_STYLE: dict[str, Any] = {
     "axes.titleweight": "bold",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -40,11 +40,11 @@ PLOT: dict[str, Any] = {
 _STYLE: dict[str, Any] = {
     "axes.titlelocation": "left",
     "axes.edgecolor": "#888888",
-    "text.parse_math": False,  # a $ is a plain character
-    "svg.fonttype": "none",  # keep text as text
+    "text.parse_math": False,  # treat $ as an ordinary character
+    "svg.fonttype": "none",  # write text as text, not as outlines
     "svg.hashsalt": "headway",
 }
-_DEFAULT_FONT = "DejaVu Sans"  # of matplotlib; it draws Latin, Greek, Cyrillic, Hebrew and Arabic
+_DEFAULT_FONT = "DejaVu Sans"  # matplotlib's default; it covers Latin, Greek, Cyrillic, Hebrew and Arabic
 _UNDATED: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
@@ -57,7 +57,7 @@ def figure_style(more: Mapping[str, Any] = MappingProxyType({})) -> Iterator[Non
 
 
 def picture_format(output: Path) -> str:
-    """Return the picture format that the ending of ``output`` names.
+    """Return the picture format for the ending of ``output``, such as "png" for ".png".
 
     Raises:
         ConfigError: The ending is not a supported format.
@@ -69,24 +69,24 @@ def picture_format(output: Path) -> str:
 
 
 def save(picture: Figure, output: Path) -> None:
-    """Write ``picture`` in the format of the file name's ending, whole or not at all.
+    """Write ``picture`` in the format of the file name's ending. The file is written completely or not at all.
 
     Raises:
         ConfigError: The ending is not a supported format.
     """
     form = picture_format(output)
     with figure_style(), atomic_write(output) as aside, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # families() has warned already
-        if picture.get_layout_engine() is not None:  # fix the layout: a second pass would move everything slightly
+        warnings.filterwarnings("ignore", r"Glyph .* missing from")  # font_families() has warned already
+        if picture.get_layout_engine() is not None:  # fix the layout, because a second pass would move things slightly
             picture.draw_without_rendering()
             picture.set_layout_engine("none")
         picture.savefig(aside, format=form, dpi=160, metadata=_UNDATED.get(form))
 
 
-def families(text: str) -> list[str]:
-    """Return font families that together cover ``text``: matplotlib's own, then installed fonts for the rest.
+def font_families(text: str) -> list[str]:
+    """Return font families that together cover ``text``: matplotlib's default, then installed fonts for the rest.
 
-    Warns about characters that no installed font covers; they are drawn as boxes.
+    Warns about characters that no installed font covers, which are drawn as boxes.
     """
     missing = {ord(character) for character in text} - _characters(font_manager.findfont(_DEFAULT_FONT))
     found = [_DEFAULT_FONT]
@@ -99,7 +99,7 @@ def families(text: str) -> list[str]:
             break
     if missing:
         warnings.warn(
-            f"no font installed here draws {''.join(map(chr, sorted(missing)[:8]))!r}; such characters become boxes: "
+            f"no installed font contains {''.join(map(chr, sorted(missing)[:8]))!r}; such characters become boxes: "
             "install a font for them (such as Noto), or write an .html page",
             stacklevel=3,
         )
@@ -107,7 +107,7 @@ def families(text: str) -> list[str]:
 
 
 def _taste(path: str) -> tuple[bool, bool, str]:
-    """Sort key: regular fonts without serifs first."""
+    """Return a sort key that puts regular sans-serif fonts first."""
     return "Regular" not in path, "Sans" not in path or "Mono" in path, path
 
 

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from headway.errors import ConfigError, DataError, LengthError
-from headway.inspection.capture import Kind, numbers_in
+from headway.inspection.capture import Kind, count_attention_weights
 
-DRAWN_TOKENS = 200  # of the longer side; more would be unreadable in a picture and slow in a page
-MAX_NUMBERS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
+MAX_DRAWN_TOKENS = 200  # per side; longer texts would be illegible in a picture and slow in a page
+MAX_WEIGHTS = 20_000_000  # attention weights per text: 80 MB, about 200 MB as JSON
 _DIGITS = 6  # decimals of weights and probabilities in JSON
 _FORMAT, _VERSION = "headway-inspection", 1
 
@@ -35,12 +35,12 @@ KIND_NAMES: Mapping[Kind, str] = {kind: name for kind, (name, _, _) in _KINDS.it
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The attention weights of one module, all heads.
+    """The attention weights of one module, for all heads or one.
 
     Attributes:
         kind: "encoder" or "decoder" (self-attention), "cross" (target to source) or "pooling" (whole text to tokens).
-        layer: Counted from 1.
-        heads: Head numbers, counted from 1.
+        layer: Number of the layer, counted from 1.
+        heads: Numbers of the heads, counted from 1.
         weights: For each head, one row per query, which sums to 1.
         name: The name of the module in the model.
     """
@@ -53,7 +53,7 @@ class AttentionMap:
 
     @property
     def rows(self) -> Side:
-        """The side whose tokens are the rows (queries); in a decoder, the token being predicted."""
+        """The side whose tokens are the rows (queries). In a decoder, each row is a token being predicted."""
         return _KINDS[self.kind][1]
 
     @property
@@ -75,7 +75,7 @@ class PredictedToken:
     """One position of the target.
 
     Attributes:
-        token: The token.
+        token: The token in readable form.
         log_probability: Log-probability of the token given the source and the tokens before it, in nats.
         rank: Rank of the token by probability; 1 is the most probable.
         forced: Whether the token was given to the model instead of predicted, such as a language code.
@@ -104,17 +104,17 @@ class Inspection:
     Attributes:
         model: The model's name.
         architecture: The model's ``kind``, such as "transformer", "recurrent" or "classifier".
-        source: The text.
-        source_tokens: Its tokens as the model reads them, including language codes and EOS.
-        maps: The attention of every attention module; empty for a model without attention.
-        target: The target; None for a classifier.
-        target_given: True if the target was given, False if it is the model's own translation.
+        source: The source text.
+        source_tokens: Tokens of the source as the model reads them, including language codes and EOS.
+        maps: The attention weights of every attention module; empty for a model without attention.
+        target: The target text; None for a classifier.
+        target_given: Whether the target was given. Otherwise it is the model's own translation.
         steps: One entry per target token, and one for EOS.
         alignment: (source token, target token) pairs, counted from 0 in ``source_tokens`` and ``steps``.
         alignment_layer: The layer whose mean attention gives the alignment, counted from 1.
         labels: A classifier's labels and their probabilities, most probable first.
         attribution: A classifier's attribution of the requested label, by default the most probable.
-        truncated: Whether the end of the text was cut off because it exceeds the model's limit.
+        truncated: Whether the end of the text was cut off because the text exceeds the model's maximum length.
     """
 
     model: str
@@ -143,7 +143,7 @@ class Inspection:
         return tuple(kind for kind in _KINDS if kind in present)
 
     def tokens(self, side: Side) -> tuple[str, ...]:
-        """Return the tokens of a side of an attention map; "input" are those that the decoder has read."""
+        """Return the tokens of a side of an attention map. "input" means the tokens that the decoder has read."""
         target = tuple(step.token for step in self.steps)
         match side:
             case "source":
@@ -155,11 +155,11 @@ class Inspection:
             case "text":
                 return ("<text>",)
 
-    def longest(self) -> int:
+    def longer_length(self) -> int:
         """Return the length of the longer of source and target, in tokens."""
         return max(len(self.source_tokens), len(self.steps))
 
-    def of_kind(self, kind: Kind) -> tuple[AttentionMap, ...]:
+    def maps_of_kind(self, kind: Kind) -> tuple[AttentionMap, ...]:
         """Return the maps of a kind by layer, or raise :class:`ConfigError` if the model has none."""
         found = tuple(each for each in self.maps if each.kind == kind)
         if not found:
@@ -172,27 +172,27 @@ class Inspection:
 
         Args:
             kind: The kind of attention.
-            layer: Counted from 1, or negative from the end.
-            head: Counted from 1, or negative from the end. None means all heads.
+            layer: Number of the layer, counted from 1, or negative from the end.
+            head: Number of the head, counted from 1, or negative from the end. None means all heads.
 
         Raises:
             ConfigError: There is no such attention, layer or head.
         """
         if kind is None and not self.maps:
-            raise ConfigError(f"this {self.architecture} model has no attention to show; its probabilities are in JSON")
-        found = self.of_kind(kind or self.kinds[0])
+            raise ConfigError(f"this {self.architecture} model has no attention to show; JSON has its probabilities")
+        found = self.maps_of_kind(kind or self.kinds[0])
         one = found[_index("layer", layer, len(found))]
         if head is None:
             return one
         at = _index("head", head, len(one.heads))
         return replace(one, heads=one.heads[at : at + 1], weights=one.weights[at : at + 1])
 
-    def only(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
+    def filter_maps(self, kind: Kind | None = None, layer: int | None = None, head: int | None = None) -> Inspection:
         """Return a copy that contains only the maps of one kind, layer or head; arguments as in :meth:`select_map`.
 
         Without ``kind``, a layer or head is selected in each kind that has it.
         """
-        maps = self.maps if kind is None else self.of_kind(kind)
+        maps = self.maps if kind is None else self.maps_of_kind(kind)
         if layer is not None:
             depths = {each.kind: each.layer for each in maps}
             _index("layer", layer, max(depths.values(), default=0))
@@ -218,7 +218,7 @@ class Inspection:
 
     @classmethod
     def from_json(cls, text: str) -> Inspection:
-        """Read what :meth:`as_json` wrote."""
+        """Return the inspection that :meth:`as_json` wrote as ``text``."""
         try:
             values = json.loads(text)
             if (values.pop("format"), values.pop("version")) != (_FORMAT, _VERSION):
@@ -238,21 +238,21 @@ class Inspection:
                 values["attribution"] = LabelAttribution(told["label"], tuple(told["values"]))
             return cls(**{**values, "source_tokens": tuple(values["source_tokens"]), "maps": maps})
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"not an inspection as headway inspect writes it to .json ({error!r})") from None
+            raise DataError(f"not an inspection written by headway inspect ({error!r})") from None
 
 
-def check_size(model: nn.Module, source: int, target: int = 0) -> None:
-    """Refuse a source and a target that are so long that their attention weights cannot be inspected at once.
+def check_size(model: nn.Module, source_length: int, target_length: int = 0) -> None:
+    """Raise an error if a source and a target of these lengths have too many attention weights to be inspected.
 
     Raises:
-        LengthError: There are more than :data:`MAX_NUMBERS` weights.
+        LengthError: There are more than :data:`MAX_WEIGHTS` weights.
     """
-    numbers = numbers_in(model, source, target)
-    if numbers > MAX_NUMBERS:
-        lengths = f"a text of {source:,} tokens" if not target else f"{source:,} source and {target:,} target tokens"
+    count = count_attention_weights(model, source_length, target_length)
+    if count > MAX_WEIGHTS:
+        target = f" source and {target_length:,} target" if target_length else ""
         raise LengthError(
-            f"all attention of {lengths} is {numbers:,} numbers, more than the {MAX_NUMBERS:,} that can be inspected "
-            "at once; inspect a shorter text, or its sentences one by one"
+            f"the attention over {source_length:,}{target} tokens has {count:,} weights, more than the {MAX_WEIGHTS:,} "
+            "that can be inspected at once; inspect a shorter text, or its sentences one by one"
         )
 
 
@@ -267,7 +267,7 @@ def _index(what: str, number: int, count: int) -> int:
 
 
 def _rounded(value: Any) -> Any:
-    """Round all numbers inside to six decimals, which keeps the sum of a row within about 1e-5."""
+    """Round all numbers in a nested value to six decimals, so that rows still sum to 1 within about 1e-5."""
     match value:
         case float():
             return round(value, _DIGITS)

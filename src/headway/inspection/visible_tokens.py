@@ -9,11 +9,11 @@ _JOINERS = ("\N{ZERO WIDTH NON-JOINER}", "\N{ZERO WIDTH JOINER}")  # used inside
 _DOTTED_CIRCLE = "\N{DOTTED CIRCLE}"
 
 
-def visible(token: str) -> str:
+def make_visible(token: str) -> str:
     """Return ``token`` with visible white space: "␣" for a space, "↵" for a newline, "⇥" for a tab.
 
-    Control and formatting characters become their code points ("<U+202E>"). A combining accent at the start gets a
-    dotted circle.
+    Control and formatting characters are replaced by their code points ("<U+202E>"). A combining accent at the start is
+    shown on a dotted circle.
     """
     if not token:
         return "∅"

@@ -1,5 +1,5 @@
 "use strict";
-// Attention: tokens, the large matrix and all heads, and what is chosen in them.
+// The attention section: tokens, the large matrix, all heads, and the current selection.
 
 // ---- weights
 
@@ -14,7 +14,7 @@ for (const kind of data.kinds) {
 }
 const state = { kind: null, layer: 1, head: 0, row: 0, column: null, pinned: null };
 
-/** The matrix of a head, or with head 0 the mean over all; kept, for it is asked for again at every move. */
+/** Returns the matrix of a head, or for head 0 the mean over all heads. Cached, because every pointer move needs it. */
 const matrices = new Map();
 function matrix(kind, layer, head) {
   const key = [kind.id, layer, head].join();
@@ -38,7 +38,7 @@ function matrix(kind, layer, head) {
 const shown = () => matrix(state.kind, state.layer, state.head);
 const brightest = () => ($("whole").checked ? 1 : shown().largest);
 
-// ---- tokens: choosing one colors what it attends to, or what attends to it
+// ---- tokens: selecting one colors the tokens that it attends to, or that attend to it
 
 function showChips(id, side, choose) {
   const place = $(id);
@@ -56,7 +56,7 @@ function showChips(id, side, choose) {
   place.onkeydown = (event) => moveFocus(event, place, 1);
 }
 
-/** Arrow keys move the focus among what in a place can have it; `across` is how many a line has. */
+/** Moves the focus with the arrow keys among the focusable elements in `place`, `across` of which are on a line. */
 function moveFocus(event, place, across) {
   const items = [...place.querySelectorAll("[tabindex]")];
   const at = items.indexOf(document.activeElement);
@@ -108,7 +108,7 @@ function showChoice() {
   paintChips("rows", byRow ? null : (row) => view.at(row, state.column), state.row, most);
   paintChips("columns", byRow ? (column) => view.at(state.row, column) : null, state.column, most);
   const said = sentence(view);
-  if (said !== $("said").textContent) $("said").textContent = said; // what is set is read aloud
+  if (said !== $("said").textContent) $("said").textContent = said; // screen readers read each assignment aloud
   document.querySelectorAll("#steps tbody tr").forEach((line, at) => {
     line.classList.toggle("chosen", byRow && state.kind.rows === "target" && at === state.row);
   });
@@ -139,7 +139,7 @@ function sentence(view) {
 // ---- the matrix
 
 const layout = {};
-const TITLE = 20; // the room of an axis's title
+const TITLE = 20; // space for the title of an axis, in pixels
 const FONT = '14px system-ui, "Noto Sans", "Noto Sans CJK SC", sans-serif';
 const SLANT = Math.PI / 3;
 
@@ -157,7 +157,7 @@ function measure(context, view) {
   Object.assign(layout, { height: up + rows + 4, rowsTitled: width(state.kind.rowsName) <= rows });
 }
 
-/** The matrix without what is chosen, kept until it looks otherwise: pointing at a large one must not draw it anew. */
+/** The matrix without the selection. It is redrawn only if it looks different, so pointing at a large one is fast. */
 const ground = { key: null, canvas: document.createElement("canvas") };
 
 function drawMatrix() {
@@ -301,7 +301,7 @@ function listenToMatrix() {
   });
 }
 
-// ---- choosing kind, layer and head
+// ---- the selection of kind, layer and head
 
 const headName = (head, kind) => (head ? `head ${head}` : `mean of ${kind.maps[0].heads.length} heads`);
 

@@ -1,5 +1,5 @@
 "use strict";
-// What every part of the page uses. The page shows what the script element "data" holds; text only ever enters as text.
+// Functions for all parts of the page. The page shows the content of the script element "data", inserted as plain text.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 
@@ -10,7 +10,7 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// A token among other words keeps its direction to itself.
+// Isolates a token, so that its text direction does not affect the words around it.
 const isolated = (token) => "\u2068" + token + "\u2069";
 const quoted = (token) => "“" + isolated(token) + "”";
 const share = (value) => value.toFixed(value > 0 && value < 0.1 ? 3 : 2);
@@ -19,7 +19,7 @@ function percent(value) {
   return (value >= 0.9995 ? "100" : (100 * value).toPrecision(digits)) + " %";
 }
 
-// ---- colors: one hue, light to dark, so that lightness alone tells; the other way round on a dark ground
+// ---- colors: one hue from light to dark, so that lightness alone shows the value; reversed in dark mode
 
 const RAMPS = {
   light: [[255, 255, 255], [205, 222, 241], [133, 178, 217], [56, 120, 183], [8, 48, 107]],
@@ -28,7 +28,7 @@ const RAMPS = {
 const media = matchMedia("(prefers-color-scheme: dark)");
 const isDark = () => (document.documentElement.dataset.theme ?? (media.matches ? "dark" : "light")) === "dark";
 
-/** A ramp in 256 steps. */
+/** Interpolates a ramp to 256 colors. */
 const steps = (ramp) => Array.from({ length: 256 }, (_, step) => {
   const place = (step / 255) * (ramp.length - 1), below = Math.min(Math.floor(place), ramp.length - 2);
   return ramp[below].map((from, at) => Math.round(from + (place - below) * (ramp[below + 1][at] - from)));

@@ -1,5 +1,5 @@
 "use strict";
-// The rest of the page: facts, predictions, alignment, labels; and the start of it all.
+// The rest of the page: facts, predictions, alignment and labels. The last line shows the whole page.
 
 // ---- the text and its facts
 
@@ -12,18 +12,18 @@ function showFacts() {
     facts.push([
       "Probability of the target",
       `log P = ${data.logProbability.toFixed(3).replace("-", "−")} nats, that is ` +
-        `${percent(Math.exp(data.logProbability / own))} a token (geometric mean of ${own}, end symbol included)`,
+        `${percent(Math.exp(data.logProbability / own))} per token (geometric mean of ${own}, with the end symbol)`,
     ]);
   }
   for (const [name, value] of facts) $("facts").append(make("dt", {}, name), make("dd", { dir: "auto" }, value));
   const notes = [data.omitted];
-  if (data.truncated) notes.push("The text is longer than this model reads: its end was cut off.");
+  if (data.truncated) notes.push("The text exceeds the model's maximum length: its end was cut off.");
   if (!data.omitted && !data.kinds.length) notes.push("This model has no attention: there are no weights to draw.");
   $("notes").textContent = notes.filter(Boolean).join(" ");
   $("notes").hidden = !$("notes").textContent;
 }
 
-// ---- what is predicted
+// ---- the predictions
 
 function bar(value) {
   const fill = make("i", { style: `width: ${(100 * value).toFixed(2)}%` });
@@ -52,12 +52,12 @@ function showSteps() {
     }
     $("steps").tBodies[0].append(line);
   });
-  // Left and right are for scrolling.
+  // The left and right arrow keys scroll.
   const body = $("steps").tBodies[0];
   body.onkeydown = (event) => /Left|Right/.test(event.key) || moveFocus(event, body, 1);
 }
 
-// ---- alignment: two lines of tokens with what belongs together joined
+// ---- alignment: two lines of tokens, with curves between aligned tokens
 
 function svg(tag, attributes, text) {
   const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
@@ -121,7 +121,7 @@ function dim(kind, at) {
   }
 }
 
-// ---- a classifier's labels, and what speaks for one
+// ---- a classifier's labels, and the attribution of one label
 
 function showLabels() {
   for (const [label, probability] of data.labels) {
@@ -133,7 +133,7 @@ function showLabels() {
 function showAttribution() {
   const { label, values } = data.attribution;
   const strongest = Math.max(...values.map(Math.abs)) || 1;
-  $("attribution-title").textContent = `What speaks for ${quoted(label)}`;
+  $("attribution-title").textContent = `Attribution for ${quoted(label)}`;
   $("attributed").dir = data.rightToLeft.source ? "rtl" : "ltr";
   $("attributed").replaceChildren(...data.sides.source.map((token, at) => {
     const value = values[at] / strongest;
@@ -145,7 +145,7 @@ function showAttribution() {
 }
 const signed = (value) => (value < 0 ? "−" : "+") + Math.abs(value).toFixed(2);
 
-// ---- all of it
+// ---- the whole page
 
 function showAll() {
   showFacts();
@@ -168,9 +168,9 @@ function showAll() {
   if (data.alignment.length) {
     $("aligned").hidden = false;
     $("aligned-about").textContent =
-      `Each target token (below) with the source token (above) that layer ${data.alignmentLayer} of the ` +
-      "cross-attention, as a mean over its heads, attends to most. Point at a token, or " +
-      "move to it with the Tab and arrow keys, to see its own lines alone.";
+      "Each target token (below) is connected to the source token (above) with the largest mean weight over the " +
+      `heads of cross-attention layer ${data.alignmentLayer}. Point at a token, or move to it with the Tab and ` +
+      "arrow keys, to see only its own lines.";
     showAlignment();
   }
   if (data.steps.length) {
