@@ -193,7 +193,9 @@ class TestComparison:
             check_memory(estimate(2.5), 2 * GIB)
 
     def test_far_too_little_memory_is_an_error(self) -> None:
-        with pytest.raises(TrainingError, match=r"needs about 3\.1 GiB.*there are 2\.0 GiB; lower data\.max_tokens"):
+        with pytest.raises(
+            TrainingError, match=r"needs about 3\.1 GiB.*only 2\.0 GiB are free; lower data\.max_tokens"
+        ):
             check_memory(estimate(3.1), 2 * GIB)
 
 
